@@ -1,0 +1,123 @@
+//! The broker's half of the table of keys: names, types, defaults and ranges of Apache Kafka 4.3.
+//!
+//! Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`inert`). Every key
+//! here is read by `broker`, or accepts a single value.
+
+use super::key::{Allowed, Key, Type};
+
+const INT_MAX: i64 = i32::MAX as i64;
+const LONG_MAX: &str = "9223372036854775807";
+pub(super) const MINUTE_MS: i64 = 60_000;
+pub(super) const HOUR_MS: i64 = 3_600_000;
+
+/// Every key a broker's properties may set, in the order of the documentation.
+pub static BROKER_KEYS: &[Key] = &[
+    // Who and where.
+    Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
+        .or_else(&["broker.id"])
+        .differs("has a default"),
+    Key::int("broker.id", None, 0, "Older name of node.id."),
+    Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, told to clients."),
+    Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data folder; one. Created when missing.")
+        .or_else(&["log.dir"])
+        .differs("exactly one folder, and the default is not under /tmp"),
+    Key::new("log.dir", Type::String, None, "Older name of log.dirs."),
+    Key::new("listeners", Type::List, Some("PLAINTEXT://127.0.0.1:9092"),
+        "Where to listen: NAME://host:port, several with commas. Port 0 takes a free one.")
+        .differs("loopback by default; PLAINTEXT only"),
+    Key::new("advertised.listeners", Type::List, None,
+        "The addresses told to clients, by listener name; else those of listeners. Required where a listener binds every interface.")
+        .differs("a listener without a host needs it; nothing is guessed from the machine's name"),
+    Key::new("listener.security.protocol.map", Type::List, None,
+        "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
+        .differs("PLAINTEXT is the only protocol a listener may use"),
+    Key::new("controller.listener.names", Type::List, None,
+        "Listeners named here are not opened: this broker keeps its metadata itself.")
+        .differs("there is no controller, so its listeners are skipped"),
+    Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
+        "host:port of the HTTP page with /metrics and /healthz; empty turns it off.")
+        .differs("not a Kafka key"),
+    // Connections.
+    Key::int("socket.request.max.bytes", Some("104857600"), 1, "The largest request accepted, in bytes; a larger one closes the connection."),
+    Key::new("socket.send.buffer.bytes", Type::Int, Some("-1"), "SO_SNDBUF of client connections in bytes; -1 leaves it to the system.")
+        .allow(Allowed::MinusOneOr(1, INT_MAX))
+        .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
+    Key::new("socket.receive.buffer.bytes", Type::Int, Some("-1"), "SO_RCVBUF of client connections in bytes; -1 leaves it to the system.")
+        .allow(Allowed::MinusOneOr(1, INT_MAX))
+        .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
+    Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections the system may hold that are not accepted yet."),
+    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners."),
+    Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address."),
+    Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
+        .differs("addresses only, no host names"),
+    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection silent for so long is closed; -1 never closes it.")
+        .allow(Allowed::MinusOneOr(1, i64::MAX)),
+    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
+        .allow(Allowed::Between(1, 65_536))
+        .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes of such requests; past it, reading pauses. One request is always let in.")
+        .differs("not a Kafka key"),
+    // Topics.
+    Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.").allow(Allowed::Between(1, 100_000)),
+    Key::int("default.replication.factor", Some("1"), 1, "Replication factor of a topic created without one.")
+        .allow(Allowed::Between(1, 1))
+        .differs("one broker holds one replica; more need a cluster"),
+    Key::boolean("auto.create.topics.enable", "true", "Whether asking for an unknown topic creates it."),
+    Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
+    // Defaults of topics.
+    Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk."),
+    Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun."),
+    Key::long("log.roll.ms", None, 1, "Age at which it is, in milliseconds.").or_else(&["log.roll.hours"]),
+    Key::int("log.roll.hours", Some("168"), 1, "The same in hours, when log.roll.ms is not set.").in_units_of_ms(HOUR_MS),
+    Key::long("log.roll.jitter.ms", None, 0, "Random part taken off log.roll.ms.")
+        .allow(Allowed::Between(0, 0))
+        .or_else(&["log.roll.jitter.hours"])
+        .differs("no jitter"),
+    Key::int("log.roll.jitter.hours", Some("0"), 0, "The same in hours.").allow(Allowed::Between(0, 0)).differs("no jitter"),
+    Key::int("log.index.interval.bytes", Some("4096"), 0, "Bytes of log between two entries of its index."),
+    Key::int("log.index.size.max.bytes", Some("10485760"), 4, "The largest size of an index file; a full one closes its segment."),
+    Key::new("log.retention.ms", Type::Long, None, "Records older than this are deleted, in milliseconds; -1 keeps them.")
+        .allow(Allowed::MinusOneOr(1, i64::MAX))
+        .or_else(&["log.retention.minutes", "log.retention.hours"]),
+    Key::new("log.retention.minutes", Type::Int, None, "The same in minutes, when log.retention.ms is not set.")
+        .allow(Allowed::MinusOneOr(1, INT_MAX))
+        .in_units_of_ms(MINUTE_MS),
+    Key::new("log.retention.hours", Type::Int, Some("168"), "The same in hours, when neither is set.")
+        .allow(Allowed::MinusOneOr(1, INT_MAX))
+        .in_units_of_ms(HOUR_MS),
+    Key::long("log.retention.bytes", Some("-1"), -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
+        .differs("numbers below -1 are refused"),
+    Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),
+    Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files."),
+    Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records.")
+        .allow(Allowed::OneOf(&["delete"]))
+        .differs("compaction is not offered yet"),
+    Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Whose clock stamps a record: the producer's or the broker's.")
+        .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"])),
+    Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock."),
+    Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far it may lie ahead."),
+    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged."),
+    Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed.").or_else(&["log.flush.scheduler.interval.ms"]),
+    Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "Used when log.flush.interval.ms is not set.")
+        .differs("flushes are due by each record's age; there is no separate round"),
+    Key::boolean("log.preallocate", "false", "Whether segment files take their full size when created.")
+        .allow(Allowed::OneOf(&["false"]))
+        .differs("not offered"),
+    Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them.")
+        .allow(Allowed::OneOf(&["producer"]))
+        .differs("the broker does not recompress"),
+    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails."),
+    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
+        .allow(Allowed::OneOf(&["false"]))
+        .differs("not offered"),
+    // Producers and consumers.
+    Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there."),
+    Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for such producers."),
+    Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
+    Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
+];
+
+/// The row of a broker key.
+pub(super) fn broker_key(name: &str) -> Option<&'static Key> {
+    BROKER_KEYS.iter().find(|key| key.name == name)
+}

@@ -1,0 +1,160 @@
+//! One row of the table of keys, and how one value is checked against it.
+//!
+//! Not a parser of files and not a lookup: it knows a single key and a single value. A value that
+//! passes [`Key::check`] can be read by the typed readers of `lookup` without failing.
+
+use super::error::ConfigError;
+
+/// The type of a value, with the code DescribeConfigs gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    Boolean = 1,
+    String = 2,
+    Int = 3,
+    Long = 5,
+    List = 7,
+}
+
+/// Where the value in force comes from, with Kafka's `ConfigSource` codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Set on the topic.
+    Topic = 1,
+    /// Set in the broker's properties.
+    StaticBroker = 4,
+    /// Nobody set it.
+    Default = 5,
+}
+
+/// Which values of its type a key accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowed {
+    Any,
+    /// Both ends included.
+    Between(i64, i64),
+    /// `-1` (no limit, or the system's own choice) or a number between both ends.
+    MinusOneOr(i64, i64),
+    OneOf(&'static [&'static str]),
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    pub name: &'static str,
+    pub of: Type,
+    pub allowed: Allowed,
+    /// `None`: the value of the first synonym that has one, or no value at all.
+    pub default: Option<&'static str>,
+    /// Keys that are asked, in order, when this one is not set. For a topic's key, the broker's keys.
+    pub synonyms: &'static [&'static str],
+    /// Milliseconds in one unit of the value, for keys in hours and minutes; else 1.
+    pub unit_ms: i64,
+    pub doc: &'static str,
+    /// How this differs from Apache Kafka.
+    pub differs: Option<&'static str>,
+}
+
+const INT_MAX: i64 = i32::MAX as i64;
+
+impl Key {
+    pub(super) const fn new(name: &'static str, of: Type, default: Option<&'static str>, doc: &'static str) -> Self {
+        Self { name, of, allowed: Allowed::Any, default, synonyms: &[], unit_ms: 1, doc, differs: None }
+    }
+
+    pub(super) const fn boolean(name: &'static str, default: &'static str, doc: &'static str) -> Self {
+        Self::new(name, Type::Boolean, Some(default), doc)
+    }
+
+    /// A 32-bit number of at least `min`.
+    pub(super) const fn int(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
+        Self::new(name, Type::Int, default, doc).allow(Allowed::Between(min, INT_MAX))
+    }
+
+    /// A 64-bit number of at least `min`.
+    pub(super) const fn long(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
+        Self::new(name, Type::Long, default, doc).allow(Allowed::Between(min, i64::MAX))
+    }
+
+    pub(super) const fn allow(mut self, allowed: Allowed) -> Self {
+        self.allowed = allowed;
+        self
+    }
+
+    pub(super) const fn or_else(mut self, synonyms: &'static [&'static str]) -> Self {
+        self.synonyms = synonyms;
+        self
+    }
+
+    pub(super) const fn in_units_of_ms(mut self, unit_ms: i64) -> Self {
+        self.unit_ms = unit_ms;
+        self
+    }
+
+    pub(super) const fn differs(mut self, how: &'static str) -> Self {
+        self.differs = Some(how);
+        self
+    }
+
+    /// Whether only one value is accepted, so that nothing needs to read it.
+    pub fn is_fixed(&self) -> bool {
+        match self.allowed {
+            Allowed::OneOf(values) => values.len() == 1,
+            Allowed::Between(min, max) => min == max,
+            _ => false,
+        }
+    }
+
+    /// Checks a value as typed and gives it back as it counts (trimmed, canonical case of booleans).
+    pub fn check(&self, value: &str) -> Result<String, ConfigError> {
+        let trimmed = value.trim();
+        let canonical = match self.of {
+            Type::Boolean => trimmed.to_ascii_lowercase(),
+            _ => trimmed.to_owned(),
+        };
+        if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(value)) }
+    }
+
+    fn accepts(&self, value: &str) -> bool {
+        let of_type = match self.of {
+            Type::Boolean => value == "true" || value == "false",
+            Type::Int => value.parse::<i32>().is_ok(),
+            Type::Long => value.parse::<i64>().is_ok(),
+            Type::String | Type::List => true,
+        };
+        let number = || value.parse::<i64>().ok();
+        of_type
+            && match self.allowed {
+                Allowed::Any => true,
+                Allowed::Between(min, max) => number().is_some_and(|n| (min..=max).contains(&n)),
+                Allowed::MinusOneOr(min, max) => number().is_some_and(|n| n == -1 || (min..=max).contains(&n)),
+                Allowed::OneOf(values) => values.contains(&value),
+            }
+    }
+
+    fn refusal(&self, value: &str) -> ConfigError {
+        let mut message = format!("must be {}", self.allowed_text());
+        if let Some(differs) = self.differs {
+            message.push_str(&format!(" (differs from Kafka: {differs})"));
+        }
+        ConfigError::of_value(self.name, value, message)
+    }
+
+    /// The accepted values in words: "between 1 and 10", "true or false".
+    pub fn allowed_text(&self) -> String {
+        let range = |min: i64, max: i64| match max {
+            _ if min == max => min.to_string(),
+            i64::MAX => format!("a number of at least {min}"),
+            _ => format!("between {min} and {max}"),
+        };
+        match (self.allowed, self.of) {
+            (Allowed::Between(min, max), _) => range(min, max),
+            (Allowed::MinusOneOr(min, max), _) => format!("-1 or {}", range(min, max)),
+            (Allowed::OneOf(values), _) => values.join(" or "),
+            (Allowed::Any, Type::Boolean) => "true or false".into(),
+            (Allowed::Any, Type::Int) => range(i64::from(i32::MIN), INT_MAX),
+            (Allowed::Any, Type::Long) => "a 64-bit number".into(),
+            (Allowed::Any, Type::String) => "text".into(),
+            (Allowed::Any, Type::List) => "a list with commas".into(),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Java's `.properties` format: what the user typed, and nothing checked yet.
+//!
+//! Not the broker's configuration. A key set twice has its last value, as Java reads it.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::str::Chars;
+
+use super::error::ConfigError;
+
+/// Keys and values as typed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Properties {
+    values: BTreeMap<String, String>,
+}
+
+impl Properties {
+    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, lines
+    /// continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` can be wrong.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut properties = Self::default();
+        for (number, line) in logical_lines(text) {
+            let (key, value) = split(&line);
+            let unescaped = |part: &str| {
+                unescape(part).ok_or_else(|| {
+                    ConfigError::of_key(&format!("line {number}"), "\\u must be followed by four hexadecimal digits")
+                })
+            };
+            properties.set(unescaped(key)?, unescaped(value)?);
+        }
+        Ok(properties)
+    }
+
+    /// Sets or replaces one value.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.values.insert(key.into(), value.into());
+    }
+
+    /// Sets from `key=value`, as given to `--set`.
+    pub fn set_pair(&mut self, pair: &str) -> Result<(), ConfigError> {
+        let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
+        if key.trim().is_empty() {
+            return Err(ConfigError::of_key(pair, "must be key=value"));
+        }
+        self.set(key.trim(), value.trim());
+        Ok(())
+    }
+
+    /// The value as typed.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    /// All keys and values, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+/// Lines without comments and blanks, continuation lines joined, each with the number of its first.
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut continues = false;
+    for (index, raw) in text.split(['\n', '\r']).enumerate() {
+        let line = raw.trim_start_matches([' ', '\t', '\x0c']);
+        if !continues && (line.is_empty() || line.starts_with(['#', '!'])) {
+            continue;
+        }
+        let backslashes = line.chars().rev().take_while(|&c| c == '\\').count();
+        let goes_on = backslashes % 2 == 1;
+        let kept = if goes_on { &line[..line.len() - 1] } else { line };
+        match lines.last_mut() {
+            Some((_, last)) if continues => last.push_str(kept),
+            _ => lines.push((index + 1, kept.to_owned())),
+        }
+        continues = goes_on;
+    }
+    lines
+}
+
+/// Cuts at the first `=`, `:` or blank that no backslash protects; blanks around it go.
+fn split(line: &str) -> (&str, &str) {
+    let blank = [' ', '\t', '\x0c'];
+    let mut escaped = false;
+    let end = line.char_indices().find(|&(_, c)| {
+        let ends = !escaped && (c == '=' || c == ':' || blank.contains(&c));
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    let Some((end, _)) = end else { return (line, "") };
+    let rest = line[end..].trim_start_matches(blank);
+    let value = rest.strip_prefix(['=', ':']).unwrap_or(rest);
+    (&line[..end], value.trim_start_matches(blank))
+}
+
+/// `None` when a `\u` has no four hexadecimal digits.
+fn unescape(part: &str) -> Option<String> {
+    let mut units: Vec<u16> = Vec::with_capacity(part.len());
+    let mut buffer = [0; 2];
+    let mut chars = part.chars().peekable();
+    while let Some(c) = chars.next() {
+        let plain = match c {
+            '\\' => match chars.next() {
+                Some('u') => {
+                    units.push(code_unit(&mut chars)?);
+                    continue;
+                }
+                Some('t') => '\t',
+                Some('n') => '\n',
+                Some('r') => '\r',
+                Some('f') => '\x0c',
+                Some(other) => other,
+                None => break,
+            },
+            other => other,
+        };
+        units.extend_from_slice(plain.encode_utf16(&mut buffer));
+    }
+    Some(String::from_utf16_lossy(&units))
+}
+
+fn code_unit(chars: &mut Peekable<Chars<'_>>) -> Option<u16> {
+    let mut unit = 0u16;
+    for _ in 0..4 {
+        let digit = chars.next()?.to_digit(16)?;
+        unit = unit << 4 | u16::try_from(digit).ok()?;
+    }
+    Some(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Vec<(String, String)> {
+        let properties = Properties::parse(text).expect("valid");
+        properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    }
+
+    fn pair(key: &str, value: &str) -> Vec<(String, String)> {
+        vec![(key.to_owned(), value.to_owned())]
+    }
+
+    #[test]
+    fn separators_comments_and_blanks() {
+        for text in ["a=b", "a:b", "a b", "  a = b", "a\t:\tb", "#x=y\n! z=1\n\n \na=b\r\n"] {
+            assert_eq!(parsed(text), pair("a", "b"), "{text:?}");
+        }
+        assert_eq!(parsed("a"), pair("a", ""));
+        assert_eq!(parsed("listeners=PLAINTEXT://h:1"), pair("listeners", "PLAINTEXT://h:1"));
+        assert_eq!(parsed("a==b"), pair("a", "=b"));
+    }
+
+    #[test]
+    fn the_last_of_two_values_counts() {
+        assert_eq!(parsed("a=1\na=2"), pair("a", "2"));
+    }
+
+    #[test]
+    fn continued_lines_join_without_their_indent() {
+        assert_eq!(parsed("a=x,\\\n   y,\\\n   #z"), pair("a", "x,y,#z"));
+        assert_eq!(parsed("a=x\\\\\nb=y").len(), 2, "an escaped backslash does not continue the line");
+        assert_eq!(parsed("a=x\\"), pair("a", "x"));
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(parsed(r"a\=b=c\tdé\\"), pair("a=b", "c\tdé\\"));
+        assert_eq!(parsed(r"a=😀"), pair("a", "😀"));
+        assert_eq!(parsed(r"a\ b\:c=\q"), pair("a b:c", "q"));
+        let error = Properties::parse("x=1\ny=\\u12g4").expect_err("broken escape");
+        assert_eq!(error.to_string(), "line 2: \\u must be followed by four hexadecimal digits");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics_and_plain_pairs_survive(text in ".{0,200}", key in "[a-z][a-z.]{0,20}", value in "[a-zA-Z0-9./:,=-]{0,30}") {
+            let _ = Properties::parse(&text);
+            proptest::prop_assume!(!value.starts_with(['=', ':']));
+            proptest::prop_assert_eq!(parsed(&format!("{key}={value}")), pair(&key, &value));
+        }
+    }
+}

@@ -1,0 +1,360 @@
+"""confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
+
+Not a test of groups or transactions: consumers are assigned by hand and commit nothing.
+Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+"""
+
+import os
+import sys
+import time
+
+from confluent_kafka import (
+    OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic, OffsetSpec
+
+BOOTSTRAP = sys.argv[1]
+RUN = f"py-{os.getpid()}-{int(time.time())}"
+WAIT_S = 20
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
+ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
+CASES = []
+
+
+def case(name, *args):
+    """Registers a function as a case; arguments make it a row of a table."""
+    def register(function):
+        CASES.append((name, lambda: function(*args)))
+        return function
+    return register
+
+
+# --- writing and reading -------------------------------------------------------------------------
+
+def odd_records():
+    """(key, value, headers): all that is easily lost or merged, then enough bytes to compress."""
+    return [
+        (b"k", b"v", []),
+        (None, b"no key", []),
+        (b"tombstone", None, []),
+        (None, None, []),
+        (b"", b"", []),
+        (b"h", b"h", [("h", b"1"), ("h", b"2"), ("h", None), ("empty", b""), ("\u00fcn\u00ef", b"\x00\xff")]),
+    ] + [(b"key-%d" % i, b"some text %d " % i * 20, []) for i in range(100)]
+
+
+def new_topic(name, partitions=1, **config):
+    topic = f"{RUN}-{name}"
+    config = {key.replace("_", "."): value for key, value in config.items()}
+    ADMIN.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(WAIT_S)
+    return topic
+
+
+def send(topic, records, partition=0, stamps=None, **config):
+    """Sends in order and returns the delivered messages; the first delivery error is raised."""
+    settings = {"bootstrap.servers": BOOTSTRAP, "delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
+    producer = Producer(settings | {key.replace("_", "."): value for key, value in config.items()})
+    delivered, errors = [], []
+
+    def on_delivery(error, message):
+        errors.append(error) if error else delivered.append(message)
+
+    for i, (key, value, headers) in enumerate(records):
+        stamp = stamps[i] if stamps else T0 + 10 * i
+        producer.produce(topic, value, key, partition, on_delivery=on_delivery, timestamp=stamp, headers=headers)
+    left = producer.flush(WAIT_S)
+    if errors:
+        raise KafkaException(errors[0])
+    assert left == 0, f"{left} records not delivered in time"
+    return delivered
+
+
+def consumer(topic, partition, offset, **config):
+    settings = {
+        "bootstrap.servers": BOOTSTRAP, "group.id": RUN, "enable.auto.commit": False, "auto.offset.reset": "error",
+    }
+    reader = Consumer(settings | {key.replace("_", "."): value for key, value in config.items()})
+    reader.assign([TopicPartition(topic, partition, offset)])
+    return reader
+
+
+def read(topic, count, partition=0, offset=OFFSET_BEGINNING, **config):
+    reader, messages, deadline = consumer(topic, partition, offset, **config), [], time.time() + WAIT_S
+    while len(messages) < count and time.time() < deadline:
+        for message in reader.consume(count - len(messages), 0.5):
+            if message.error():
+                raise KafkaException(message.error())
+            messages.append(message)
+    reader.close()
+    assert len(messages) == count, f"{len(messages)} records read of {count}"
+    return messages
+
+
+def same(messages, records, first_offset=0, stamps=None):
+    for i, (message, (key, value, headers)) in enumerate(zip(messages, records, strict=True)):
+        expected = (first_offset + i, key, value, headers, (1, stamps[i] if stamps else T0 + 10 * i))
+        found = (message.offset(), message.key(), message.value(), message.headers() or [], message.timestamp())
+        assert found == expected, f"record {i}: {found} is not {expected}"
+
+
+def refused(code, action):
+    try:
+        action()
+    except KafkaException as error:
+        assert error.args[0].code() == code, f"refused with {error.args[0]}, not {KafkaError(code)}"
+    else:
+        raise AssertionError(f"accepted, not refused with {KafkaError(code)}")
+
+
+# --- produce -------------------------------------------------------------------------------------
+
+def produce(acks, codec, idempotent):
+    topic = new_topic(f"produce-{acks}-{codec}-{idempotent}")
+    sent = send(topic, odd_records(), acks=acks, compression_type=codec, enable_idempotence=idempotent)
+    if acks != "0":
+        assert [message.offset() for message in sent] == list(range(len(odd_records())))
+    same(read(topic, len(odd_records())), odd_records())
+
+
+for acks in ["0", "1", "all"]:
+    for codec in CODECS:
+        case(f"produce acks={acks} {codec}", acks, codec, False)(produce)
+for codec in CODECS:
+    case(f"produce idempotent {codec}", "all", codec, True)(produce)
+
+
+@case("produce idempotent, many batches, in order")
+def many_batches():
+    topic = new_topic("many")
+    records = [(b"%d" % i, b"x" * 100, []) for i in range(5000)]
+    send(topic, records, enable_idempotence=True, batch_num_messages=50, linger_ms=0)
+    same(read(topic, 5000), records)
+
+
+@case("produce 900 KB, none", "none")
+@case("produce 900 KB, zstd", "zstd")
+def big(codec):
+    topic, records = new_topic(f"big-{codec}"), [(b"k", os.urandom(900_000), [])] * 3
+    send(topic, records, compression_type=codec)
+    same(read(topic, 3), records)
+
+
+@case("produce above message.max.bytes is refused")
+def too_big():
+    topic, record = new_topic("too-big"), (None, os.urandom(1_500_000), [])
+    refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [record], message_max_bytes=4_000_000))
+    send(topic, odd_records())
+    same(read(topic, len(odd_records())), odd_records())
+
+
+@case("produce above the topic's max.message.bytes is refused")
+def too_big_for_topic():
+    topic = new_topic("small", max_message_bytes="2000")
+    refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [(None, os.urandom(3000), [])]))
+
+
+@case("produce a day ahead is refused")
+def from_the_future():
+    topic, tomorrow = new_topic("future"), int(time.time() * 1000) + 86_400_000
+    refused(KafkaError.INVALID_TIMESTAMP, lambda: send(topic, [(None, b"v", [])], stamps=[tomorrow]))
+
+
+@case("produce to a LogAppendTime topic")
+def log_append_time():
+    topic, before = new_topic("append-time", message_timestamp_type="LogAppendTime"), time.time() * 1000
+    sent = send(topic, odd_records(), compression_type="lz4")
+    for message in [*sent, *read(topic, len(odd_records()))]:
+        kind, stamp = message.timestamp()
+        assert kind == 2 and before - 1000 <= stamp <= time.time() * 1000 + 1000, message.timestamp()
+
+
+@case("produce to a topic nobody created")
+def auto_create():
+    topic = f"{RUN}-auto"
+    send(topic, odd_records())
+    same(read(topic, len(odd_records())), odd_records())
+
+
+@case("produce by key over 6 partitions")
+def partitions():
+    topic, records = new_topic("six", 6), [(b"key-%d" % (i % 50), b"%d" % i, []) for i in range(600)]
+    sent = send(topic, records, partition=-1)
+    used = {message.partition() for message in sent}
+    assert len(used) == 6, used
+    for partition in used:
+        expected = [(m.key(), m.value()) for m in sent if m.partition() == partition]
+        found = read(topic, len(expected), partition)
+        assert [(m.key(), m.value()) for m in found] == expected
+        assert [m.offset() for m in found] == list(range(len(found)))
+
+
+# --- consume -------------------------------------------------------------------------------------
+
+@case("consume from the middle of a batch", "none")
+@case("consume from the middle of a compressed batch", "zstd")
+def from_offset(codec):
+    topic = new_topic(f"middle-{codec}")
+    send(topic, odd_records(), compression_type=codec)
+    same(read(topic, len(odd_records()) - 7, offset=7), odd_records()[7:], 7, [T0 + 10 * i for i in range(7, 106)])
+
+
+@case("consume read_uncommitted", "read_uncommitted")
+@case("consume read_committed", "read_committed")
+def isolation(level):
+    topic = new_topic(level)
+    send(topic, odd_records())
+    same(read(topic, len(odd_records()), isolation_level=level), odd_records())
+
+
+@case("consume with small fetches")
+def small_fetches():
+    topic, records = new_topic("small-fetches"), [(b"%d" % i, os.urandom(5000), []) for i in range(60)]
+    send(topic, records, batch_num_messages=3)
+    same(read(topic, 60, fetch_message_max_bytes=1000, fetch_max_bytes=1000, message_max_bytes=1000), records)
+
+
+@case("consume at the end wakes up for a new record")
+def tail():
+    topic = new_topic("tail")
+    send(topic, odd_records())
+    reader = consumer(topic, 0, OFFSET_END, fetch_wait_max_ms=10_000, fetch_min_bytes=1)
+    assert reader.poll(1.0) is None
+    send(topic, [(b"new", b"new", [])])
+    started = time.time()
+    message = reader.poll(8)
+    reader.close()
+    assert message and message.offset() == 106 and message.key() == b"new", message
+    assert time.time() - started < 3, "the long poll slept on"
+
+
+@case("consume beyond the end is refused")
+def out_of_range():
+    topic = new_topic("range")
+    send(topic, odd_records())
+    refused(KafkaError._AUTO_OFFSET_RESET, lambda: read(topic, 1, offset=1000))
+
+
+@case("offsets: earliest, latest, by time, max timestamp")
+def offsets():
+    topic = new_topic("times")
+    for stamp in [0, 100, 200, 900, 300]:
+        send(topic, [(b"k", b"v", [])], stamps=[T0 + stamp])
+    reader = consumer(topic, 0, 0)
+    assert reader.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S) == (0, 5)
+    for stamp, offset in [(0, 0), (100, 1), (101, 2), (201, 3), (900, 3), (901, OFFSET_END)]:
+        found = reader.offsets_for_times([TopicPartition(topic, 0, T0 + stamp)], WAIT_S)[0].offset
+        assert found == offset, f"time {stamp}: {found}"
+    reader.close()
+    at = TopicPartition(topic, 0)
+    for spec, offset in [(OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 5), (OffsetSpec.max_timestamp(), 3)]:
+        found = ADMIN.list_offsets({at: spec})[at].result(WAIT_S)
+        assert found.offset == offset, f"{spec}: {found}"
+    assert found.timestamp == T0 + 900, found.timestamp
+
+
+# --- admin ---------------------------------------------------------------------------------------
+
+@case("metadata and cluster")
+def cluster():
+    listed, described = ADMIN.list_topics(timeout=WAIT_S), ADMIN.describe_cluster().result(WAIT_S)
+    assert listed.cluster_id and listed.cluster_id == described.cluster_id
+    assert sorted(listed.brokers) == sorted(node.id for node in described.nodes)
+    assert described.controller.id in listed.brokers
+
+
+@case("topic: create, list, describe, delete, create again")
+def topic_life():
+    topic = new_topic("life", 3)
+    assert len(ADMIN.list_topics(timeout=WAIT_S).topics[topic].partitions) == 3
+    send(topic, odd_records(), 2)
+
+    def describe():
+        return ADMIN.describe_topics(TopicCollection([topic]))[topic].result(WAIT_S)
+
+    first = describe()
+    assert [p.id for p in first.partitions] == [0, 1, 2] and not first.is_internal
+    assert all(p.leader and len(p.replicas) == len(p.isr) == 1 for p in first.partitions)
+    ADMIN.delete_topics([topic])[topic].result(WAIT_S)
+    gone(topic)
+    refused(KafkaError.UNKNOWN_TOPIC_OR_PART, describe)
+    new_topic("life", 1)
+    assert str(describe().topic_id) != str(first.topic_id)
+    send(topic, odd_records()[:1])
+    same(read(topic, 1), odd_records()[:1])
+
+
+def gone(topic):
+    deadline = time.time() + WAIT_S
+    while topic in ADMIN.list_topics(timeout=WAIT_S).topics:
+        assert time.time() < deadline, f"{topic} is still listed"
+
+
+@case("configs of a topic and of the broker")
+def configs():
+    topic = new_topic("configs", retention_ms="12345000", cleanup_policy="compact,delete")
+    broker = str(next(iter(ADMIN.list_topics(timeout=WAIT_S).brokers)))
+    wanted = [
+        (ConfigResource.Type.TOPIC, topic, "retention.ms", "12345000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        (ConfigResource.Type.TOPIC, topic, "cleanup.policy", "compact,delete", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        (ConfigResource.Type.TOPIC, topic, "max.message.bytes", "1048588", ConfigSource.DEFAULT_CONFIG),
+        (ConfigResource.Type.BROKER, broker, "log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    ]
+    for kind, name, key, value, source in wanted:
+        resource = ConfigResource(kind, name)
+        entry = ADMIN.describe_configs([resource])[resource].result(WAIT_S)[key]
+        assert (entry.value, entry.source) == (value, source.value), f"{key}: {entry.value} from {entry.source}"
+
+
+@case("validate only creates nothing")
+def validate_only():
+    topic = f"{RUN}-validate"
+    ADMIN.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(WAIT_S)
+    assert topic not in ADMIN.list_topics(timeout=WAIT_S).topics
+
+
+def creates(name, partitions=1, replicas=1, **config):
+    ADMIN.create_topics([NewTopic(name, partitions, replicas, config=config)])[name].result(WAIT_S)
+
+
+@case("refused: bad topic name", KafkaError.TOPIC_EXCEPTION, "bad name!", {})
+@case("refused: no partitions", KafkaError.INVALID_PARTITIONS, f"{RUN}-zero", {"partitions": 0})
+@case("refused: 9 replicas", KafkaError.INVALID_REPLICATION_FACTOR, f"{RUN}-nine", {"replicas": 9})
+@case("refused: unknown config", KafkaError.INVALID_CONFIG, f"{RUN}-unknown", {"no.such.key": "1"})
+@case("refused: bad config value", KafkaError.INVALID_CONFIG, f"{RUN}-value", {"retention.ms": "abc"})
+def bad_create(code, name, options):
+    refused(code, lambda: creates(name, **options))
+    assert name not in ADMIN.list_topics(timeout=WAIT_S).topics
+
+
+@case("refused: topic exists, topic unknown")
+def exists_or_not():
+    topic, absent = new_topic("twice"), f"{RUN}-absent"
+    refused(KafkaError.TOPIC_ALREADY_EXISTS, lambda: creates(topic))
+    refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.delete_topics([absent])[absent].result(WAIT_S))
+    resource = ConfigResource(ConfigResource.Type.TOPIC, absent)
+    refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.describe_configs([resource])[resource].result(WAIT_S))
+
+
+def remove_topics():
+    mine = [topic for topic in ADMIN.list_topics(timeout=WAIT_S).topics if topic.startswith(RUN)]
+    for future in ADMIN.delete_topics(mine).values() if mine else []:
+        future.result(WAIT_S)
+
+
+def main():
+    CASES.append(("all topics removed", remove_topics))
+    failed = 0
+    for name, run in CASES:
+        try:
+            run()
+            print(f"ok   python: {name}", flush=True)
+        except Exception as error:  # a case may fail in any way; the others still run
+            failed += 1
+            print(f"FAIL python: {name}: {type(error).__name__}: {error}", flush=True)
+    print(f"{len(CASES) - failed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+main()
