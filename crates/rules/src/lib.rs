@@ -1,1 +1,8 @@
-//! TODO
+//! Kafka's decisions as pure functions.
+//!
+//! Every module here takes what is known and says what follows. None does I/O, reads a clock, spawns a
+//! task or draws a random number: time is an argument, so each decision can be replayed in a test.
+//!
+//! - [`sequence`]: what an idempotent producer may append to a partition next.
+
+pub mod sequence;

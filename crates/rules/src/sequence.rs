@@ -1,0 +1,148 @@
+//! The idempotent-producer state of one partition: which batch may be appended, which was already.
+//!
+//! What it is not: it knows no transactions, no log and no wire format. The caller asks
+//! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
+//!
+//! Invariant: what is retained of a producer is one epoch and one unbroken run of sequences, so within
+//! an epoch no sequence is appended twice and none is skipped.
+//!
+//! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and
+//! KIP-1269 (windows of more than five batches). One rule is ours: a batch older than the window that
+//! the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as success, where
+//! Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+
+mod producers;
+mod snapshot;
+mod window;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod rows;
+
+pub use producers::{PRODUCERS_MAX, ProducerState, Producers};
+pub use snapshot::SnapshotEntry;
+pub use window::{WINDOW_MAX, WINDOW_MIN};
+
+/// The producer id of a batch that is not idempotent.
+pub const NO_PRODUCER_ID: i64 = -1;
+
+/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, one is certainly the older;
+/// further apart, wrap-around makes it a guess, so nothing is proven past it.
+pub const HALF_RANGE: i32 = 1 << 30;
+
+/// The sequence `count` places after `sequence`; `i32::MAX` is followed by 0. `count` may be negative.
+pub fn sequence_add(sequence: i32, count: i32) -> i32 {
+    sequence.wrapping_add(count) & i32::MAX
+}
+
+/// How many places `to` comes after `from`, going forward only: 0..=2^31-1.
+pub fn sequence_distance(from: i32, to: i32) -> i32 {
+    to.wrapping_sub(from) & i32::MAX
+}
+
+/// What a producer stamped on a record batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// [`NO_PRODUCER_ID`] for a batch that is not idempotent; its other fields then mean nothing.
+    pub producer_id: i64,
+    /// 0..=32767.
+    pub producer_epoch: i16,
+    /// The sequence of the first record: 0..=2^31-1.
+    pub base_sequence: i32,
+    /// Sequences, and offsets, the batch covers: `lastOffsetDelta + 1`. Compaction removes records from a
+    /// batch but never changes this, so replay takes it from the delta.
+    pub record_count: i32,
+}
+
+impl Stamp {
+    /// The stamp of a batch a client sent, whose records are all still there.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidRecord`] if the header's count and last offset delta disagree: believing either
+    /// would move the sequence wrongly.
+    pub fn from_client(
+        producer_id: i64,
+        producer_epoch: i16,
+        base_sequence: i32,
+        record_count: i32,
+        last_offset_delta: i32,
+    ) -> Result<Stamp, Refusal> {
+        if record_count < 1 || record_count - 1 != last_offset_delta {
+            return Err(Refusal::InvalidRecord);
+        }
+        Ok(Stamp { producer_id, producer_epoch, base_sequence, record_count })
+    }
+
+    /// The sequence of the last record.
+    pub fn last_sequence(&self) -> i32 {
+        sequence_add(self.base_sequence, self.record_count.wrapping_sub(1))
+    }
+
+    /// Whether the batch takes part in any of this.
+    pub fn is_idempotent(&self) -> bool {
+        self.producer_id != NO_PRODUCER_ID
+    }
+
+    /// Whether an idempotent batch can bear this stamp. Control batches, whose sequence is -1, cannot.
+    pub fn is_valid(&self) -> bool {
+        self.producer_id >= 0
+            && self.producer_epoch >= 0
+            && self.base_sequence >= 0
+            && (1..=HALF_RANGE).contains(&self.record_count)
+    }
+}
+
+/// What to do with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Write it, then call [`Producers::append`].
+    Append,
+    /// It is in the log already: answer success with what was answered first.
+    Duplicate {
+        /// The offset of its first record.
+        base_offset: i64,
+        /// The timestamp given to [`Producers::append`], in ms.
+        timestamp: i64,
+    },
+    /// Write nothing and answer the error.
+    Refuse(Refusal),
+}
+
+/// Why a batch is not written; each names its Kafka error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): it would leave a hole, or it overlaps what is written.
+    OutOfOrderSequence,
+    /// DUPLICATE_SEQUENCE_NUMBER (46): written, but so long ago that its offset is forgotten.
+    DuplicateSequence,
+    /// INVALID_PRODUCER_EPOCH (47): a newer epoch of this producer has written.
+    InvalidProducerEpoch,
+    /// INVALID_RECORD (87): no producer stamps a batch like this.
+    InvalidRecord,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_sequence_is_followed_by_zero() {
+        assert_eq!(sequence_add(i32::MAX, 1), 0);
+        assert_eq!(sequence_add(i32::MAX - 1, 4), 2);
+        assert_eq!(sequence_add(0, -1), i32::MAX);
+        assert_eq!(sequence_distance(i32::MAX, 0), 1);
+        assert_eq!(sequence_distance(0, i32::MAX), i32::MAX);
+        let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: i32::MAX, record_count: 2 };
+        assert_eq!(stamp.last_sequence(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn adding_a_distance_arrives(from in 0..=i32::MAX, to in 0..=i32::MAX) {
+            prop_assert_eq!(sequence_add(from, sequence_distance(from, to)), to);
+            prop_assert!((0..=i32::MAX).contains(&sequence_distance(from, to)));
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The rules against a naive model: a list of every append, searched from end to end.
+//!
+//! A client numbers its records without wrapping, so the model knows which record a sequence means.
+//! Whatever is sent, a record number is in the log once, and after the first none is missing.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const CLIENTS: usize = 3;
+const EXPIRATION_MS: i64 = 1_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// `batches` new batches in a row, of `records` records each.
+    Send { client: usize, batches: usize, records: i32 },
+    /// The batch `back` places before the client's newest again.
+    Retry { client: usize, back: usize },
+    /// Records `skip` after (or before) the next ones, in a batch of any size.
+    Stray { client: usize, skip: i32, records: i32 },
+    /// A new epoch; the old one then tries once more.
+    Bump { client: usize, first: i32 },
+    Restart,
+    /// Everyone falls idle for so long that all but the one who still writes expires.
+    Expire { survivor: usize },
+}
+
+/// One append, numbered by its client: `first` is the number of its first record in its epoch.
+#[derive(Clone, Debug)]
+struct Appended {
+    client: usize,
+    epoch: i16,
+    first: i64,
+    records: i32,
+    base_offset: i64,
+    timestamp: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    epoch: i16,
+    /// The number of the next record in this epoch; its sequence is this modulo 2^31.
+    next: i64,
+    /// Where in the model's list the broker began to know this epoch; `None` if it knows nothing.
+    known_from: Option<usize>,
+}
+
+struct Model {
+    window: usize,
+    producers: Producers,
+    log: Vec<Appended>,
+    log_end_offset: i64,
+    now_ms: i64,
+    clients: Vec<Client>,
+}
+
+impl Model {
+    /// On a partition written before, clients begin anywhere, here shortly before the wrap.
+    fn new(window: usize, written: bool) -> Model {
+        let next = if written { i64::from(i32::MAX) - 40 } else { 0 };
+        Model {
+            window,
+            producers: Producers::default(),
+            log: Vec::new(),
+            log_end_offset: if written { 1 } else { 0 },
+            now_ms: 0,
+            clients: vec![Client { next, ..Client::default() }; CLIENTS],
+        }
+    }
+
+    fn stamp(client: usize, epoch: i16, first: i64, records: i32) -> Stamp {
+        let base_sequence = first.rem_euclid(1 << 31) as i32;
+        Stamp { producer_id: client as i64, producer_epoch: epoch, base_sequence, record_count: records }
+    }
+
+    /// What the broker should say, by reading the whole list.
+    fn expected(&self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
+        let known = &self.clients[client];
+        let Some(from) = known.known_from else {
+            let free = self.log_end_offset > 0 || first == 0;
+            return if free { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
+        };
+        let own: Vec<&Appended> = self.log[from..].iter().filter(|batch| batch.client == client).collect();
+        let current = own.last().expect("a known client has appended").epoch;
+        if epoch < current {
+            return Verdict::Refuse(Refusal::InvalidProducerEpoch);
+        }
+        let own: Vec<_> = own.into_iter().filter(|batch| batch.epoch == epoch).collect();
+        let Some(newest) = own.last() else {
+            return if first == 0 { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
+        };
+        if first == newest.first + i64::from(newest.records) {
+            return Verdict::Append;
+        }
+        let (older, retained) = own.split_at(own.len().saturating_sub(self.window));
+        if let Some(same) = retained.iter().find(|batch| (batch.first, batch.records) == (first, records)) {
+            return Verdict::Duplicate { base_offset: same.base_offset, timestamp: same.timestamp };
+        }
+        let begin = own[0].first;
+        let end = older.last().map_or(begin, |batch| batch.first + i64::from(batch.records));
+        let proven = begin <= first && first + i64::from(records) <= end;
+        Verdict::Refuse(if proven { Refusal::DuplicateSequence } else { Refusal::OutOfOrderSequence })
+    }
+
+    fn produce(&mut self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
+        let stamp = Model::stamp(client, epoch, first, records);
+        let verdict = self.producers.check(&stamp, self.log_end_offset);
+        assert_eq!(verdict, self.expected(client, epoch, first, records), "{stamp:?}");
+        if verdict == Verdict::Append {
+            let (base_offset, timestamp) = (self.log_end_offset, self.now_ms * 7);
+            self.clients[client].known_from.get_or_insert(self.log.len());
+            self.producers.append(&stamp, base_offset, timestamp, self.now_ms, self.window);
+            self.log.push(Appended { client, epoch, first, records, base_offset, timestamp });
+            self.log_end_offset += i64::from(records);
+            self.now_ms += 1;
+        }
+        verdict
+    }
+
+    fn send(&mut self, client: usize, records: i32) {
+        let Client { epoch, next, .. } = self.clients[client];
+        assert_eq!(self.produce(client, epoch, next, records), Verdict::Append);
+        self.clients[client].next += i64::from(records);
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Send { client, batches, records } => (0..batches).for_each(|_| self.send(client, records)),
+            Step::Retry { client, back } => self.retry(client, back),
+            Step::Stray { client, skip, records } => self.stray(client, skip, records),
+            Step::Bump { client, first } => self.bump(client, first),
+            Step::Restart => self.restart(),
+            Step::Expire { survivor } => self.expire(survivor),
+        }
+        assert_eq!(self.producers.idle.len(), self.producers.by_id.len());
+    }
+
+    /// A client the broker does not know sends something new first: it waited for every answer before it
+    /// fell idle for so long, and no rule could tell its retry from a new batch.
+    fn retry(&mut self, client: usize, back: usize) {
+        let own = self.log.iter().rev().filter(|batch| batch.client == client);
+        let Some(batch) = own.clone().nth(back).or(own.last()).cloned() else { return };
+        if self.clients[client].known_from.is_some() {
+            assert_ne!(self.produce(client, batch.epoch, batch.first, batch.records), Verdict::Append);
+        }
+    }
+
+    fn stray(&mut self, client: usize, skip: i32, records: i32) {
+        let Client { epoch, next, known_from } = self.clients[client];
+        let first = next + i64::from(skip);
+        if skip != 0 && first >= 0 && (known_from.is_some() || self.log_end_offset == 0) {
+            assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
+        }
+    }
+
+    fn bump(&mut self, client: usize, first: i32) {
+        let Client { epoch, next, known_from } = self.clients[client];
+        if known_from.is_none() {
+            return;
+        }
+        if first > 0 {
+            assert_ne!(self.produce(client, epoch + 1, i64::from(first), 1), Verdict::Append);
+        }
+        self.clients[client].epoch += 1;
+        self.clients[client].next = 0;
+        self.send(client, 2);
+        assert_ne!(self.produce(client, epoch, next, 1), Verdict::Append);
+    }
+
+    fn restart(&mut self) {
+        let mut restored = Producers::default();
+        restored.restore(self.producers.snapshot(), self.now_ms);
+        assert!(restored.snapshot().eq(self.producers.snapshot()));
+        self.producers = restored;
+    }
+
+    fn expire(&mut self, survivor: usize) {
+        self.now_ms += EXPIRATION_MS;
+        self.send(survivor, 1);
+        self.producers.expire(self.now_ms, EXPIRATION_MS);
+        let others = self.clients.iter_mut().enumerate().filter(|(client, _)| *client != survivor);
+        others.for_each(|(_, client)| client.known_from = None);
+    }
+
+    /// The state rebuilt from the log alone is the live one, as long as nothing expired.
+    fn replay(&self) {
+        let mut replayed = Producers::default();
+        for &Appended { client, epoch, first, records, base_offset, timestamp } in &self.log {
+            let stamp = Model::stamp(client, epoch, first, records);
+            replayed.append(&stamp, base_offset, timestamp, self.now_ms, self.window);
+        }
+        assert!(replayed.snapshot().eq(self.producers.snapshot()));
+    }
+
+    /// What a consumer would find: every record number once, in order, without a hole.
+    fn read_back(&self) {
+        for client in 0..CLIENTS {
+            let mut last: Option<&Appended> = None;
+            for batch in self.log.iter().filter(|batch| batch.client == client) {
+                match last {
+                    Some(before) if before.epoch == batch.epoch => {
+                        assert_eq!(batch.first, before.first + i64::from(before.records));
+                    }
+                    Some(before) => assert!(before.epoch < batch.epoch && batch.first == 0),
+                    None => {}
+                }
+                last = Some(batch);
+            }
+        }
+    }
+
+    /// The last `window` batches of every client's epoch, each answered with its original offset.
+    fn retry_all(&mut self) {
+        for client in 0..CLIENTS {
+            (0..self.window + 2).for_each(|back| self.retry(client, back));
+        }
+    }
+}
+
+fn step(window: usize) -> impl Strategy<Value = Step> {
+    let client = 0..CLIENTS;
+    prop_oneof![
+        4 => (client.clone(), 1..=window + window / 2, 1..6).prop_map(|(client, batches, records)| {
+            Step::Send { client, batches, records }
+        }),
+        4 => (client.clone(), 1usize..4, 1..6).prop_map(|(client, batches, records)| {
+            Step::Send { client, batches, records }
+        }),
+        8 => (client.clone(), 0..2 * window).prop_map(|(client, back)| Step::Retry { client, back }),
+        8 => (client.clone(), -40..40, 1..12).prop_map(|(client, skip, records)| {
+            Step::Stray { client, skip, records }
+        }),
+        2 => (client.clone(), 0..9).prop_map(|(client, first)| Step::Bump { client, first }),
+        2 => Just(Step::Restart),
+        1 => client.prop_map(|survivor| Step::Expire { survivor }),
+    ]
+}
+
+fn holds(window: usize, written: bool, steps: &[Step]) {
+    let mut model = Model::new(window, written);
+    steps.iter().for_each(|step| model.run(step));
+    model.read_back();
+    if !steps.iter().any(|step| matches!(step, Step::Expire { .. })) {
+        model.replay();
+    }
+    model.retry_all();
+    model.restart();
+    model.retry_all();
+}
+
+fn steps(window: usize, count: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(window), 1..count)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn a_window_of_5_agrees_with_the_list(written: bool, steps in steps(5, 120)) {
+        holds(5, written, &steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn a_window_of_64_agrees_with_the_list(written: bool, steps in steps(64, 60)) {
+        holds(64, written, &steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+    #[test]
+    fn a_window_of_1024_agrees_with_the_list(written: bool, steps in steps(1024, 12)) {
+        holds(1024, written, &steps);
+    }
+}

@@ -1,0 +1,253 @@
+//! All producers of one partition: the verdict on a batch, and what is remembered of it.
+//!
+//! What it is not: durable. [`super::snapshot`] turns it into entries and back.
+//!
+//! Invariant: every producer retains at least one batch, stands once in the order of idleness, and there
+//! are never more than the limit.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::window::{Batch, Window};
+use super::{HALF_RANGE, Refusal, Stamp, Verdict, sequence_add, sequence_distance};
+
+/// The most producers remembered per partition. At five batches each that is 3 MB; where all fill a
+/// window of 1024, 250 MB. Past it the longest idle is forgotten, as if it had expired.
+pub const PRODUCERS_MAX: usize = 10_000;
+
+/// What one producer wrote last.
+#[derive(Clone, Debug)]
+pub(super) struct Producer {
+    pub epoch: i16,
+    /// Sequences of this epoch, up to the newest, known to be in the log without a hole. It counts what
+    /// has left the window too: that is the proof that a very old batch is a duplicate.
+    pub run: u64,
+    pub window: Window,
+    last_active_ms: i64,
+    /// Its place in [`Producers::idle`].
+    turn: u64,
+}
+
+impl Producer {
+    fn next_sequence(&self) -> i32 {
+        sequence_add(self.window.newest().last_sequence(), 1)
+    }
+
+    fn check(&self, stamp: &Stamp) -> Verdict {
+        if stamp.producer_epoch < self.epoch {
+            return Verdict::Refuse(Refusal::InvalidProducerEpoch);
+        }
+        if stamp.producer_epoch > self.epoch {
+            return first_of_epoch(stamp);
+        }
+        if stamp.base_sequence == self.next_sequence() {
+            return Verdict::Append;
+        }
+        if let Some(&Batch { base_offset, timestamp, .. }) = self.window.find(stamp) {
+            return Verdict::Duplicate { base_offset, timestamp };
+        }
+        if self.proves_older_than_window(stamp) {
+            return Verdict::Refuse(Refusal::DuplicateSequence);
+        }
+        Verdict::Refuse(Refusal::OutOfOrderSequence)
+    }
+
+    /// Whether every record of the batch is in the run and none is in the window.
+    fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
+        let newest = self.window.newest().last_sequence();
+        let behind = |sequence| sequence_distance(sequence, newest) as u64;
+        let (first, last) = (behind(stamp.base_sequence), behind(stamp.last_sequence()));
+        last <= first && last >= self.window.span() && first < self.run.min(HALF_RANGE as u64)
+    }
+}
+
+fn first_of_epoch(stamp: &Stamp) -> Verdict {
+    match stamp.base_sequence {
+        0 => Verdict::Append,
+        _ => Verdict::Refuse(Refusal::OutOfOrderSequence),
+    }
+}
+
+/// What is known of one producer, for DescribeProducers and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerState {
+    /// At least 0.
+    pub producer_id: i64,
+    /// 0..=32767.
+    pub producer_epoch: i16,
+    /// The sequence of the last record written.
+    pub last_sequence: i32,
+    /// The timestamp of the last batch, in ms.
+    pub last_timestamp: i64,
+    /// Batches whose retry is answered with the original offset.
+    pub retained_batches: usize,
+}
+
+/// The idempotent-producer state of one partition.
+#[derive(Clone, Debug)]
+pub struct Producers {
+    pub(super) by_id: HashMap<i64, Producer>,
+    /// Producer ids by the turn of their last append: the longest idle comes first.
+    pub(super) idle: BTreeMap<u64, i64>,
+    turns: u64,
+    limit: usize,
+    evicted: u64,
+}
+
+impl Default for Producers {
+    fn default() -> Self {
+        Producers::bounded(PRODUCERS_MAX)
+    }
+}
+
+impl Producers {
+    /// No producers yet, and room for `limit`, at least one.
+    pub fn bounded(limit: usize) -> Producers {
+        Producers { by_id: HashMap::new(), idle: BTreeMap::new(), turns: 0, limit: limit.max(1), evicted: 0 }
+    }
+
+    /// What to do with a batch. Changes nothing; O(log window).
+    ///
+    /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a
+    /// producer's first sequence certain. Elsewhere its state may have expired or been evicted.
+    pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
+        if !stamp.is_idempotent() {
+            return Verdict::Append;
+        }
+        if !stamp.is_valid() {
+            return Verdict::Refuse(Refusal::InvalidRecord);
+        }
+        match self.by_id.get(&stamp.producer_id) {
+            Some(producer) => producer.check(stamp),
+            None if log_end_offset > 0 => Verdict::Append,
+            None => first_of_epoch(stamp),
+        }
+    }
+
+    /// Remembers a batch that is in the log: after a write, or while the log is replayed.
+    ///
+    /// It never refuses: the log is the truth. A batch that does not follow its producer's last one, or
+    /// has another epoch, begins a new run, and what was retained is dropped. One at an offset already seen
+    /// is ignored, so a replay may begin before the end of the snapshot it continues.
+    ///
+    /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
+    /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
+    pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
+        if !stamp.is_valid() {
+            return;
+        }
+        let &Stamp { base_sequence, record_count, .. } = stamp;
+        let batch = Batch { base_offset, timestamp, base_sequence, record_count };
+        match self.by_id.get_mut(&stamp.producer_id) {
+            Some(producer) if base_offset <= producer.window.newest().last_offset() => return,
+            Some(producer)
+                if producer.epoch == stamp.producer_epoch && producer.next_sequence() == base_sequence =>
+            {
+                producer.window.push(batch, window);
+                producer.run += record_count as u64;
+            }
+            _ => self.begin_run(stamp, batch),
+        }
+        self.touch(stamp.producer_id, now_ms);
+        self.evict();
+    }
+
+    /// Forgets the producers idle for `expiration_ms` or longer (`producer.id.expiration.ms`); how many.
+    pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) -> usize {
+        let before = self.by_id.len();
+        while let Some((_, producer_id)) = self.idle.first_key_value() {
+            if now_ms.saturating_sub(self.by_id[producer_id].last_active_ms) < expiration_ms {
+                break;
+            }
+            self.forget_longest_idle();
+        }
+        before - self.by_id.len()
+    }
+
+    /// Drops the batches at or past `offset`, which the log has truncated; how many producers that forgot.
+    ///
+    /// A forgotten producer may have older batches in the log, which left the window or belong to an older
+    /// epoch. If any is forgotten, only a snapshot and replay restore what was known of it.
+    #[must_use = "a forgotten producer may need a replay of the log"]
+    pub fn truncate_to(&mut self, offset: i64) -> usize {
+        let before = self.by_id.len();
+        let idle = &mut self.idle;
+        self.by_id.retain(|_, producer| {
+            producer.run -= producer.window.truncate_to(offset);
+            if producer.window.is_empty() {
+                idle.remove(&producer.turn);
+            }
+            !producer.window.is_empty()
+        });
+        before - self.by_id.len()
+    }
+
+    /// Every producer, the longest idle first.
+    pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
+        self.idle.values().map(|producer_id| {
+            let producer = &self.by_id[producer_id];
+            let newest = producer.window.newest();
+            ProducerState {
+                producer_id: *producer_id,
+                producer_epoch: producer.epoch,
+                last_sequence: newest.last_sequence(),
+                last_timestamp: newest.timestamp,
+                retained_batches: producer.window.len(),
+            }
+        })
+    }
+
+    /// Producers remembered.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether no producer is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Producers forgotten because there were too many, since the start. Above zero, a retry of theirs
+    /// may have been written twice: the limit is too low for this partition.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    fn begin_run(&mut self, stamp: &Stamp, batch: Batch) {
+        // Turns count from 1, so a new producer's 0 is no one's place.
+        let turn = self.by_id.get(&stamp.producer_id).map_or(0, |known| known.turn);
+        let producer = Producer {
+            epoch: stamp.producer_epoch,
+            run: batch.record_count as u64,
+            window: Window::new(batch),
+            last_active_ms: 0,
+            turn,
+        };
+        self.by_id.insert(stamp.producer_id, producer);
+    }
+
+    /// Makes a producer the most recent one.
+    fn touch(&mut self, producer_id: i64, now_ms: i64) {
+        let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
+        producer.last_active_ms = now_ms;
+        // The usual case, one producer appending again and again, leaves the order as it is.
+        if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
+            return;
+        }
+        self.idle.remove(&producer.turn);
+        self.turns += 1;
+        producer.turn = self.turns;
+        self.idle.insert(self.turns, producer_id);
+    }
+
+    fn evict(&mut self) {
+        while self.by_id.len() > self.limit {
+            self.forget_longest_idle();
+            self.evicted += 1;
+        }
+    }
+
+    fn forget_longest_idle(&mut self) {
+        let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
+        self.by_id.remove(&producer_id);
+    }
+}

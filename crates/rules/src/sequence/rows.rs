@@ -1,0 +1,406 @@
+//! The bugs others had with sequences and producer ids: one test per row of TESTING.md's table 4a that
+//! applies to the pure rules. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
+
+use std::time::Instant;
+
+use super::*;
+use Refusal::*;
+use Verdict::*;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// A partition without a log: the producer state and the next offset.
+struct Partition {
+    producers: Producers,
+    log_end_offset: i64,
+    window: usize,
+}
+
+impl Partition {
+    fn new(window: usize) -> Partition {
+        Partition { producers: Producers::default(), log_end_offset: 0, window }
+    }
+
+    /// A partition that someone has written 100 records to.
+    fn written(window: usize) -> Partition {
+        Partition { log_end_offset: 100, ..Partition::new(window) }
+    }
+
+    fn produce(&mut self, stamp: Stamp) -> Verdict {
+        let verdict = self.producers.check(&stamp, self.log_end_offset);
+        if verdict == Append {
+            let offset = self.log_end_offset;
+            self.producers.append(&stamp, offset, offset * 10, 0, self.window);
+            self.log_end_offset += i64::from(stamp.record_count);
+        }
+        verdict
+    }
+
+    /// Appends `batches` batches of 3 records from sequence 0, as producer 7 in epoch 0.
+    fn fill(&mut self, batches: i32) {
+        for n in 0..batches {
+            assert_eq!(self.produce(third(n)), Append);
+        }
+    }
+
+    fn restart(&mut self) {
+        let mut producers = Producers::default();
+        producers.restore(self.producers.snapshot(), 0);
+        self.producers = producers;
+    }
+}
+
+fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32, record_count: i32) -> Stamp {
+    Stamp { producer_id, producer_epoch, base_sequence, record_count }
+}
+
+/// The n-th batch of three records of producer 7.
+fn third(n: i32) -> Stamp {
+    stamp(7, 0, n * 3, 3)
+}
+
+fn original(n: i32) -> Verdict {
+    Duplicate { base_offset: i64::from(n) * 3, timestamp: i64::from(n) * 30 }
+}
+
+#[test]
+fn row_1_first_sequence_on_a_never_written_partition_must_be_zero() {
+    let mut partition = Partition::new(5);
+    assert_eq!(partition.produce(stamp(7, 0, 17, 5)), Refuse(OutOfOrderSequence));
+    assert_eq!(partition.log_end_offset, 0);
+    assert_eq!(partition.produce(stamp(7, 0, 0, 17)), Append);
+    assert_eq!(partition.produce(stamp(7, 0, 17, 5)), Append);
+}
+
+#[test]
+fn row_1_a_partition_emptied_by_delete_records_accepts_any_first_sequence() {
+    assert_eq!(Partition::written(5).produce(stamp(7, 0, 17, 5)), Append);
+}
+
+#[test]
+fn row_2_every_batch_of_the_window_is_answered_with_its_original_offset() {
+    for window in [5, 20, 64, 1024] {
+        let mut partition = Partition::new(window);
+        let count = window as i32;
+        partition.fill(count);
+        for n in 0..count {
+            assert_eq!(partition.produce(third(n)), original(n));
+        }
+    }
+}
+
+#[test]
+fn row_2_a_batch_older_than_the_window_is_a_duplicate_not_an_endless_out_of_order() {
+    for window in [5, 64, 1024] {
+        let mut partition = Partition::new(window);
+        partition.fill(window as i32 + 1);
+        assert_eq!(partition.produce(third(0)), Refuse(DuplicateSequence));
+        assert_eq!(partition.produce(third(1)), original(1));
+        partition.restart();
+        assert_eq!(partition.produce(third(0)), Refuse(DuplicateSequence));
+    }
+}
+
+#[test]
+fn row_2_what_a_resumed_producer_wrote_before_is_not_proven_a_duplicate() {
+    let mut partition = Partition::written(5);
+    for n in 10..20 {
+        assert_eq!(partition.produce(third(n)), Append);
+    }
+    assert_eq!(partition.produce(third(10)), Refuse(DuplicateSequence));
+    assert_eq!(partition.produce(third(9)), Refuse(OutOfOrderSequence));
+    assert_eq!(partition.produce(stamp(7, 0, 29, 2)), Refuse(OutOfOrderSequence));
+    partition.restart();
+    assert_eq!(partition.produce(third(10)), Refuse(DuplicateSequence));
+    assert_eq!(partition.produce(third(9)), Refuse(OutOfOrderSequence));
+}
+
+#[test]
+fn row_2_gaps_and_partial_overlaps_are_out_of_order() {
+    let mut partition = Partition::new(5);
+    partition.fill(10);
+    for (base_sequence, record_count) in [(31, 1), (29, 3), (27, 6), (24, 6), (24, 2), (13, 4), (0, 30)] {
+        let odd = stamp(7, 0, base_sequence, record_count);
+        assert_eq!(partition.produce(odd), Refuse(OutOfOrderSequence), "{odd:?}");
+    }
+    assert_eq!(partition.produce(third(10)), Append);
+}
+
+#[test]
+fn row_3_a_duplicate_keeps_offset_and_timestamp_whatever_else_is_written() {
+    let mut partition = Partition::new(5);
+    partition.fill(5);
+    for other in 100..200 {
+        assert_eq!(partition.produce(stamp(other, 0, 0, 9)), Append);
+    }
+    assert_eq!(partition.produce(stamp(NO_PRODUCER_ID, -1, -1, 4)), Append);
+    partition.restart();
+    for n in 0..5 {
+        assert_eq!(partition.produce(third(n)), original(n));
+    }
+}
+
+#[test]
+fn row_7_a_whole_window_survives_a_restart() {
+    for window in [5, 64, 1024] {
+        let mut partition = Partition::new(window);
+        let count = 2 * window as i32;
+        partition.fill(count);
+        partition.restart();
+        for n in count - window as i32..count {
+            assert_eq!(partition.produce(third(n)), original(n));
+        }
+        assert_eq!(partition.produce(third(count)), Append);
+    }
+}
+
+#[test]
+fn row_7_a_replay_after_the_snapshot_restores_the_same_state() {
+    let mut partition = Partition::new(5);
+    partition.fill(6);
+    let snapshot: Vec<_> = partition.producers.snapshot().collect();
+    (6..9).for_each(|n| assert_eq!(partition.produce(third(n)), Append));
+
+    let mut restored = Producers::default();
+    restored.restore(snapshot, 0);
+    for n in 4..9 {
+        let offset = i64::from(n) * 3;
+        restored.append(&third(n), offset, offset * 10, 0, 5);
+    }
+    let (restored, live): (Vec<_>, Vec<_>) =
+        (restored.snapshot().collect(), partition.producers.snapshot().collect());
+    assert_eq!(restored, live);
+}
+
+#[test]
+fn row_7_replay_never_refuses_what_is_in_the_log() {
+    let mut partition = Partition::written(5);
+    for (n, epoch, base_sequence) in [(0, 3, 40), (1, 3, 90), (2, 3, 7), (3, 1, 12), (4, 1, 13)] {
+        let offset = 100 + n;
+        partition.producers.append(&stamp(7, epoch, base_sequence, 1), offset, 0, 0, 5);
+    }
+    let control = stamp(7, 9, -1, 1);
+    partition.producers.append(&control, 105, 0, 0, 5);
+    assert_eq!(partition.produce(stamp(7, 1, 12, 1)), Duplicate { base_offset: 103, timestamp: 0 });
+    assert_eq!(partition.produce(stamp(7, 1, 7, 1)), Refuse(OutOfOrderSequence));
+    assert_eq!(partition.produce(stamp(7, 1, 14, 1)), Append);
+}
+
+#[test]
+fn row_7_kafka_reads_the_last_entry_of_a_producer_as_its_last_batch() {
+    let mut partition = Partition::new(5);
+    partition.fill(7);
+    let entries: Vec<_> = partition.producers.snapshot().collect();
+    let before_window = SnapshotEntry {
+        producer_id: 7,
+        producer_epoch: 0,
+        last_sequence: 5,
+        last_offset: -1,
+        offset_delta: 5,
+        timestamp: 60,
+        coordinator_epoch: -1,
+        current_txn_first_offset: -1,
+    };
+    assert_eq!((entries.len(), entries[0]), (6, before_window));
+    let last = SnapshotEntry { last_sequence: 20, last_offset: 20, offset_delta: 2, timestamp: 180, ..entries[0] };
+    assert_eq!(entries.last(), Some(&last));
+}
+
+#[test]
+fn row_7_a_snapshot_written_by_kafka_or_by_a_stranger_is_read_without_harm() {
+    let kafka = SnapshotEntry {
+        producer_id: 7,
+        producer_epoch: 0,
+        last_sequence: 8,
+        last_offset: 108,
+        offset_delta: 2,
+        timestamp: 5,
+        coordinator_epoch: -1,
+        current_txn_first_offset: -1,
+    };
+    let markers_only = SnapshotEntry { producer_id: 8, last_sequence: -1, last_offset: -1, offset_delta: 0, ..kafka };
+    let odd = [
+        SnapshotEntry { producer_id: -9, ..kafka },
+        SnapshotEntry { producer_id: 9, offset_delta: i32::MIN, ..kafka },
+        SnapshotEntry { producer_id: 10, offset_delta: i32::MAX, ..kafka },
+        SnapshotEntry { producer_id: 11, last_offset: i64::MIN, ..kafka },
+        SnapshotEntry { producer_id: 12, last_sequence: i32::MIN, ..kafka },
+        SnapshotEntry { producer_id: 13, last_offset: -1, ..kafka },
+    ];
+    let mut partition = Partition::written(5);
+    partition.producers.restore(odd.into_iter().chain([markers_only, kafka]), 0);
+    assert_eq!(partition.producers.len(), 1);
+    assert_eq!(partition.produce(third(2)), Duplicate { base_offset: 106, timestamp: 5 });
+    assert_eq!(partition.produce(third(3)), Append);
+}
+
+#[test]
+fn row_8_an_expired_producer_goes_on_with_any_sequence() {
+    let mut partition = Partition::new(5);
+    partition.fill(9);
+    assert_eq!(partition.producers.expire(DAY_MS - 1, DAY_MS), 0);
+    assert_eq!(partition.producers.expire(DAY_MS, DAY_MS), 1);
+    assert!(partition.producers.is_empty());
+    assert_eq!(partition.produce(third(9)), Append);
+    assert_eq!(partition.produce(third(8)), Refuse(OutOfOrderSequence));
+}
+
+#[test]
+fn row_8_only_the_idle_expire_whatever_their_timestamps() {
+    let mut producers = Producers::default();
+    producers.append(&stamp(1, 0, 0, 1), 0, i64::MAX, 1_000, 5);
+    producers.append(&stamp(2, 0, 0, 1), 1, i64::MIN, 2_000, 5);
+    producers.append(&stamp(1, 0, 1, 1), 2, 0, 3_000, 5);
+    assert_eq!(producers.expire(3_500, 1_000), 1);
+    assert_eq!(producers.iter().map(|p| p.producer_id).collect::<Vec<_>>(), [1]);
+    assert_eq!(producers.expire(i64::MIN, 1_000), 0);
+}
+
+#[test]
+fn row_9_producers_outlive_their_records() {
+    // Nothing here refers to the start of the log: retention and DeleteRecords change no state.
+    let mut partition = Partition::new(5);
+    partition.fill(3);
+    assert_eq!(partition.produce(third(3)), Append);
+    assert_eq!(partition.produce(third(0)), original(0));
+}
+
+#[test]
+fn row_11_epochs() {
+    let mut partition = Partition::new(5);
+    partition.fill(2);
+    assert_eq!(partition.produce(stamp(7, 1, 6, 3)), Refuse(OutOfOrderSequence));
+    assert_eq!(partition.produce(stamp(7, 1, 0, 3)), Append);
+    assert_eq!(partition.produce(third(2)), Refuse(InvalidProducerEpoch));
+    assert_eq!(partition.produce(third(1)), Refuse(InvalidProducerEpoch));
+    assert_eq!(partition.produce(stamp(7, 1, 0, 3)), Duplicate { base_offset: 6, timestamp: 60 });
+    partition.restart();
+    assert_eq!(partition.produce(third(2)), Refuse(InvalidProducerEpoch));
+    assert_eq!(partition.produce(stamp(7, i16::MAX, 0, 1)), Append);
+}
+
+#[test]
+fn row_12_sequences_wrap_to_zero() {
+    for window in [5, 64, 1024] {
+        let mut partition = Partition::written(window);
+        let at = |n: i32| stamp(7, 0, sequence_add(i32::MAX - 8, n * 5), 5);
+        assert!(at(1).last_sequence() < at(1).base_sequence, "batch 1 straddles the wrap");
+        let count = window as i32 + 1;
+        for n in 0..count {
+            assert_eq!(partition.produce(at(n)), Append);
+        }
+        partition.restart();
+        for n in 1..count {
+            let base_offset = 100 + i64::from(n) * 5;
+            assert_eq!(partition.produce(at(n)), Duplicate { base_offset, timestamp: base_offset * 10 });
+        }
+        assert_eq!(partition.produce(at(0)), Refuse(DuplicateSequence));
+        assert_eq!(partition.produce(at(-1)), Refuse(OutOfOrderSequence));
+        assert_eq!(partition.produce(at(count + 1)), Refuse(OutOfOrderSequence));
+        assert_eq!(partition.produce(at(count)), Append);
+    }
+}
+
+#[test]
+fn row_12_a_run_of_more_than_all_sequences_proves_half_the_range() {
+    let mut partition = Partition::new(5);
+    let step = HALF_RANGE / 8;
+    for n in 0..40 {
+        assert_eq!(partition.produce(stamp(7, 0, sequence_add(0, step.wrapping_mul(n)), step)), Append);
+    }
+    let back = |n: i32| stamp(7, 0, sequence_add(0, step.wrapping_mul(40 - n)), step);
+    assert!(matches!(partition.produce(back(5)), Duplicate { .. }));
+    assert_eq!(partition.produce(back(6)), Refuse(DuplicateSequence));
+    assert_eq!(partition.produce(back(8)), Refuse(DuplicateSequence));
+    assert_eq!(partition.produce(back(9)), Refuse(OutOfOrderSequence));
+}
+
+#[test]
+fn row_14_a_hundred_thousand_producers_stay_fast_and_bounded() {
+    let mut partition = Partition::new(1024);
+    let started = Instant::now();
+    for producer_id in 0..100_000 {
+        assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
+        assert!(partition.producers.len() <= PRODUCERS_MAX);
+    }
+    // Linear eviction would need minutes.
+    assert!(started.elapsed().as_secs() < 10);
+    assert_eq!(partition.producers.evicted(), 100_000 - PRODUCERS_MAX as u64);
+}
+
+#[test]
+fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
+    let mut partition = Partition { producers: Producers::bounded(3), ..Partition::new(5) };
+    partition.fill(1);
+    for n in 1..1000 {
+        partition.produce(stamp(1000 + i64::from(n), 0, 0, 1));
+        partition.produce(stamp(2000 + i64::from(n), 0, 0, 1));
+        assert_eq!(partition.produce(third(n)), Append);
+        assert!(matches!(partition.produce(third(n - 1)), Duplicate { .. }));
+    }
+    partition.restart();
+    let order: Vec<_> = partition.producers.iter().map(|p| p.producer_id).collect();
+    assert_eq!(order, [1999, 2999, 7]);
+}
+
+#[test]
+fn row_14_a_limit_of_one_keeps_the_most_recent() {
+    let mut partition = Partition { producers: Producers::bounded(0), ..Partition::new(5) };
+    for producer_id in 0..10 {
+        assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
+        let state = partition.producers.iter().next().expect("one producer");
+        assert_eq!((partition.producers.len(), state.producer_id), (1, producer_id));
+    }
+}
+
+#[test]
+fn row_16_a_record_count_that_is_not_last_offset_delta_plus_one_is_refused() {
+    for (record_count, last_offset_delta) in [(156, 157), (156, 156), (156, 154), (0, -1), (0, 0), (i32::MIN, i32::MAX)] {
+        assert_eq!(Stamp::from_client(7, 0, 0, record_count, last_offset_delta), Err(InvalidRecord));
+    }
+    assert_eq!(Stamp::from_client(7, 0, 9, 156, 155), Ok(stamp(7, 0, 9, 156)));
+}
+
+#[test]
+fn row_16_a_stamp_no_producer_makes_is_refused_and_changes_nothing() {
+    let mut partition = Partition::new(5);
+    partition.fill(2);
+    for odd in [
+        stamp(7, 0, 6, 0),
+        stamp(7, 0, 6, -3),
+        stamp(7, 0, 6, i32::MAX),
+        stamp(7, 0, 6, i32::MIN),
+        stamp(7, 0, -1, 3),
+        stamp(7, 0, i32::MIN, 3),
+        stamp(7, -1, 6, 3),
+        stamp(-2, 0, 0, 3),
+    ] {
+        assert_eq!(partition.produce(odd), Refuse(InvalidRecord), "{odd:?}");
+    }
+    assert_eq!(partition.produce(third(2)), Append);
+}
+
+#[test]
+fn a_batch_without_producer_id_is_always_appended_and_never_remembered() {
+    let mut partition = Partition::new(5);
+    for _ in 0..3 {
+        assert_eq!(partition.produce(stamp(NO_PRODUCER_ID, -1, -1, 3)), Append);
+    }
+    assert!(partition.producers.is_empty());
+}
+
+#[test]
+fn truncation_takes_back_what_the_log_no_longer_has() {
+    let mut partition = Partition::new(5);
+    partition.fill(8);
+    partition.produce(stamp(8, 0, 0, 1));
+    assert_eq!(partition.producers.truncate_to(18), 1, "producer 8 is forgotten");
+    partition.log_end_offset = 18;
+    assert_eq!(partition.produce(third(7)), Refuse(OutOfOrderSequence));
+    assert_eq!(partition.produce(third(5)), original(5));
+    assert_eq!(partition.produce(third(2)), Refuse(DuplicateSequence));
+    assert_eq!(partition.produce(third(6)), Append);
+    assert_eq!(partition.producers.truncate_to(0), 1);
+    assert!(partition.producers.is_empty());
+    assert_eq!(partition.producers.expire(DAY_MS, 0), 0);
+}

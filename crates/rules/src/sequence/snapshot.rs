@@ -1,0 +1,135 @@
+//! Producer state as the entries of a Kafka producer snapshot (`.snapshot` files), and back.
+//!
+//! What it is not: the file's bytes, which the broker writes.
+//!
+//! Kafka writes one entry per producer, its last batch, so a restart shrinks its window to one. Here every
+//! retained batch is an entry, oldest first, and the whole window comes back. Kafka reads such a file into
+//! a map by producer id where the last entry stays, which is the one it would have written itself.
+//!
+//! If a run began before its window, one entry precedes the producer's batches: `last_offset` -1, which
+//! Kafka reads as "no batch", `last_sequence` where the window begins to know, `offset_delta` the length
+//! of the run up to there less one. It keeps batches older than the window provable across a restart.
+//!
+//! Invariant: a restored state answers every batch as the one the snapshot was taken of.
+
+use super::producers::{Producer, Producers};
+use super::window::WINDOW_MAX;
+use super::{HALF_RANGE, Stamp, sequence_add};
+
+/// The `last_offset` of an entry that is no batch.
+const NO_OFFSET: i64 = -1;
+
+/// One entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotEntry {
+    /// At least 0.
+    pub producer_id: i64,
+    /// 0..=32767.
+    pub producer_epoch: i16,
+    /// The sequence of the batch's last record.
+    pub last_sequence: i32,
+    /// The offset of the batch's last record; -1 if the entry is no batch.
+    pub last_offset: i64,
+    /// The batch's last offset less its first.
+    pub offset_delta: i32,
+    /// The batch's timestamp, in ms.
+    pub timestamp: i64,
+    /// -1: no transaction marker was seen.
+    pub coordinator_epoch: i32,
+    /// -1: no transaction is open.
+    pub current_txn_first_offset: i64,
+}
+
+impl SnapshotEntry {
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            producer_id: self.producer_id,
+            producer_epoch: self.producer_epoch,
+            base_sequence: sequence_add(self.last_sequence, self.offset_delta.wrapping_neg()),
+            record_count: self.offset_delta.saturating_add(1),
+        }
+    }
+
+    /// Whether a batch or the beginning of a run stands behind it. Kafka also writes entries of producers
+    /// that only had transaction markers; they have no sequence.
+    fn has_sequences(&self) -> bool {
+        self.last_sequence >= 0 && self.stamp().is_valid()
+    }
+
+    fn is_followed_by(&self, next: &Stamp) -> bool {
+        self.producer_id == next.producer_id
+            && self.producer_epoch == next.producer_epoch
+            && sequence_add(self.last_sequence, 1) == next.base_sequence
+    }
+}
+
+impl Producers {
+    /// Every retained batch, oldest first, producer by producer, the longest idle first.
+    pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
+        self.idle.values().flat_map(|&producer_id| {
+            let producer = &self.by_id[&producer_id];
+            run_before_window(producer_id, producer).into_iter().chain(batches(producer_id, producer))
+        })
+    }
+
+    /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a
+    /// batch's timestamp may be anything its client liked. All that was retained is kept: a window
+    /// configured smaller since then drains as it would have without the restart.
+    ///
+    /// An entry that no batch could have left is skipped.
+    pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64) {
+        let mut run: Option<SnapshotEntry> = None;
+        for entry in entries.into_iter().filter(SnapshotEntry::has_sequences) {
+            if entry.last_offset == NO_OFFSET {
+                run = Some(entry);
+                continue;
+            }
+            let base_offset = entry.last_offset.saturating_sub(i64::from(entry.offset_delta));
+            if base_offset < 0 {
+                continue;
+            }
+            let stamp = entry.stamp();
+            self.append(&stamp, base_offset, entry.timestamp, now_ms, WINDOW_MAX);
+            if let Some(before) = run.take().filter(|before| before.is_followed_by(&stamp)) {
+                self.extend_run(&stamp, before.stamp().record_count);
+            }
+        }
+    }
+
+    /// Adds what came before a window to the run that has just begun with `first`.
+    fn extend_run(&mut self, first: &Stamp, record_count: i32) {
+        if let Some(producer) = self.by_id.get_mut(&first.producer_id)
+            && producer.run == first.record_count as u64
+        {
+            producer.run += record_count as u64;
+        }
+    }
+}
+
+fn batches(producer_id: i64, producer: &Producer) -> impl Iterator<Item = SnapshotEntry> {
+    producer.window.iter().map(move |batch| SnapshotEntry {
+        producer_id,
+        producer_epoch: producer.epoch,
+        last_sequence: batch.last_sequence(),
+        last_offset: batch.last_offset(),
+        offset_delta: batch.record_count - 1,
+        timestamp: batch.timestamp,
+        coordinator_epoch: -1,
+        current_txn_first_offset: -1,
+    })
+}
+
+fn run_before_window(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
+    let before = producer.run.saturating_sub(producer.window.span()).min(HALF_RANGE as u64) as i32;
+    let oldest = producer.window.oldest();
+    (before > 0).then(|| SnapshotEntry {
+        producer_id,
+        producer_epoch: producer.epoch,
+        last_sequence: sequence_add(oldest.base_sequence, -1),
+        last_offset: NO_OFFSET,
+        offset_delta: before - 1,
+        timestamp: oldest.timestamp,
+        coordinator_epoch: -1,
+        current_txn_first_offset: -1,
+    })
+}

@@ -1,0 +1,205 @@
+//! The batches retained of one producer, to know a retry when it comes.
+//!
+//! What it is not: it decides nothing; [`Producers`](super::Producers) does.
+//!
+//! Invariant: the batches are one unbroken run of sequences, oldest first, spanning at most half the
+//! sequence range, so that a sequence names at most one of them.
+
+use std::collections::VecDeque;
+
+use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
+
+/// The fewest batches a window retains: every idempotent client ever released counts on five.
+pub const WINDOW_MIN: usize = 5;
+
+/// The most batches a window retains, whatever is configured: 240 kB per producer.
+pub const WINDOW_MAX: usize = 10_000;
+
+/// One appended batch, 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub base_offset: i64,
+    pub timestamp: i64,
+    pub base_sequence: i32,
+    pub record_count: i32,
+}
+
+impl Batch {
+    pub fn last_sequence(&self) -> i32 {
+        sequence_add(self.base_sequence, self.record_count - 1)
+    }
+
+    pub fn last_offset(&self) -> i64 {
+        self.base_offset.saturating_add(i64::from(self.record_count) - 1)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    batches: VecDeque<Batch>,
+    /// Appends since the window was configured smaller than what is retained.
+    overdue: usize,
+}
+
+impl Window {
+    pub fn new(first: Batch) -> Window {
+        let mut window = Window { batches: VecDeque::new(), overdue: 0 };
+        window.push(first, WINDOW_MIN);
+        window
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Batch> {
+        self.batches.iter()
+    }
+
+    pub fn oldest(&self) -> &Batch {
+        self.batches.front().expect("a producer without batches is forgotten")
+    }
+
+    pub fn newest(&self) -> &Batch {
+        self.batches.back().expect("a producer without batches is forgotten")
+    }
+
+    /// Sequences from the oldest batch to the end of the newest.
+    pub fn span(&self) -> u64 {
+        sequence_distance(self.oldest().base_sequence, self.newest().last_sequence()) as u64 + 1
+    }
+
+    /// The retained batch with exactly these sequences. O(log n).
+    pub fn find(&self, stamp: &Stamp) -> Option<&Batch> {
+        let origin = self.oldest().base_sequence;
+        let place = |sequence| sequence_distance(origin, sequence);
+        let wanted = place(stamp.base_sequence);
+        let index = self.batches.partition_point(|batch| place(batch.base_sequence) < wanted);
+        let found = self.batches.get(index)?;
+        let same = found.base_sequence == stamp.base_sequence && found.record_count == stamp.record_count;
+        same.then_some(found)
+    }
+
+    /// Adds the batch that follows the newest, and lets go of what no longer fits into `size` batches.
+    pub fn push(&mut self, batch: Batch, size: usize) {
+        let keep = self.keep(size.clamp(WINDOW_MIN, WINDOW_MAX));
+        while self.batches.len() >= keep || self.outreached_by(&batch) {
+            self.batches.pop_front();
+        }
+        self.fit(keep);
+        self.batches.push_back(batch);
+    }
+
+    /// Drops the batches that reach `offset` or past it; how many sequences that were.
+    pub fn truncate_to(&mut self, offset: i64) -> u64 {
+        let kept = self.batches.partition_point(|batch| batch.last_offset() < offset);
+        self.batches.drain(kept..).map(|batch| batch.record_count as u64).sum()
+    }
+
+    /// How many batches to retain when `size` are configured.
+    ///
+    /// After a shrink the old size is kept for as many appends, then cut at once. A producer granted W
+    /// batches runs at most W past its oldest unresolved one. The W-th append after the shrink may still
+    /// have been sent under the old grant, with the first unresolved; one more needs the answer to a batch
+    /// appended after the shrink, and with it the producer has learnt the new grant and keeps to it.
+    fn keep(&mut self, size: usize) -> usize {
+        let retained = self.batches.len();
+        if retained <= size {
+            self.overdue = 0;
+            return size;
+        }
+        self.overdue += 1;
+        if self.overdue > retained { size } else { retained }
+    }
+
+    /// Whether the oldest batch would be more than half the sequence range behind once `batch` is in.
+    fn outreached_by(&self, batch: &Batch) -> bool {
+        self.batches.front().is_some_and(|oldest| {
+            sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE
+        })
+    }
+
+    /// Makes room for one more batch: memory grows on demand, doubling up to `keep`, and is given back
+    /// once a quarter of it would do.
+    fn fit(&mut self, keep: usize) {
+        let retained = self.batches.len();
+        let target = (retained * 2).clamp(WINDOW_MIN, keep);
+        if retained == self.batches.capacity() {
+            self.batches.reserve_exact(target - retained);
+        } else if target * 2 < self.batches.capacity() {
+            self.batches.shrink_to(target);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(n: i32) -> Batch {
+        Batch { base_offset: i64::from(n), timestamp: 0, base_sequence: n, record_count: 1 }
+    }
+
+    fn filled(count: i32, size: usize) -> Window {
+        let mut window = Window::new(batch(0));
+        (1..count).for_each(|n| window.push(batch(n), size));
+        window
+    }
+
+    #[test]
+    fn a_batch_is_24_bytes() {
+        assert_eq!(size_of::<Batch>(), 24);
+    }
+
+    #[test]
+    fn five_batches_cost_five_entries_whatever_the_window() {
+        let window = filled(5, 1024);
+        assert_eq!((window.len(), window.batches.capacity()), (5, 5));
+    }
+
+    #[test]
+    fn memory_never_passes_the_window() {
+        for size in [5, 64, 1024, 1500, WINDOW_MAX] {
+            let window = filled(2 * size as i32 + 1, size);
+            assert_eq!((window.len(), window.batches.capacity()), (size, size));
+        }
+    }
+
+    #[test]
+    fn a_shrunk_window_keeps_the_old_size_for_as_many_appends_then_is_cut_and_gives_memory_back() {
+        let mut window = filled(64, 64);
+        for n in 64..128 {
+            window.push(batch(n), 5);
+            assert_eq!(window.len(), 64);
+        }
+        assert_eq!(window.oldest(), &batch(64));
+        window.push(batch(128), 5);
+        assert_eq!((window.len(), window.oldest()), (5, &batch(124)));
+        assert!(window.batches.capacity() <= 10);
+    }
+
+    #[test]
+    fn a_window_that_grows_again_while_draining_loses_nothing() {
+        let mut window = filled(64, 64);
+        (64..100).for_each(|n| window.push(batch(n), 5));
+        (100..200).for_each(|n| window.push(batch(n), 64));
+        assert_eq!((window.len(), window.overdue), (64, 0));
+    }
+
+    #[test]
+    fn huge_batches_never_span_more_than_half_the_range() {
+        let mut window = Window::new(batch(0));
+        let mut next = 1;
+        for _ in 0..9 {
+            let huge = Batch { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
+            window.push(huge, 64);
+            assert!(window.span() <= HALF_RANGE as u64);
+            next = sequence_add(next, HALF_RANGE / 2);
+        }
+        assert_eq!(window.len(), 2);
+    }
+}
