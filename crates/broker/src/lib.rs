@@ -1,1 +1,5 @@
-//! TODO
+//! The Fullbore broker: Kafka's protocol in front, Kafka's log on disk, one process.
+//!
+//! A library without a command line; the `fullbore` binary is that.
+
+pub mod config;

@@ -23,7 +23,10 @@ impl Properties {
             let (key, value) = split(&line);
             let unescaped = |part: &str| {
                 unescape(part).ok_or_else(|| {
-                    ConfigError::of_key(&format!("line {number}"), "\\u must be followed by four hexadecimal digits")
+                    ConfigError::of_key(
+                        &format!("line {number}"),
+                        "\\u must be followed by four hexadecimal digits",
+                    )
                 })
             };
             properties.set(unescaped(key)?, unescaped(value)?);
@@ -38,7 +41,9 @@ impl Properties {
 
     /// Sets from `key=value`, as given to `--set`.
     pub fn set_pair(&mut self, pair: &str) -> Result<(), ConfigError> {
-        let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
         if key.trim().is_empty() {
             return Err(ConfigError::of_key(pair, "must be key=value"));
         }
@@ -53,7 +58,9 @@ impl Properties {
 
     /// All keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+        self.values
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
@@ -61,6 +68,7 @@ impl Properties {
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;
+    let text = text.replace("\r\n", "\n");
     for (index, raw) in text.split(['\n', '\r']).enumerate() {
         let line = raw.trim_start_matches([' ', '\t', '\x0c']);
         if !continues && (line.is_empty() || line.starts_with(['#', '!'])) {
@@ -68,7 +76,11 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
         }
         let backslashes = line.chars().rev().take_while(|&c| c == '\\').count();
         let goes_on = backslashes % 2 == 1;
-        let kept = if goes_on { &line[..line.len() - 1] } else { line };
+        let kept = if goes_on {
+            &line[..line.len() - 1]
+        } else {
+            line
+        };
         match lines.last_mut() {
             Some((_, last)) if continues => last.push_str(kept),
             _ => lines.push((index + 1, kept.to_owned())),
@@ -87,7 +99,9 @@ fn split(line: &str) -> (&str, &str) {
         escaped = c == '\\' && !escaped;
         ends
     });
-    let Some((end, _)) = end else { return (line, "") };
+    let Some((end, _)) = end else {
+        return (line, "");
+    };
     let rest = line[end..].trim_start_matches(blank);
     let value = rest.strip_prefix(['=', ':']).unwrap_or(rest);
     (&line[..end], value.trim_start_matches(blank))
@@ -134,7 +148,10 @@ mod tests {
 
     fn parsed(text: &str) -> Vec<(String, String)> {
         let properties = Properties::parse(text).expect("valid");
-        properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        properties
+            .iter()
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect()
     }
 
     fn pair(key: &str, value: &str) -> Vec<(String, String)> {
@@ -143,11 +160,21 @@ mod tests {
 
     #[test]
     fn separators_comments_and_blanks() {
-        for text in ["a=b", "a:b", "a b", "  a = b", "a\t:\tb", "#x=y\n! z=1\n\n \na=b\r\n"] {
+        for text in [
+            "a=b",
+            "a:b",
+            "a b",
+            "  a = b",
+            "a\t:\tb",
+            "#x=y\n! z=1\n\n \na=b\r\n",
+        ] {
             assert_eq!(parsed(text), pair("a", "b"), "{text:?}");
         }
         assert_eq!(parsed("a"), pair("a", ""));
-        assert_eq!(parsed("listeners=PLAINTEXT://h:1"), pair("listeners", "PLAINTEXT://h:1"));
+        assert_eq!(
+            parsed("listeners=PLAINTEXT://h:1"),
+            pair("listeners", "PLAINTEXT://h:1")
+        );
         assert_eq!(parsed("a==b"), pair("a", "=b"));
     }
 
@@ -159,8 +186,14 @@ mod tests {
     #[test]
     fn continued_lines_join_without_their_indent() {
         assert_eq!(parsed("a=x,\\\n   y,\\\n   #z"), pair("a", "x,y,#z"));
-        assert_eq!(parsed("a=x\\\\\nb=y").len(), 2, "an escaped backslash does not continue the line");
+        assert_eq!(
+            parsed("a=x\\\\\nb=y").len(),
+            2,
+            "an escaped backslash does not continue the line"
+        );
         assert_eq!(parsed("a=x\\"), pair("a", "x"));
+        assert_eq!(parsed("a=x\\\r\n y\r\nb=z").len(), 2);
+        assert_eq!(parsed("a=x\\\r\n y"), pair("a", "xy"));
     }
 
     #[test]
@@ -169,7 +202,10 @@ mod tests {
         assert_eq!(parsed(r"a=😀"), pair("a", "😀"));
         assert_eq!(parsed(r"a\ b\:c=\q"), pair("a b:c", "q"));
         let error = Properties::parse("x=1\ny=\\u12g4").expect_err("broken escape");
-        assert_eq!(error.to_string(), "line 2: \\u must be followed by four hexadecimal digits");
+        assert_eq!(
+            error.to_string(),
+            "line 2: \\u must be followed by four hexadecimal digits"
+        );
     }
 
     proptest::proptest! {

@@ -1,0 +1,384 @@
+//! What the program needs to know about the broker's configuration.
+//!
+//! Not what the user typed, which is [`Properties`]. A `BrokerConfig` exists only when every value was
+//! checked, and every key of the table ends in a field here or accepts a single value.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::broker_keys::broker_key;
+use super::error::{ConfigError, Warning};
+use super::inert::judge;
+use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
+use super::lookup::{Reader, broker_chain};
+use super::properties::Properties;
+use super::topic::TopicConfig;
+
+/// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
+#[derive(Debug, Clone)]
+pub struct BrokerConfig {
+    pub node_id: i32,
+    /// The data folder (`log.dirs`).
+    pub data_dir: PathBuf,
+    /// At least one, names distinct.
+    pub listeners: Vec<Listener>,
+    /// Host and port of the HTTP page; `None` turns it off.
+    pub admin_listener: Option<(String, u16)>,
+    pub rack: Option<String>,
+
+    pub num_partitions: i32,
+    pub default_replication_factor: i16,
+    pub auto_create_topics_enable: bool,
+    pub delete_topic_enable: bool,
+
+    pub socket_request_max_bytes: usize,
+    /// `None` leaves SO_SNDBUF to the system.
+    pub socket_send_buffer_bytes: Option<usize>,
+    /// `None` leaves SO_RCVBUF to the system.
+    pub socket_receive_buffer_bytes: Option<usize>,
+    pub socket_listen_backlog: u32,
+    pub max_connections: usize,
+    pub max_connections_per_ip: usize,
+    /// Come before `max_connections_per_ip`.
+    pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
+    /// `None` never closes an idle connection.
+    pub connections_max_idle_ms: Option<u64>,
+    /// Requests of one connection read and not yet answered.
+    pub connection_requests_max: usize,
+    /// Bytes of those requests; a single request is let in whatever its size.
+    pub connection_bytes_max: usize,
+
+    pub log_retention_check_interval_ms: u64,
+    pub producer_id_expiration_ms: u64,
+    pub producer_id_expiration_check_interval_ms: u64,
+    pub fetch_session_cache_slots: usize,
+    pub fetch_max_bytes: usize,
+
+    /// The settings of a topic that sets nothing.
+    pub topic_defaults: TopicConfig,
+    checked: Properties,
+}
+
+impl BrokerConfig {
+    /// Checks everything the user typed. The warnings name keys that change nothing.
+    pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), ConfigError> {
+        let (checked, mut warnings) = check(typed)?;
+        let (config, listener_warnings) = Self::read(&reader(&checked), &checked)?;
+        warnings.extend(listener_warnings);
+        Ok((config, warnings))
+    }
+
+    /// The checked values as typed, without unknown keys.
+    pub(super) fn properties(&self) -> &Properties {
+        &self.checked
+    }
+
+    fn read<F>(
+        values: &Reader<F>,
+        checked: &Properties,
+    ) -> Result<(Self, Vec<Warning>), ConfigError>
+    where
+        F: Fn(&str) -> Option<String>,
+    {
+        let (listeners, warnings) = read_listeners(values)?;
+        let text_of = |name| values.text(name).unwrap_or_default();
+        let admin = "fullbore.admin.listener";
+        let per_ip = "max.connections.per.ip.overrides";
+        let config = Self {
+            node_id: node_id(values, checked)?,
+            data_dir: data_dir(&text_of("log.dirs"))?,
+            listeners,
+            admin_listener: parse_admin(admin, &text_of(admin))?,
+            rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
+            num_partitions: values.number("num.partitions"),
+            default_replication_factor: values.number("default.replication.factor"),
+            auto_create_topics_enable: values.boolean("auto.create.topics.enable"),
+            delete_topic_enable: values.boolean("delete.topic.enable"),
+            socket_request_max_bytes: values.number("socket.request.max.bytes"),
+            socket_send_buffer_bytes: values.unless_minus_one("socket.send.buffer.bytes"),
+            socket_receive_buffer_bytes: values.unless_minus_one("socket.receive.buffer.bytes"),
+            socket_listen_backlog: values.number("socket.listen.backlog.size"),
+            max_connections: values.number("max.connections"),
+            max_connections_per_ip: values.number("max.connections.per.ip"),
+            max_connections_per_ip_overrides: parse_per_ip(per_ip, &text_of(per_ip))?,
+            connections_max_idle_ms: values.unless_minus_one("connections.max.idle.ms"),
+            connection_requests_max: values.number("fullbore.connection.requests.max"),
+            connection_bytes_max: values.number("fullbore.connection.bytes.max"),
+            log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
+            producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms: values
+                .number("producer.id.expiration.check.interval.ms"),
+            fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
+            fetch_max_bytes: values.number("fetch.max.bytes"),
+            topic_defaults: TopicConfig::defaults(checked),
+            checked: checked.clone(),
+        };
+        Ok((config, warnings))
+    }
+}
+
+/// Each value against its row; keys without a row become warnings or refusals.
+fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> {
+    let mut checked = Properties::default();
+    let mut warnings = Vec::new();
+    for (name, value) in typed.iter() {
+        match broker_key(name) {
+            Some(key) => checked.set(name, key.check(value)?),
+            None => warnings.push(judge(name, value)?),
+        }
+    }
+    Ok((checked, warnings))
+}
+
+fn reader(checked: &Properties) -> Reader<impl Fn(&str) -> Option<String> + '_> {
+    Reader::new(move |name| {
+        Some(
+            broker_chain(broker_key(name)?, checked)
+                .first()?
+                .in_base_unit(),
+        )
+    })
+}
+
+fn read_listeners<F>(values: &Reader<F>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
+where
+    F: Fn(&str) -> Option<String>,
+{
+    let listeners = values.text("listeners").unwrap_or_default();
+    let advertised = values.text("advertised.listeners");
+    let protocols = values.text("listener.security.protocol.map");
+    let controllers = values.text("controller.listener.names");
+    parse_listeners(&ListenerTexts {
+        listeners: &listeners,
+        advertised: advertised.as_deref(),
+        protocols: protocols.as_deref(),
+        controllers: controllers.as_deref(),
+    })
+}
+
+fn node_id<F: Fn(&str) -> Option<String>>(
+    values: &Reader<F>,
+    checked: &Properties,
+) -> Result<i32, ConfigError> {
+    match (checked.get("node.id"), checked.get("broker.id")) {
+        (Some(new), Some(old)) if new != old => Err(ConfigError::of_value(
+            "broker.id",
+            old,
+            format!("must be the same as node.id={new}, or left out"),
+        )),
+        _ => Ok(values.number("node.id")),
+    }
+}
+
+fn data_dir(typed: &str) -> Result<PathBuf, ConfigError> {
+    if typed.is_empty() || typed.contains(',') {
+        return Err(ConfigError::of_value(
+            "log.dirs",
+            typed,
+            "must be exactly one folder",
+        ));
+    }
+    Ok(PathBuf::from(typed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::broker_keys::BROKER_KEYS;
+    use super::super::topic_keys::TOPIC_KEYS;
+    use super::*;
+
+    fn parse(text: &str) -> Result<(BrokerConfig, Vec<Warning>), ConfigError> {
+        BrokerConfig::from_properties(&Properties::parse(text)?)
+    }
+
+    fn refusal(text: &str) -> String {
+        parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn nothing_set_is_a_broker_on_loopback() {
+        let (config, warnings) = parse("").expect("valid");
+        assert!(warnings.is_empty());
+        assert_eq!(
+            (
+                config.node_id,
+                config.listeners[0].host.as_str(),
+                config.listeners[0].port
+            ),
+            (1, "127.0.0.1", 9092)
+        );
+        assert_eq!(
+            (config.socket_send_buffer_bytes, config.max_connections),
+            (None, 2_147_483_647)
+        );
+        assert_eq!(
+            (config.num_partitions, config.fetch_max_bytes),
+            (1, 57_671_680)
+        );
+        assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
+    }
+
+    #[test]
+    fn every_default_passes_its_own_check_and_every_synonym_exists() {
+        for key in BROKER_KEYS.iter().chain(TOPIC_KEYS) {
+            if let Some(default) = key.default {
+                assert_eq!(key.check(default).expect(key.name), default);
+            }
+            for synonym in key.synonyms {
+                assert!(
+                    broker_key(synonym).is_some(),
+                    "{} names {synonym}",
+                    key.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_there_once() {
+        for table in [BROKER_KEYS, TOPIC_KEYS] {
+            for (index, key) in table.iter().enumerate() {
+                assert!(
+                    !table[..index].iter().any(|other| other.name == key.name),
+                    "{} is there twice",
+                    key.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_broker_key_is_read_or_has_one_value() {
+        let nothing = Properties::default();
+        let values = reader(&nothing);
+        BrokerConfig::read(&values, &nothing).expect("valid");
+        let asked = values.asked();
+        let by_synonym = |name: &str| {
+            let readers = BROKER_KEYS
+                .iter()
+                .filter(|key| asked.contains(key.name))
+                .chain(TOPIC_KEYS);
+            readers
+                .flat_map(|key| key.synonyms)
+                .any(|synonym| *synonym == name)
+        };
+        for key in BROKER_KEYS {
+            assert!(
+                key.is_fixed() || asked.contains(key.name) || by_synonym(key.name),
+                "{} is stored and ignored",
+                key.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_stock_server_properties_of_kafka_starts_with_warnings() {
+        let (config, warnings) = parse(
+            "process.roles=broker,controller\nnode.id=7\ncontroller.quorum.bootstrap.servers=localhost:9093\n\
+             listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ninter.broker.listener.name=PLAINTEXT\n\
+             advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\ncontroller.listener.names=CONTROLLER\n\
+             listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL\nnum.network.threads=3\n\
+             num.io.threads=8\nsocket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n\
+             socket.request.max.bytes=104857600\nlog.dirs=/tmp/kraft-combined-logs\nnum.partitions=1\n\
+             num.recovery.threads.per.data.dir=2\noffsets.topic.replication.factor=1\n\
+             transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\nlog.retention.hours=168\n\
+             log.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n",
+        )
+        .expect("valid");
+        assert_eq!(
+            (
+                config.node_id,
+                config.listeners.len(),
+                config.socket_send_buffer_bytes
+            ),
+            (7, 1, Some(102_400))
+        );
+        let warned: Vec<&str> = warnings
+            .iter()
+            .map(|warning| warning.key.as_str())
+            .collect();
+        for key in [
+            "process.roles",
+            "num.network.threads",
+            "offsets.topic.replication.factor",
+            "listeners",
+        ] {
+            assert!(warned.contains(&key), "{key} is not in {warned:?}");
+        }
+        assert!(
+            warnings
+                .iter()
+                .all(|warning| !warning.message.contains("not a key")),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn refusals_are_one_line_with_key_value_and_what_is_allowed() {
+        assert_eq!(
+            refusal("log.segment.bytes=12"),
+            "log.segment.bytes=12: must be between 1048576 and 2147483647"
+        );
+        assert_eq!(
+            refusal("num.partitions=many"),
+            "num.partitions=many: must be between 1 and 100000"
+        );
+        assert_eq!(
+            refusal("log.retention.ms=0"),
+            "log.retention.ms=0: must be -1 or a number of at least 1"
+        );
+        assert_eq!(
+            refusal("auto.create.topics.enable=yes"),
+            "auto.create.topics.enable=yes: must be true or false"
+        );
+        assert_eq!(
+            refusal("log.dirs=/a,/b"),
+            "log.dirs=/a,/b: must be exactly one folder"
+        );
+        assert_eq!(
+            refusal("node.id=1\nbroker.id=2"),
+            "broker.id=2: must be the same as node.id=1, or left out"
+        );
+        assert!(
+            refusal("default.replication.factor=3")
+                .starts_with("default.replication.factor=3: must be 1 (differs")
+        );
+        for text in [
+            "ssl.keystore.location=/k",
+            "authorizer.class.name=A",
+            "sasl.enabled.mechanisms=PLAIN",
+        ] {
+            assert!(refusal(text).contains("not offered yet"), "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_and_topic_keys_warn() {
+        let (_, warnings) = parse("foo=1\nretention.ms=5").expect("valid");
+        let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines[0],
+            "foo: is not a key of this broker and has no effect"
+        );
+        assert!(
+            lines[1].contains("the broker's is log.retention.ms"),
+            "{}",
+            lines[1]
+        );
+    }
+
+    #[test]
+    fn synonyms_and_case() {
+        let (config, _) = parse("broker.id=9\nlog.dir=/data\nauto.create.topics.enable=FALSE\nmax.connections.per.ip = 3 ").expect("valid");
+        assert_eq!(
+            (
+                config.node_id,
+                config.data_dir,
+                config.max_connections_per_ip
+            ),
+            (9, PathBuf::from("/data"), 3)
+        );
+        assert!(!config.auto_create_topics_enable);
+    }
+}

@@ -1,0 +1,190 @@
+//! What DescribeConfigs tells of a topic or of this broker.
+//!
+//! Not the API's handler: no wire types here. Values are text as Kafka's tools print it, and every
+//! entry's source is that of the value in force.
+
+use std::collections::BTreeMap;
+
+use super::broker::BrokerConfig;
+use super::broker_keys::BROKER_KEYS;
+use super::error::ConfigError;
+use super::key::{Key, Source, Type};
+use super::lookup::{Found, broker_chain, topic_chain};
+use super::topic::check_overrides;
+use super::topic_keys::TOPIC_KEYS;
+
+/// One configuration entry; the numeric codes of the wire are `source as i8` and `of as i8`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigEntry {
+    pub name: &'static str,
+    /// `None` when nobody set it and it has no default.
+    pub value: Option<String>,
+    pub source: Source,
+    pub of: Type,
+    /// Whether it cannot be changed while the broker runs.
+    pub read_only: bool,
+    pub sensitive: bool,
+    /// The values that bear on it, the one in force first.
+    pub synonyms: Vec<ConfigSynonym>,
+    pub documentation: &'static str,
+}
+
+/// One value that bears on an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigSynonym {
+    pub name: &'static str,
+    pub value: String,
+    pub source: Source,
+}
+
+/// Every setting of a topic with these overrides, in the table's order.
+pub fn describe_topic(
+    broker: &BrokerConfig,
+    overrides: &BTreeMap<String, String>,
+) -> Result<Vec<ConfigEntry>, ConfigError> {
+    let checked = check_overrides(overrides)?;
+    let describe = |key: &'static Key| {
+        let chain = topic_chain(
+            key,
+            checked.get(key.name).map(String::as_str),
+            broker.properties(),
+        );
+        let value = chain.first().map(Found::in_base_unit);
+        entry(key, value, chain, false)
+    };
+    Ok(TOPIC_KEYS.iter().map(describe).collect())
+}
+
+/// Every setting of this broker, in the table's order. None can be changed while it runs.
+pub fn describe_broker(broker: &BrokerConfig) -> Vec<ConfigEntry> {
+    let describe = |key: &'static Key| {
+        let chain = broker_chain(key, broker.properties());
+        let in_own_unit = |found: &Found| {
+            if key.unit_ms == 1 {
+                found.in_base_unit()
+            } else {
+                found.value.clone()
+            }
+        };
+        let value = chain.first().map(in_own_unit);
+        entry(key, value, chain, true)
+    };
+    BROKER_KEYS.iter().map(describe).collect()
+}
+
+fn entry(
+    key: &'static Key,
+    value: Option<String>,
+    chain: Vec<Found>,
+    read_only: bool,
+) -> ConfigEntry {
+    ConfigEntry {
+        name: key.name,
+        value,
+        source: chain.first().map_or(Source::Default, |found| found.source),
+        of: key.of,
+        read_only,
+        sensitive: false,
+        synonyms: chain
+            .into_iter()
+            .map(
+                |Found {
+                     name,
+                     value,
+                     source,
+                     ..
+                 }| ConfigSynonym {
+                    name,
+                    value,
+                    source,
+                },
+            )
+            .collect(),
+        documentation: key.doc,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::Properties;
+    use super::*;
+
+    fn broker(text: &str) -> BrokerConfig {
+        BrokerConfig::from_properties(&Properties::parse(text).expect("valid"))
+            .expect("valid")
+            .0
+    }
+
+    fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> &'a ConfigEntry {
+        entries.iter().find(|entry| entry.name == name).expect(name)
+    }
+
+    #[test]
+    fn a_topics_entry_lists_its_values_from_the_one_in_force_down() {
+        let overrides = BTreeMap::from([("segment.bytes".to_owned(), " 2000000".to_owned())]);
+        let entries = describe_topic(
+            &broker("log.segment.bytes=3000000\nlog.retention.hours=2"),
+            &overrides,
+        )
+        .expect("valid");
+        let segment = find(&entries, "segment.bytes");
+        assert_eq!(
+            (segment.value.as_deref(), segment.source, segment.of as i8),
+            (Some("2000000"), Source::Topic, 3)
+        );
+        let listed: Vec<(&str, &str, i8)> = segment
+            .synonyms
+            .iter()
+            .map(|s| (s.name, s.value.as_str(), s.source as i8))
+            .collect();
+        assert_eq!(
+            listed,
+            [
+                ("segment.bytes", "2000000", 1),
+                ("log.segment.bytes", "3000000", 4),
+                ("log.segment.bytes", "1073741824", 5)
+            ]
+        );
+        let retention = find(&entries, "retention.ms");
+        assert_eq!(
+            (retention.value.as_deref(), retention.source),
+            (Some("7200000"), Source::StaticBroker)
+        );
+        assert_eq!(
+            (
+                retention.synonyms[0].name,
+                retention.synonyms[0].value.as_str()
+            ),
+            ("log.retention.hours", "2")
+        );
+        assert!(
+            entries
+                .iter()
+                .all(|entry| !entry.read_only && entry.value.is_some())
+        );
+    }
+
+    #[test]
+    fn a_brokers_entries_are_read_only_and_say_who_set_them() {
+        let entries = describe_broker(&broker("broker.id=4\nlog.retention.minutes=1"));
+        let node = find(&entries, "node.id");
+        assert_eq!(
+            (node.value.as_deref(), node.source, node.read_only),
+            (Some("4"), Source::StaticBroker, true)
+        );
+        assert_eq!(
+            find(&entries, "log.retention.ms").value.as_deref(),
+            Some("60000")
+        );
+        assert_eq!(
+            find(&entries, "log.retention.minutes").value.as_deref(),
+            Some("1")
+        );
+        let hours = find(&entries, "log.retention.hours");
+        assert_eq!(
+            (hours.value.as_deref(), hours.source),
+            (Some("168"), Source::Default)
+        );
+        assert_eq!(find(&entries, "broker.rack").value, None);
+    }
+}

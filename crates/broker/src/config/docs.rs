@@ -1,0 +1,116 @@
+//! The table of keys as text: `docs/configuration.md`, and the help on the command line.
+//!
+//! Nothing is said here that is not in the table; a test holds the committed page to it.
+
+use super::broker_keys::BROKER_KEYS;
+use super::inert;
+use super::key::Key;
+use super::topic_keys::TOPIC_KEYS;
+
+const HEAD: &str = "\
+# Configuration
+
+Names, meanings, defaults and ranges are those of Apache Kafka 4.3; where they are not, the last column says so.
+A value that is set is honoured, refused with a message, or reported at start as having no effect.
+Generated from the table in `crates/broker/src/config`; a test compares this page with it. To write it anew:
+`UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
+";
+
+/// The text of `docs/configuration.md`.
+pub fn markdown() -> String {
+    let mut page = HEAD.to_owned();
+    page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`. Read once, at start.\n\n");
+    page.push_str(&table(BROKER_KEYS));
+    page.push_str("\n## A topic\n\nSet when a topic is created or later; a topic that sets nothing has the broker's value.\n\n");
+    page.push_str(&table(TOPIC_KEYS));
+    page.push_str("\n## Kafka's broker keys without meaning here\n\nKeys starting so are reported at start, or refused where the reason says so.\n\n");
+    page.push_str("| starts with | why |\n|---|---|\n");
+    for (start, why) in inert::rows() {
+        page.push_str(&format!("| `{start}` | {why} |\n"));
+    }
+    page
+}
+
+fn table(keys: &[Key]) -> String {
+    let mut text =
+        "| key | default | allowed | meaning | differs from Kafka |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for key in keys {
+        let differs = key.differs.unwrap_or("");
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} | {differs} |\n",
+            key.name,
+            default_text(key),
+            key.allowed_text(),
+            key.doc
+        ));
+    }
+    text
+}
+
+fn default_text(key: &Key) -> String {
+    match key.synonyms.first().filter(|_| key.default.is_none()) {
+        Some(synonym) => format!("that of `{synonym}`"),
+        None => match key.default {
+            None => "unset".to_owned(),
+            Some("") => "empty".to_owned(),
+            Some(value) => format!("`{value}`"),
+        },
+    }
+}
+
+/// Every key on two lines, for the command line.
+pub fn help() -> String {
+    let mut text = "Broker keys:\n".to_owned();
+    BROKER_KEYS
+        .iter()
+        .for_each(|key| text.push_str(&help_of(key)));
+    text.push_str("\nTopic keys:\n");
+    TOPIC_KEYS
+        .iter()
+        .for_each(|key| text.push_str(&help_of(key)));
+    text
+}
+
+fn help_of(key: &Key) -> String {
+    let default = default_text(key).replace('`', "");
+    let differs = key
+        .differs
+        .map(|how| format!(" Differs from Kafka: {how}."))
+        .unwrap_or_default();
+    format!(
+        "  {} ({}; default: {default})\n      {}{differs}\n",
+        key.name,
+        key.allowed_text(),
+        key.doc
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_page_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, markdown()).expect("docs is writable");
+        }
+        let committed = std::fs::read_to_string(path).expect("docs/configuration.md is there");
+        assert!(
+            committed == markdown(),
+            "docs/configuration.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page"
+        );
+    }
+
+    #[test]
+    fn help_has_every_key() {
+        let text = help();
+        assert!(
+            BROKER_KEYS
+                .iter()
+                .chain(TOPIC_KEYS)
+                .all(|key| text.contains(&format!("  {} (", key.name)))
+        );
+    }
+}

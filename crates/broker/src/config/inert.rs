@@ -1,0 +1,167 @@
+//! Kafka's broker keys that have no meaning here, with the reason, so that a `server.properties` of an
+//! ordinary Kafka starts this broker and its owner learns what changed.
+//!
+//! Not a list of everything Kafka knows: a key found nowhere is reported as unknown. A key whose loss
+//! would make the broker less safe than its owner believes is refused, never only warned about.
+
+use super::error::{ConfigError, Warning};
+use super::topic_keys::topic_key;
+
+enum Fate {
+    NoEffect(&'static str),
+    Refused(&'static str),
+}
+use Fate::{NoEffect, Refused};
+
+const THREADS: &str = "has no effect: threads follow the number of cores";
+const METADATA: &str =
+    "has no effect: this broker keeps its metadata itself, without controllers or ZooKeeper";
+const GROUPS: &str = "has no effect: consumer groups are not offered yet";
+const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
+const COMPACTION: &str = "has no effect: compaction is not offered yet";
+const REPLICATION: &str = "has no effect: there is no replication yet";
+const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
+const CHECKPOINT: &str =
+    "has no effect: checkpoints are written when segments close and at shutdown";
+const SECURITY: &str = "TLS, SASL and access control are not offered yet; remove it to run without";
+
+/// By the start of the key; the first match counts.
+const FATES: &[(&str, Fate)] = &[
+    ("num.network.threads", NoEffect(THREADS)),
+    ("num.io.threads", NoEffect(THREADS)),
+    ("background.threads", NoEffect(THREADS)),
+    ("num.recovery.threads.per.data.dir", NoEffect(THREADS)),
+    ("num.replica.fetchers", NoEffect(REPLICATION)),
+    ("num.replica.alter.log.dirs.threads", NoEffect(REPLICATION)),
+    ("process.roles", NoEffect(METADATA)),
+    ("controller.", NoEffect(METADATA)),
+    ("zookeeper.", NoEffect(METADATA)),
+    ("metadata.", NoEffect(METADATA)),
+    ("broker.heartbeat.", NoEffect(METADATA)),
+    ("broker.session.", NoEffect(METADATA)),
+    ("broker.id.generation.enable", NoEffect(METADATA)),
+    ("reserved.broker.max.id", NoEffect(METADATA)),
+    ("initial.broker.registration.timeout.ms", NoEffect(METADATA)),
+    ("inter.broker.listener.name", NoEffect(REPLICATION)),
+    ("security.inter.broker.protocol", NoEffect(REPLICATION)),
+    ("replica.", NoEffect(REPLICATION)),
+    ("auto.leader.rebalance.enable", NoEffect(REPLICATION)),
+    ("leader.imbalance.", NoEffect(REPLICATION)),
+    ("controlled.shutdown.", NoEffect(REPLICATION)),
+    ("offsets.", NoEffect(GROUPS)),
+    ("group.", NoEffect(GROUPS)),
+    ("share.", NoEffect(GROUPS)),
+    ("transaction.", NoEffect(TRANSACTIONS)),
+    ("transactional.", NoEffect(TRANSACTIONS)),
+    ("add.partitions.to.txn.", NoEffect(TRANSACTIONS)),
+    ("log.cleaner.", NoEffect(COMPACTION)),
+    ("queued.max.", NoEffect(QUEUE)),
+    (
+        "log.flush.offset.checkpoint.interval.ms",
+        NoEffect(CHECKPOINT),
+    ),
+    (
+        "log.flush.start.offset.checkpoint.interval.ms",
+        NoEffect(CHECKPOINT),
+    ),
+    (
+        "log.dir.failure.timeout.ms",
+        NoEffect("has no effect: there is one data folder"),
+    ),
+    (
+        "log.message.format.version",
+        NoEffect("has no effect: Kafka 4 removed it too"),
+    ),
+    (
+        "log.message.downconversion.enable",
+        NoEffect("has no effect: Kafka 4 removed it too"),
+    ),
+    (
+        "inter.broker.protocol.version",
+        NoEffect("has no effect: Kafka 4 removed it too"),
+    ),
+    (
+        "log.message.timestamp.difference.max.ms",
+        Refused("Kafka 4 removed it; use log.message.timestamp.before.max.ms and .after.max.ms"),
+    ),
+    ("request.timeout.ms", NoEffect(REPLICATION)),
+    (
+        "metric",
+        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
+    ),
+    (
+        "kafka.metrics.",
+        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
+    ),
+    (
+        "auto.include.jmx.reporter",
+        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
+    ),
+    (
+        "remote.log.",
+        NoEffect("has no effect: tiered storage is not offered"),
+    ),
+    (
+        "quota.",
+        NoEffect("has no effect: quotas are not offered yet"),
+    ),
+    (
+        "max.connection.creation.rate",
+        NoEffect("has no effect: connections are limited in number, not in rate"),
+    ),
+    (
+        "connection.failed.authentication.delay.ms",
+        NoEffect("has no effect: there is no authentication yet"),
+    ),
+    (
+        "confluent.",
+        NoEffect("has no effect: not a key of Apache Kafka"),
+    ),
+    (
+        "create.topic.policy.class.name",
+        Refused("Java classes cannot be loaded here"),
+    ),
+    (
+        "alter.config.policy.class.name",
+        Refused("Java classes cannot be loaded here"),
+    ),
+    ("authorizer.class.name", Refused(SECURITY)),
+    ("super.users", Refused(SECURITY)),
+    ("allow.everyone.if.no.acl.found", Refused(SECURITY)),
+    ("principal.builder.class", Refused(SECURITY)),
+    ("ssl.", Refused(SECURITY)),
+    ("sasl.", Refused(SECURITY)),
+    ("security.providers", Refused(SECURITY)),
+    (
+        "listener.name.",
+        Refused("settings of a single listener are not offered; set them for all"),
+    ),
+];
+
+/// What to say of a key that is not in the broker's table.
+pub(super) fn judge(key: &str, value: &str) -> Result<Warning, ConfigError> {
+    let warning = |message: String| {
+        Ok(Warning {
+            key: key.to_owned(),
+            message,
+        })
+    };
+    match FATES.iter().find(|(start, _)| key.starts_with(start)) {
+        Some((_, NoEffect(why))) => warning((*why).to_owned()),
+        Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
+        None => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
+            Some(broker) => warning(format!(
+                "has no effect here: it is a topic's setting; the broker's is {broker}"
+            )),
+            None => warning("is not a key of this broker and has no effect".to_owned()),
+        },
+    }
+}
+
+/// The starts of keys and what becomes of them, for the documentation.
+pub(super) fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FATES.iter().map(|(start, fate)| match fate {
+        NoEffect(why) => (*start, why.strip_prefix("has no effect: ").unwrap_or(why)),
+        Refused(why) => (*start, *why),
+    })
+}

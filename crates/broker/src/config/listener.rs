@@ -1,0 +1,376 @@
+//! The addresses of `listeners`, `advertised.listeners`, `fullbore.admin.listener` and the per-address
+//! connection limits.
+//!
+//! Nothing is opened or resolved here. Every listener is PLAINTEXT and has an address to tell clients,
+//! or takes the one it is bound to.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::error::{ConfigError, Warning};
+
+/// One address to accept clients on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// The listener's name, upper case; with one listener mostly `PLAINTEXT`.
+    pub name: String,
+    /// Host name or address without brackets; `0.0.0.0` where the user named none.
+    pub host: String,
+    /// 0 takes a free port.
+    pub port: u16,
+    /// Host and port told to clients; `None` tells them `host` and the port bound.
+    pub advertised: Option<(String, u16)>,
+}
+
+/// The texts that together say where to listen.
+pub(super) struct ListenerTexts<'a> {
+    pub listeners: &'a str,
+    pub advertised: Option<&'a str>,
+    pub protocols: Option<&'a str>,
+    pub controllers: Option<&'a str>,
+}
+
+struct Endpoint {
+    name: String,
+    host: String,
+    port: u16,
+}
+
+const LISTENERS: &str = "listeners";
+const ADVERTISED: &str = "advertised.listeners";
+const PROTOCOLS: &str = "listener.security.protocol.map";
+
+/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT.
+pub(super) fn parse_listeners(
+    texts: &ListenerTexts<'_>,
+) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError> {
+    let refuse = |message: &str| ConfigError::of_value(LISTENERS, texts.listeners, message);
+    let protocols = protocol_map(texts.protocols)?;
+    let controllers: Vec<String> = items(texts.controllers.unwrap_or(""))
+        .map(str::to_ascii_uppercase)
+        .collect();
+    let (skipped, endpoints): (Vec<_>, Vec<_>) = endpoints(LISTENERS, texts.listeners)?
+        .into_iter()
+        .partition(|e| controllers.contains(&e.name));
+    if endpoints.is_empty() {
+        return Err(refuse(
+            "must name at least one listener for clients, e.g. PLAINTEXT://127.0.0.1:9092",
+        ));
+    }
+    let mut advertised = advertised_by_name(texts.advertised, &controllers)?;
+    let mut listeners = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        require_plaintext(&endpoint, &protocols, texts.listeners)?;
+        listeners.push(listener(endpoint, &mut advertised)?);
+    }
+    if let Some(name) = advertised.keys().next() {
+        return Err(ConfigError::of_key(
+            ADVERTISED,
+            format!("{name} is not one of listeners"),
+        ));
+    }
+    let warning = |e: Endpoint| Warning {
+        key: LISTENERS.into(),
+        message: format!("{} is not opened: there is no controller here", e.name),
+    };
+    Ok((listeners, skipped.into_iter().map(warning).collect()))
+}
+
+fn listener(
+    endpoint: Endpoint,
+    advertised: &mut BTreeMap<String, (String, u16)>,
+) -> Result<Listener, ConfigError> {
+    let Endpoint { name, host, port } = endpoint;
+    let advertised = advertised.remove(&name);
+    let everywhere = host.is_empty() || host == "0.0.0.0" || host == "::";
+    if everywhere && advertised.is_none() {
+        let message = format!(
+            "must say which address clients reach {name} at, e.g. {name}://myhost:{port}: it listens everywhere"
+        );
+        return Err(ConfigError::of_key(ADVERTISED, message));
+    }
+    let host = if host.is_empty() {
+        "0.0.0.0".to_owned()
+    } else {
+        host
+    };
+    Ok(Listener {
+        name,
+        host,
+        port,
+        advertised,
+    })
+}
+
+fn require_plaintext(
+    endpoint: &Endpoint,
+    protocols: &BTreeMap<String, String>,
+    typed: &str,
+) -> Result<(), ConfigError> {
+    let name = &endpoint.name;
+    match protocols.get(name).unwrap_or(name).as_str() {
+        "PLAINTEXT" => Ok(()),
+        "SSL" | "SASL_PLAINTEXT" | "SASL_SSL" => Err(ConfigError::of_value(
+            LISTENERS,
+            typed,
+            format!("{name} must be PLAINTEXT: TLS and SASL are not offered yet"),
+        )),
+        _ => Err(ConfigError::of_value(
+            LISTENERS,
+            typed,
+            format!("{name} needs a protocol: {PROTOCOLS}={name}:PLAINTEXT"),
+        )),
+    }
+}
+
+fn advertised_by_name(
+    typed: Option<&str>,
+    controllers: &[String],
+) -> Result<BTreeMap<String, (String, u16)>, ConfigError> {
+    let Some(typed) = typed.filter(|text| !text.trim().is_empty()) else {
+        return Ok(BTreeMap::new());
+    };
+    let mut by_name = BTreeMap::new();
+    for endpoint in endpoints(ADVERTISED, typed)?
+        .into_iter()
+        .filter(|e| !controllers.contains(&e.name))
+    {
+        if endpoint.port == 0
+            || endpoint.host.is_empty()
+            || endpoint.host == "0.0.0.0"
+            || endpoint.host == "::"
+        {
+            return Err(ConfigError::of_value(
+                ADVERTISED,
+                typed,
+                "must name a host and a port that clients can connect to",
+            ));
+        }
+        by_name.insert(endpoint.name, (endpoint.host, endpoint.port));
+    }
+    Ok(by_name)
+}
+
+fn protocol_map(typed: Option<&str>) -> Result<BTreeMap<String, String>, ConfigError> {
+    let typed = typed.unwrap_or("");
+    let pair = |item: &str| {
+        let (name, protocol) = item.split_once(':')?;
+        Some((
+            name.trim().to_ascii_uppercase(),
+            protocol.trim().to_ascii_uppercase(),
+        ))
+    };
+    items(typed)
+        .map(|item| {
+            pair(item).ok_or_else(|| {
+                ConfigError::of_value(
+                    PROTOCOLS,
+                    typed,
+                    "must be NAME:PROTOCOL, several with commas",
+                )
+            })
+        })
+        .collect()
+}
+
+fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
+    let mut found: Vec<Endpoint> = Vec::new();
+    for item in items(typed) {
+        let endpoint = endpoint(item).ok_or_else(|| {
+            ConfigError::of_value(key, typed, "must be NAME://host:port, several with commas")
+        })?;
+        if found.iter().any(|other| other.name == endpoint.name) {
+            return Err(ConfigError::of_value(
+                key,
+                typed,
+                format!("{} is there twice", endpoint.name),
+            ));
+        }
+        found.push(endpoint);
+    }
+    Ok(found)
+}
+
+fn endpoint(item: &str) -> Option<Endpoint> {
+    let (name, address) = item.split_once("://")?;
+    let (host, port) = host_and_port(address)?;
+    let named = !name.is_empty()
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    named.then(|| Endpoint {
+        name: name.to_ascii_uppercase(),
+        host,
+        port,
+    })
+}
+
+/// `host:port` or `[v6]:port`; the host may be empty.
+fn host_and_port(address: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    let host = match host.strip_prefix('[') {
+        Some(inner) => {
+            let inner = inner.strip_suffix(']')?;
+            inner.parse::<std::net::Ipv6Addr>().ok()?;
+            inner
+        }
+        None => host,
+    };
+    let bare = !address.starts_with('[');
+    let fits =
+        !(bare && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))));
+    fits.then(|| (host.to_owned(), port))
+}
+
+/// `host:port` of the admin page; `None` when empty.
+pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)>, ConfigError> {
+    if typed.is_empty() {
+        return Ok(None);
+    }
+    match host_and_port(typed) {
+        Some((host, port)) if !host.is_empty() => Ok(Some((host, port))),
+        _ => Err(ConfigError::of_value(
+            key,
+            typed,
+            "must be host:port, or empty for none",
+        )),
+    }
+}
+
+/// `address:count,...`
+pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, usize>, ConfigError> {
+    let limit = |item: &str| {
+        let (address, count) = item.rsplit_once(':')?;
+        let address = address.trim().trim_start_matches('[').trim_end_matches(']');
+        let count: u32 = count.trim().parse().ok()?;
+        Some((address.parse().ok()?, usize::try_from(count).ok()?))
+    };
+    items(typed)
+        .map(|item| {
+            limit(item).ok_or_else(|| {
+                ConfigError::of_value(
+                    key,
+                    typed,
+                    "must be address:count, several with commas; addresses, not names",
+                )
+            })
+        })
+        .collect()
+}
+
+fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(listeners: &str, advertised: Option<&str>) -> Result<Vec<Listener>, String> {
+        let texts = ListenerTexts {
+            listeners,
+            advertised,
+            protocols: Some("OUT:PLAINTEXT,IN:PLAINTEXT,TLS:SSL"),
+            controllers: Some("CONTROLLER"),
+        };
+        parse_listeners(&texts)
+            .map(|(listeners, _)| listeners)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_listener_with_and_without_an_advertised_address() {
+        let listener = parse("PLAINTEXT://127.0.0.1:0", None)
+            .expect("valid")
+            .remove(0);
+        assert_eq!(
+            (listener.host.as_str(), listener.port, listener.advertised),
+            ("127.0.0.1", 0, None)
+        );
+        let listener = parse("plaintext://:9092", Some("PLAINTEXT://kafka.example:19092"))
+            .expect("valid")
+            .remove(0);
+        assert_eq!((listener.host.as_str(), listener.port), ("0.0.0.0", 9092));
+        assert_eq!(
+            listener.advertised,
+            Some(("kafka.example".to_owned(), 19092))
+        );
+        assert_eq!(
+            parse("PLAINTEXT://[::1]:9092", None).expect("valid")[0].host,
+            "::1"
+        );
+    }
+
+    #[test]
+    fn a_stock_kraft_file_opens_the_clients_listeners_only() {
+        let texts = ListenerTexts {
+            listeners: "PLAINTEXT://:9092,CONTROLLER://:9093",
+            advertised: Some("PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"),
+            protocols: Some(
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+            ),
+            controllers: Some("CONTROLLER"),
+        };
+        let (listeners, warnings) = parse_listeners(&texts).expect("valid");
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(warnings.len(), 1);
+    }
+
+    #[test]
+    fn several_listeners_have_their_own_advertised_addresses() {
+        let listeners =
+            parse("IN://10.0.0.1:1,OUT://0.0.0.0:2", Some("OUT://e.example:3")).expect("valid");
+        assert_eq!(listeners[0].advertised, None);
+        assert_eq!(listeners[1].advertised, Some(("e.example".to_owned(), 3)));
+    }
+
+    #[test]
+    fn refusals() {
+        for (listeners, advertised, says) in [
+            ("SSL://h:1", None, "TLS and SASL are not offered yet"),
+            ("TLS://h:1", None, "TLS and SASL are not offered yet"),
+            ("FOO://h:1", None, "FOO needs a protocol"),
+            ("h:1", None, "must be NAME://host:port"),
+            ("PLAINTEXT://h:99999", None, "must be NAME://host:port"),
+            ("PLAINTEXT://::1:9092", None, "must be NAME://host:port"),
+            ("PLAINTEXT://[x]:9092", None, "must be NAME://host:port"),
+            ("PLAINTEXT://h:1,PLAINTEXT://h:2", None, "is there twice"),
+            ("", None, "at least one listener"),
+            ("CONTROLLER://h:1", None, "at least one listener"),
+            (
+                "PLAINTEXT://0.0.0.0:1",
+                None,
+                "advertised.listeners: must say which address",
+            ),
+            (
+                "PLAINTEXT://h:1",
+                Some("PLAINTEXT://0.0.0.0:1"),
+                "can connect to",
+            ),
+            (
+                "PLAINTEXT://h:1",
+                Some("OUT://h:1"),
+                "OUT is not one of listeners",
+            ),
+        ] {
+            let error = parse(listeners, advertised).expect_err(listeners);
+            assert!(error.contains(says), "{listeners}: {error}");
+        }
+    }
+
+    #[test]
+    fn admin_and_per_ip() {
+        assert_eq!(parse_admin("a", ""), Ok(None));
+        assert_eq!(
+            parse_admin("a", "127.0.0.1:9644"),
+            Ok(Some(("127.0.0.1".to_owned(), 9644)))
+        );
+        assert!(parse_admin("a", "9644").is_err() && parse_admin("a", ":9644").is_err());
+        let limits = parse_per_ip("p", "127.0.0.1:5, [::1]:6").expect("valid");
+        assert_eq!(limits.values().copied().collect::<Vec<_>>(), [5, 6]);
+        assert!(parse_per_ip("p", "localhost:5").is_err() && parse_per_ip("p", "1.2.3.4").is_err());
+    }
+}

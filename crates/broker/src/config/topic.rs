@@ -1,0 +1,282 @@
+//! What the program needs to know about one topic's configuration, all defaults filled in.
+//!
+//! Not what the user typed. A `TopicConfig` exists only when every value behind it was checked.
+
+use std::collections::BTreeMap;
+
+use super::broker::BrokerConfig;
+use super::error::ConfigError;
+use super::lookup::{Reader, topic_chain};
+use super::properties::Properties;
+use super::topic_keys::{TOPIC_KEYS, topic_key};
+
+/// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimestampType {
+    /// The producer's.
+    CreateTime,
+    /// The broker's, at the time of the append.
+    LogAppendTime,
+}
+
+/// The settings of a topic that are in force. Names and meanings are Kafka's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicConfig {
+    pub segment_bytes: u64,
+    pub segment_ms: u64,
+    pub segment_index_bytes: u64,
+    pub index_interval_bytes: u64,
+    /// The largest batch accepted, its 12 bytes of offset and length included.
+    pub max_message_bytes: usize,
+    /// Per partition; `None` is no limit.
+    pub retention_bytes: Option<u64>,
+    /// `None` is no limit.
+    pub retention_ms: Option<i64>,
+    pub file_delete_delay_ms: u64,
+    /// Records between flushes; `None` is never.
+    pub flush_messages: Option<u64>,
+    /// The longest time a record stays unflushed; `None` is for ever.
+    pub flush_ms: Option<u64>,
+    pub message_timestamp_type: TimestampType,
+    /// How far a timestamp may lie behind; `i64::MAX` is no limit.
+    pub message_timestamp_before_max_ms: i64,
+    /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
+    pub message_timestamp_after_max_ms: i64,
+    pub min_insync_replicas: u32,
+}
+
+impl TopicConfig {
+    /// The settings of a topic with these `overrides` on this broker. Unknown keys and values outside
+    /// their range are refused.
+    pub fn resolve(
+        broker: &BrokerConfig,
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
+        let checked = check_overrides(overrides)?;
+        Ok(Self::read(&reader(broker.properties(), &checked)))
+    }
+
+    /// The settings of a topic that sets nothing. `broker` has passed every check.
+    pub(super) fn defaults(broker: &Properties) -> Self {
+        Self::read(&reader(broker, &BTreeMap::new()))
+    }
+
+    fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+        let append_time = values
+            .text("message.timestamp.type")
+            .is_some_and(|value| value == "LogAppendTime");
+        Self {
+            segment_bytes: values.number("segment.bytes"),
+            segment_ms: values.number("segment.ms"),
+            segment_index_bytes: values.number("segment.index.bytes"),
+            index_interval_bytes: values.number("index.interval.bytes"),
+            max_message_bytes: values.number("max.message.bytes"),
+            retention_bytes: values.unless_minus_one("retention.bytes"),
+            retention_ms: values.unless_minus_one("retention.ms"),
+            file_delete_delay_ms: values.number("file.delete.delay.ms"),
+            flush_messages: values.unless_max("flush.messages"),
+            flush_ms: values.unless_max("flush.ms"),
+            message_timestamp_type: if append_time {
+                TimestampType::LogAppendTime
+            } else {
+                TimestampType::CreateTime
+            },
+            message_timestamp_before_max_ms: values.number("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms: values.number("message.timestamp.after.max.ms"),
+            min_insync_replicas: values.number("min.insync.replicas"),
+        }
+    }
+}
+
+/// Every override checked, values as they count.
+pub(super) fn check_overrides(
+    overrides: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    let check = |(name, value): (&String, &String)| {
+        let key = topic_key(name).ok_or_else(|| ConfigError::of_key(name, unknown_text(name)))?;
+        Ok((name.clone(), key.check(value)?))
+    };
+    overrides.iter().map(check).collect()
+}
+
+fn unknown_text(name: &str) -> String {
+    match KAFKA_ONLY
+        .iter()
+        .find(|(prefix, _)| name.starts_with(prefix))
+    {
+        Some((_, why)) => (*why).to_owned(),
+        None => match TOPIC_KEYS.iter().find(|key| key.synonyms.contains(&name)) {
+            Some(key) => format!("is a broker setting; the topic's is {}", key.name),
+            None => "unknown topic config name".to_owned(),
+        },
+    }
+}
+
+/// Topic settings of Kafka that are refused, by prefix.
+const KAFKA_ONLY: &[(&str, &str)] = &[
+    ("delete.retention.ms", "compaction is not offered yet"),
+    ("min.cleanable.dirty.ratio", "compaction is not offered yet"),
+    ("min.compaction.lag.ms", "compaction is not offered yet"),
+    ("max.compaction.lag.ms", "compaction is not offered yet"),
+    (
+        "leader.replication.throttled.replicas",
+        "there is no replication to throttle yet",
+    ),
+    (
+        "follower.replication.throttled.replicas",
+        "there is no replication to throttle yet",
+    ),
+    ("remote.", "tiered storage is not offered"),
+    ("local.retention.", "tiered storage is not offered"),
+    (
+        "message.format.version",
+        "Kafka 4 removed it; the record format is always the newest",
+    ),
+    (
+        "message.downconversion.enable",
+        "Kafka 4 removed it; records are never down-converted",
+    ),
+];
+
+fn reader<'a>(
+    broker: &'a Properties,
+    checked: &'a BTreeMap<String, String>,
+) -> Reader<impl Fn(&str) -> Option<String> + 'a> {
+    Reader::new(move |name| {
+        let key = topic_key(name)?;
+        let set = checked.get(name).map(String::as_str);
+        Some(topic_chain(key, set, broker).first()?.in_base_unit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broker(pairs: &[(&str, &str)]) -> BrokerConfig {
+        let mut properties = Properties::default();
+        pairs
+            .iter()
+            .for_each(|&(key, value)| properties.set(key, value));
+        BrokerConfig::from_properties(&properties).expect("valid").0
+    }
+
+    fn overrides(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn defaults_are_kafkas() {
+        let topic = TopicConfig::resolve(&broker(&[]), &BTreeMap::new()).expect("valid");
+        let expected = TopicConfig {
+            segment_bytes: 1 << 30,
+            segment_ms: 7 * 24 * 3_600_000,
+            segment_index_bytes: 10 << 20,
+            index_interval_bytes: 4096,
+            max_message_bytes: 1_048_588,
+            retention_bytes: None,
+            retention_ms: Some(7 * 24 * 3_600_000),
+            file_delete_delay_ms: 60_000,
+            flush_messages: None,
+            flush_ms: None,
+            message_timestamp_type: TimestampType::CreateTime,
+            message_timestamp_before_max_ms: i64::MAX,
+            message_timestamp_after_max_ms: 3_600_000,
+            min_insync_replicas: 1,
+        };
+        assert_eq!(topic, expected);
+    }
+
+    #[test]
+    fn every_topic_key_is_read_or_has_one_value() {
+        let (broker, nothing) = (Properties::default(), BTreeMap::new());
+        let values = reader(&broker, &nothing);
+        TopicConfig::read(&values);
+        for key in TOPIC_KEYS {
+            assert!(
+                key.is_fixed() || values.asked().contains(key.name),
+                "{} is stored and ignored",
+                key.name
+            );
+        }
+    }
+
+    #[test]
+    fn the_topic_comes_before_the_broker_and_hours_become_milliseconds() {
+        let broker = broker(&[
+            ("log.retention.hours", "2"),
+            ("log.roll.hours", "3"),
+            ("log.segment.bytes", "2000000"),
+        ]);
+        let topic = TopicConfig::resolve(&broker, &overrides(&[("segment.bytes", "3000000")]))
+            .expect("valid");
+        assert_eq!(
+            (topic.retention_ms, topic.segment_ms, topic.segment_bytes),
+            (Some(7_200_000), 10_800_000, 3_000_000)
+        );
+        let topic =
+            TopicConfig::resolve(&broker, &overrides(&[("retention.ms", "-1")])).expect("valid");
+        assert_eq!(topic.retention_ms, None);
+    }
+
+    #[test]
+    fn milliseconds_come_before_minutes_before_hours() {
+        let all = [
+            ("log.retention.hours", "1"),
+            ("log.retention.minutes", "1"),
+            ("log.retention.ms", "1"),
+        ];
+        assert_eq!(broker(&all).topic_defaults.retention_ms, Some(1));
+        assert_eq!(broker(&all[..2]).topic_defaults.retention_ms, Some(60_000));
+        assert_eq!(
+            broker(&[("log.retention.hours", "-1")])
+                .topic_defaults
+                .retention_ms,
+            None
+        );
+    }
+
+    #[test]
+    fn refusals_name_key_value_and_what_is_allowed() {
+        let refusal = |key: &str, value: &str| {
+            TopicConfig::resolve(&broker(&[]), &overrides(&[(key, value)]))
+                .expect_err("refused")
+                .to_string()
+        };
+        assert_eq!(
+            refusal("segment.bytes", "12"),
+            "segment.bytes=12: must be between 1048576 and 2147483647"
+        );
+        assert_eq!(
+            refusal("cleanup.policy", "compact"),
+            "cleanup.policy=compact: must be delete (differs from Kafka: compaction is not offered yet)"
+        );
+        assert_eq!(
+            refusal("segment.byte", "1"),
+            "segment.byte: unknown topic config name"
+        );
+        assert_eq!(
+            refusal("log.segment.bytes", "1"),
+            "log.segment.bytes: is a broker setting; the topic's is segment.bytes"
+        );
+        assert_eq!(
+            refusal("delete.retention.ms", "1"),
+            "delete.retention.ms: compaction is not offered yet"
+        );
+        assert_eq!(
+            refusal("retention.ms", "soon"),
+            "retention.ms=soon: must be a number of at least -1"
+        );
+        for (key, value) in [
+            ("compression.type", "zstd"),
+            ("segment.jitter.ms", "1"),
+            ("preallocate", "true"),
+            ("flush.messages", "0"),
+        ] {
+            assert!(refusal(key, value).starts_with(&format!("{key}={value}: must be ")));
+        }
+    }
+}
