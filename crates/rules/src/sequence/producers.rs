@@ -42,8 +42,16 @@ impl Producer {
         if stamp.base_sequence == self.next_sequence() {
             return Verdict::Append;
         }
-        if let Some(&Batch { base_offset, timestamp, .. }) = self.window.find(stamp) {
-            return Verdict::Duplicate { base_offset, timestamp };
+        if let Some(&Batch {
+            base_offset,
+            timestamp,
+            ..
+        }) = self.window.find(stamp)
+        {
+            return Verdict::Duplicate {
+                base_offset,
+                timestamp,
+            };
         }
         if self.proves_older_than_window(stamp) {
             return Verdict::Refuse(Refusal::DuplicateSequence);
@@ -102,7 +110,13 @@ impl Default for Producers {
 impl Producers {
     /// No producers yet, and room for `limit`, at least one.
     pub fn bounded(limit: usize) -> Producers {
-        Producers { by_id: HashMap::new(), idle: BTreeMap::new(), turns: 0, limit: limit.max(1), evicted: 0 }
+        Producers {
+            by_id: HashMap::new(),
+            idle: BTreeMap::new(),
+            turns: 0,
+            limit: limit.max(1),
+            evicted: 0,
+        }
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
@@ -131,21 +145,38 @@ impl Producers {
     ///
     /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
-    pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
+    pub fn append(
+        &mut self,
+        stamp: &Stamp,
+        base_offset: i64,
+        timestamp: i64,
+        now_ms: i64,
+        window: usize,
+    ) {
         if !stamp.is_valid() {
             return;
         }
-        let &Stamp { base_sequence, record_count, .. } = stamp;
-        let batch = Batch { base_offset, timestamp, base_sequence, record_count };
+        let &Stamp {
+            base_sequence,
+            record_count,
+            ..
+        } = stamp;
+        let batch = Batch {
+            base_offset,
+            timestamp,
+            base_sequence,
+            record_count,
+        };
         match self.by_id.get_mut(&stamp.producer_id) {
             Some(producer) if base_offset <= producer.window.newest().last_offset() => return,
             Some(producer)
-                if producer.epoch == stamp.producer_epoch && producer.next_sequence() == base_sequence =>
+                if producer.epoch == stamp.producer_epoch
+                    && producer.next_sequence() == base_sequence =>
             {
                 producer.window.push(batch, window);
                 producer.run += record_count as u64;
             }
-            _ => self.begin_run(stamp, batch),
+            _ => self.begin_run(stamp, batch, window),
         }
         self.touch(stamp.producer_id, now_ms);
         self.evict();
@@ -212,13 +243,16 @@ impl Producers {
         self.evicted
     }
 
-    fn begin_run(&mut self, stamp: &Stamp, batch: Batch) {
+    fn begin_run(&mut self, stamp: &Stamp, batch: Batch, window: usize) {
         // Turns count from 1, so a new producer's 0 is no one's place.
-        let turn = self.by_id.get(&stamp.producer_id).map_or(0, |known| known.turn);
+        let turn = self
+            .by_id
+            .get(&stamp.producer_id)
+            .map_or(0, |known| known.turn);
         let producer = Producer {
             epoch: stamp.producer_epoch,
             run: batch.record_count as u64,
-            window: Window::new(batch),
+            window: Window::new(batch, window),
             last_active_ms: 0,
             turn,
         };
@@ -227,10 +261,17 @@ impl Producers {
 
     /// Makes a producer the most recent one.
     fn touch(&mut self, producer_id: i64, now_ms: i64) {
-        let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
+        let producer = self
+            .by_id
+            .get_mut(&producer_id)
+            .expect("the producer has just been written");
         producer.last_active_ms = now_ms;
         // The usual case, one producer appending again and again, leaves the order as it is.
-        if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
+        if self
+            .idle
+            .last_key_value()
+            .is_some_and(|(_, &last)| last == producer_id)
+        {
             return;
         }
         self.idle.remove(&producer.turn);
@@ -247,7 +288,10 @@ impl Producers {
     }
 
     fn forget_longest_idle(&mut self) {
-        let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
+        let (_, producer_id) = self
+            .idle
+            .pop_first()
+            .expect("called only while there are producers");
         self.by_id.remove(&producer_id);
     }
 }

@@ -30,21 +30,31 @@ impl Batch {
     }
 
     pub fn last_offset(&self) -> i64 {
-        self.base_offset.saturating_add(i64::from(self.record_count) - 1)
+        self.base_offset
+            .saturating_add(i64::from(self.record_count) - 1)
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     batches: VecDeque<Batch>,
-    /// Appends since the window was configured smaller than what is retained.
+    /// How many batches it may retain now: never less than any producer may still count on.
+    size: usize,
+    /// The size configured at the last append; below `size` while a shrink is due.
+    configured: usize,
+    /// Appends since the size was last configured smaller, while the shrink is due.
     overdue: usize,
 }
 
 impl Window {
-    pub fn new(first: Batch) -> Window {
-        let mut window = Window { batches: VecDeque::new(), overdue: 0 };
-        window.push(first, WINDOW_MIN);
+    pub fn new(first: Batch, size: usize) -> Window {
+        let mut window = Window {
+            batches: VecDeque::new(),
+            size: WINDOW_MIN,
+            configured: WINDOW_MIN,
+            overdue: 0,
+        };
+        window.push(first, size);
         window
     }
 
@@ -61,11 +71,15 @@ impl Window {
     }
 
     pub fn oldest(&self) -> &Batch {
-        self.batches.front().expect("a producer without batches is forgotten")
+        self.batches
+            .front()
+            .expect("a producer without batches is forgotten")
     }
 
     pub fn newest(&self) -> &Batch {
-        self.batches.back().expect("a producer without batches is forgotten")
+        self.batches
+            .back()
+            .expect("a producer without batches is forgotten")
     }
 
     /// Sequences from the oldest batch to the end of the newest.
@@ -78,42 +92,59 @@ impl Window {
         let origin = self.oldest().base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
         let wanted = place(stamp.base_sequence);
-        let index = self.batches.partition_point(|batch| place(batch.base_sequence) < wanted);
+        let index = self
+            .batches
+            .partition_point(|batch| place(batch.base_sequence) < wanted);
         let found = self.batches.get(index)?;
-        let same = found.base_sequence == stamp.base_sequence && found.record_count == stamp.record_count;
+        let same =
+            found.base_sequence == stamp.base_sequence && found.record_count == stamp.record_count;
         same.then_some(found)
     }
 
-    /// Adds the batch that follows the newest, and lets go of what no longer fits into `size` batches.
-    pub fn push(&mut self, batch: Batch, size: usize) {
-        let keep = self.keep(size.clamp(WINDOW_MIN, WINDOW_MAX));
-        while self.batches.len() >= keep || self.outreached_by(&batch) {
+    /// Adds the batch that follows the newest, and lets go of what no longer fits; `configured` is the
+    /// number of batches to retain.
+    pub fn push(&mut self, batch: Batch, configured: usize) {
+        self.resize(configured.clamp(WINDOW_MIN, WINDOW_MAX));
+        while self.batches.len() >= self.size || self.outreached_by(&batch) {
             self.batches.pop_front();
         }
-        self.fit(keep);
+        self.make_room();
         self.batches.push_back(batch);
+    }
+
+    /// After a restart: takes what is retained for the size it had, so that a smaller one still waits.
+    pub fn settle(&mut self) {
+        self.size = self.batches.len().max(WINDOW_MIN);
+        self.configured = self.size;
+        self.overdue = 0;
     }
 
     /// Drops the batches that reach `offset` or past it; how many sequences that were.
     pub fn truncate_to(&mut self, offset: i64) -> u64 {
-        let kept = self.batches.partition_point(|batch| batch.last_offset() < offset);
-        self.batches.drain(kept..).map(|batch| batch.record_count as u64).sum()
+        let kept = self
+            .batches
+            .partition_point(|batch| batch.last_offset() < offset);
+        self.batches
+            .drain(kept..)
+            .map(|batch| batch.record_count as u64)
+            .sum()
     }
 
-    /// How many batches to retain when `size` are configured.
+    /// Grows at once, but shrinks only after as many appends as the old size.
     ///
-    /// After a shrink the old size is kept for as many appends, then cut at once. A producer granted W
-    /// batches runs at most W past its oldest unresolved one. The W-th append after the shrink may still
-    /// have been sent under the old grant, with the first unresolved; one more needs the answer to a batch
-    /// appended after the shrink, and with it the producer has learnt the new grant and keeps to it.
-    fn keep(&mut self, size: usize) -> usize {
-        let retained = self.batches.len();
-        if retained <= size {
+    /// A producer granted W batches runs at most W past its oldest unresolved one. The W-th append after the
+    /// shrink may still have been sent under the old grant, with the first unresolved. One more needs the
+    /// answer to a batch appended after the shrink: with it the producer has learnt the new grant.
+    fn resize(&mut self, configured: usize) {
+        if configured < self.configured {
             self.overdue = 0;
-            return size;
         }
+        self.configured = configured;
         self.overdue += 1;
-        if self.overdue > retained { size } else { retained }
+        if configured >= self.size || self.overdue > self.size {
+            self.size = configured;
+            self.overdue = 0;
+        }
     }
 
     /// Whether the oldest batch would be more than half the sequence range behind once `batch` is in.
@@ -123,11 +154,11 @@ impl Window {
         })
     }
 
-    /// Makes room for one more batch: memory grows on demand, doubling up to `keep`, and is given back
+    /// Makes room for one more batch: memory grows on demand, doubling up to the size, and is given back
     /// once a quarter of it would do.
-    fn fit(&mut self, keep: usize) {
+    fn make_room(&mut self) {
         let retained = self.batches.len();
-        let target = (retained * 2).clamp(WINDOW_MIN, keep);
+        let target = (retained * 2).clamp(WINDOW_MIN, self.size);
         if retained == self.batches.capacity() {
             self.batches.reserve_exact(target - retained);
         } else if target * 2 < self.batches.capacity() {
@@ -141,11 +172,16 @@ mod tests {
     use super::*;
 
     fn batch(n: i32) -> Batch {
-        Batch { base_offset: i64::from(n), timestamp: 0, base_sequence: n, record_count: 1 }
+        Batch {
+            base_offset: i64::from(n),
+            timestamp: 0,
+            base_sequence: n,
+            record_count: 1,
+        }
     }
 
     fn filled(count: i32, size: usize) -> Window {
-        let mut window = Window::new(batch(0));
+        let mut window = Window::new(batch(0), size);
         (1..count).for_each(|n| window.push(batch(n), size));
         window
     }
@@ -191,11 +227,34 @@ mod tests {
     }
 
     #[test]
+    fn a_window_shrunk_before_it_was_full_still_fills_to_the_old_size() {
+        let mut window = filled(10, 64);
+        (10..74).for_each(|n| window.push(batch(n), 5));
+        assert_eq!(window.len(), 64);
+        window.push(batch(74), 5);
+        assert_eq!(window.len(), 5);
+    }
+
+    #[test]
+    fn a_second_shrink_waits_as_long_as_the_first() {
+        let mut window = filled(64, 64);
+        (64..120).for_each(|n| window.push(batch(n), 32));
+        (120..184).for_each(|n| window.push(batch(n), 5));
+        assert_eq!(window.len(), 64);
+        window.push(batch(184), 5);
+        assert_eq!(window.len(), 5);
+    }
+
+    #[test]
     fn huge_batches_never_span_more_than_half_the_range() {
-        let mut window = Window::new(batch(0));
+        let mut window = Window::new(batch(0), 64);
         let mut next = 1;
         for _ in 0..9 {
-            let huge = Batch { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
+            let huge = Batch {
+                base_sequence: next,
+                record_count: HALF_RANGE / 2,
+                ..batch(0)
+            };
             window.push(huge, 64);
             assert!(window.span() <= HALF_RANGE as u64);
             next = sequence_add(next, HALF_RANGE / 2);
