@@ -1,1 +1,28 @@
-//! TODO
+//! Kafka's wire protocol: bytes to structs and back. No I/O, no clock.
+//!
+//! * [`codec`]: the primitive types, read with every count and length bounded by the bytes left.
+//! * [`message!`](message): one declaration per API gives struct, codec and documentation.
+//! * [`api`]: the table of APIs and versions; request and response headers.
+//! * [`apis`]: the declarations, one file per API.
+//! * [`batch`]: record batches (magic 2): view, builder, records, compression.
+//!
+//! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
+//! and the protocol guide.
+
+mod codec;
+mod frame;
+mod message;
+mod text;
+mod uuid;
+
+pub mod api;
+pub mod apis;
+pub mod batch;
+mod error_code;
+
+pub use codec::{Codec, DecodeError, EncodeError, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields, Version};
+pub use error_code::ErrorCode;
+pub use frame::{FileSlice, Frame, Part, Records, Writer};
+pub use message::{FieldSpec, StructSpec};
+pub use text::Text;
+pub use uuid::Uuid;

@@ -1,0 +1,217 @@
+//! The table of APIs, and the headers around every request and response.
+//!
+//! Invariant: what is in the table is implemented by this crate in both directions at every version named; which
+//! of them a broker serves is the broker's to say.
+
+use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::frame::{Frame, Writer};
+use crate::message::StructSpec;
+use crate::{REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, TaggedFields, Text, apis};
+use bytes::Bytes;
+use std::ops::RangeInclusive;
+
+/// A request of one API: its key, versions, and the type of its response.
+pub trait Request: Codec + Default {
+    /// The API.
+    const KEY: ApiKey;
+    /// What answers it.
+    type Response: Codec + Default;
+}
+
+macro_rules! api_table {
+    ($( $key:literal $name:ident, $versions:expr, flexible $flexible:literal, $module:ident :: $request:ident => $response:ident; )*) => {
+        /// The APIs this crate speaks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(i16)]
+        pub enum ApiKey {
+            $( #[doc = concat!(stringify!($name), ", key ", $key, ".")] $name = $key, )*
+        }
+
+        impl ApiKey {
+            /// Every API, in key order.
+            pub const ALL: &[ApiKey] = &[$( ApiKey::$name, )*];
+
+            /// The API with this key.
+            pub fn from_code(code: i16) -> Option<ApiKey> {
+                match code {
+                    $( $key => Some(ApiKey::$name), )*
+                    _ => None,
+                }
+            }
+
+            /// The versions that encode and decode.
+            pub fn versions(self) -> RangeInclusive<i16> {
+                match self {
+                    $( ApiKey::$name => $versions, )*
+                }
+            }
+
+            /// The first flexible version (KIP-482).
+            pub fn flexible_from(self) -> i16 {
+                match self {
+                    $( ApiKey::$name => $flexible, )*
+                }
+            }
+
+            /// Kafka's name of the API.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( ApiKey::$name => stringify!($name), )*
+                }
+            }
+
+            /// The declarations of request and response structs, for docs/protocol.md.
+            pub fn specs(self) -> (Vec<StructSpec>, Vec<StructSpec>) {
+                match self {
+                    $( ApiKey::$name => (vec![apis::$module::$request::spec()], vec![apis::$module::$response::spec()]), )*
+                }
+            }
+        }
+
+        $(
+            impl Request for apis::$module::$request {
+                const KEY: ApiKey = ApiKey::$name;
+                type Response = apis::$module::$response;
+            }
+        )*
+    };
+}
+
+api_table! {
+    0 Produce, 3..=13, flexible 9, produce::ProduceRequest => ProduceResponse;
+    18 ApiVersions, 0..=4, flexible 3, api_versions::ApiVersionsRequest => ApiVersionsResponse;
+}
+
+impl ApiKey {
+    /// The key on the wire.
+    pub fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// `number` as a version of this API, if it is one.
+    pub fn version(self, number: i16) -> Option<Version> {
+        self.versions().contains(&number).then(|| Version { number, flexible: number >= self.flexible_from() })
+    }
+}
+
+/// What precedes every request (request header v1; v2 when the API version is flexible).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestHeader {
+    /// The API's key, which this crate may not know.
+    pub api_key: i16,
+    /// The API's version, which may be out of range.
+    pub api_version: i16,
+    /// Comes back in the response.
+    pub correlation_id: i32,
+    /// The client's name for itself.
+    pub client_id: Option<Text>,
+    /// Tagged fields (v2).
+    pub tagged: TaggedFields,
+}
+
+/// The client id is written in the old form even in header v2.
+const CLASSIC: Version = Version { number: 0, flexible: false };
+const FLEXIBLE: Version = Version { number: 0, flexible: true };
+
+impl RequestHeader {
+    /// The API and version this header asks for, if this crate knows them.
+    pub fn api(&self) -> Option<(ApiKey, Version)> {
+        let key = ApiKey::from_code(self.api_key)?;
+        Some((key, key.version(self.api_version)?))
+    }
+
+    /// Reads a header; the reader is left at the request's first field.
+    ///
+    /// # Errors
+    /// When the bytes are not a header.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let mut header = RequestHeader {
+            api_key: Codec::decode(r, CLASSIC)?,
+            api_version: Codec::decode(r, CLASSIC)?,
+            correlation_id: Codec::decode(r, CLASSIC)?,
+            client_id: Codec::decode(r, CLASSIC)?,
+            tagged: TaggedFields::default(),
+        };
+        if header.api().is_some_and(|(_, v)| v.flexible) {
+            header.tagged = r.tagged_fields(|_, _| Ok(false))?;
+        }
+        Ok(header)
+    }
+}
+
+/// Writes a whole request frame.
+///
+/// # Errors
+/// When the request cannot be said in this version.
+pub fn encode_request<R: Request>(
+    request: &R,
+    version: i16,
+    correlation_id: i32,
+    client_id: Option<&Text>,
+) -> Result<Frame, EncodeError> {
+    let v = R::KEY.version(version).ok_or(EncodeError::Version(version))?;
+    let mut w = Writer::with_capacity(256);
+    R::KEY.code().encode(&mut w, CLASSIC)?;
+    version.encode(&mut w, CLASSIC)?;
+    correlation_id.encode(&mut w, CLASSIC)?;
+    client_id.cloned().encode(&mut w, CLASSIC)?;
+    if v.flexible {
+        w.put_uvarint(0);
+    }
+    request.encode(&mut w, v)?;
+    Ok(w.finish())
+}
+
+/// Reads the body of a request whose header named version `v`.
+///
+/// # Errors
+/// When the bytes are not exactly one request.
+pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
+    let request = R::decode(r, v)?;
+    r.finish()?;
+    Ok(request)
+}
+
+/// ApiVersions answers with header v0 always, so that a client can read it before it knows the versions.
+fn response_header(key: ApiKey, v: Version) -> Version {
+    if v.flexible && key != ApiKey::ApiVersions { FLEXIBLE } else { CLASSIC }
+}
+
+/// Writes a whole response frame.
+///
+/// # Errors
+/// When the response cannot be said in this version.
+pub fn encode_response<R: Request>(
+    response: &R::Response,
+    v: Version,
+    correlation_id: i32,
+) -> Result<Frame, EncodeError> {
+    let mut w = Writer::with_capacity(256);
+    correlation_id.encode(&mut w, CLASSIC)?;
+    if response_header(R::KEY, v).flexible {
+        w.put_uvarint(0);
+    }
+    response.encode(&mut w, v)?;
+    Ok(w.finish())
+}
+
+/// Reads a response frame without its length prefix: the correlation id and the body.
+///
+/// # Errors
+/// When the bytes are not exactly one response.
+pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R::Response), DecodeError> {
+    let v = R::KEY.version(version).ok_or(DecodeError::Version(version))?;
+    let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);
+    let correlation_id = i32::decode(&mut r, CLASSIC)?;
+    if response_header(R::KEY, v).flexible {
+        r.tagged_fields(|_, _| Ok(false))?;
+    }
+    let response = R::Response::decode(&mut r, v)?;
+    r.finish()?;
+    Ok((correlation_id, response))
+}
+
+/// A reader over a request frame without its length prefix.
+pub fn request_reader(frame: Bytes) -> Reader {
+    Reader::new(frame, REQUEST_ELEMENTS_MAX)
+}

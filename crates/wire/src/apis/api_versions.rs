@@ -1,0 +1,64 @@
+//! ApiVersions, key 18 (ApiVersionsRequest.json, ApiVersionsResponse.json).
+//!
+//! 1 throttle time; 3 flexible, client software and features; 4 features with a minimum of 0.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// The first request on a connection.
+    pub struct ApiVersionsRequest {
+        /// The client library's name.
+        client_software_name: Text, 3..;
+        /// The client library's version.
+        client_software_version: Text, 3..;
+    }
+
+    /// What the broker serves.
+    pub struct ApiVersionsResponse {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Each API served.
+        api_keys: Vec<ApiVersion>, 0..;
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 1..;
+        /// Features the broker could support.
+        supported_features: Vec<SupportedFeatureKey>, 3.., tag 0;
+        /// The epoch of the finalized features, or -1 when unknown.
+        finalized_features_epoch: i64, 3.., default -1, tag 1;
+        /// Features the cluster has agreed on.
+        finalized_features: Vec<FinalizedFeatureKey>, 3.., tag 2;
+        /// Whether a ZooKeeper cluster is ready to migrate (KIP-866).
+        zk_migration_ready: bool, 3.., tag 3;
+    }
+
+    /// One API's version range.
+    pub struct ApiVersion {
+        /// The API's key.
+        api_key: i16, 0..;
+        /// The lowest version served.
+        min_version: i16, 0..;
+        /// The highest version served.
+        max_version: i16, 0..;
+    }
+
+    /// One feature's supported range.
+    pub struct SupportedFeatureKey {
+        /// The feature.
+        name: Text, 3..;
+        /// Lowest level.
+        min_version: i16, 3..;
+        /// Highest level.
+        max_version: i16, 3..;
+    }
+
+    /// One feature's level in use.
+    pub struct FinalizedFeatureKey {
+        /// The feature.
+        name: Text, 3..;
+        /// Highest level.
+        max_version_level: i16, 3..;
+        /// Lowest level.
+        min_version_level: i16, 3..;
+    }
+}

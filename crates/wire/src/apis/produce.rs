@@ -1,0 +1,107 @@
+//! Produce, key 0 (ProduceRequest.json, ProduceResponse.json).
+//!
+//! 3 record batches of magic 2; 5 log start offset; 8 record errors; 9 flexible; 10 current leader (KIP-951);
+//! 12 transactions v2 (KIP-890); 13 topic ids.
+
+use crate::message::message;
+use crate::{ErrorCode, Records, Text, Uuid};
+
+message! {
+    /// Batches for any number of partitions.
+    pub struct ProduceRequest {
+        /// The transactional id, or null.
+        transactional_id: Option<Text>, 3..;
+        /// How many replicas must have the records: 0, 1, or -1 for all in sync.
+        acks: i16, 3..;
+        /// How long the broker may wait for them, in milliseconds.
+        timeout_ms: i32, 3..;
+        /// Each topic to produce to.
+        topic_data: Vec<TopicProduceData>, 3..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicProduceData {
+        /// The topic name.
+        name: Text, 3..=12;
+        /// The topic id.
+        topic_id: Uuid, 13..;
+        /// Each partition to produce to.
+        partition_data: Vec<PartitionProduceData>, 3..;
+    }
+
+    /// One partition's records.
+    pub struct PartitionProduceData {
+        /// The partition.
+        index: i32, 3..;
+        /// Record batches.
+        records: Option<Records>, 3..;
+    }
+
+    /// The outcome for each partition of the request.
+    pub struct ProduceResponse {
+        /// Each topic of the request.
+        responses: Vec<TopicProduceResponse>, 3..;
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 3..;
+        /// Where the current leaders named in the partitions are.
+        node_endpoints: Vec<NodeEndpoint>, 10.., tag 0;
+    }
+
+    /// One topic's outcomes.
+    pub struct TopicProduceResponse {
+        /// The topic name.
+        name: Text, 3..=12;
+        /// The topic id.
+        topic_id: Uuid, 13..;
+        /// Each partition of the request.
+        partition_responses: Vec<PartitionProduceResponse>, 3..;
+    }
+
+    /// One partition's outcome.
+    pub struct PartitionProduceResponse {
+        /// The partition.
+        index: i32, 3..;
+        /// The error, or 0.
+        error_code: ErrorCode, 3..;
+        /// The offset of the first record.
+        base_offset: i64, 3.., default -1;
+        /// The broker's time of the append in milliseconds when the topic uses LogAppendTime, else -1.
+        log_append_time_ms: i64, 3.., default -1;
+        /// The first offset of the log.
+        log_start_offset: i64, 5.., default -1;
+        /// Records that made the batch be refused.
+        record_errors: Vec<BatchIndexAndErrorMessage>, 8..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 8..;
+        /// The leader the client should use from now on.
+        current_leader: LeaderIdAndEpoch, 10.., tag 0;
+    }
+
+    /// One record that made its batch be refused.
+    pub struct BatchIndexAndErrorMessage {
+        /// The record's index in the batch.
+        batch_index: i32, 8..;
+        /// Why, or null.
+        batch_index_error_message: Option<Text>, 8..;
+    }
+
+    /// A partition's leader.
+    pub struct LeaderIdAndEpoch {
+        /// The leader's broker id, or -1.
+        leader_id: i32, 0.., default -1;
+        /// The leader's epoch, or -1.
+        leader_epoch: i32, 0.., default -1;
+    }
+
+    /// Where a broker listens.
+    pub struct NodeEndpoint {
+        /// The broker id.
+        node_id: i32, 0..;
+        /// Its host.
+        host: Text, 0..;
+        /// Its port.
+        port: i32, 0..;
+        /// Its rack, or null.
+        rack: Option<Text>, 0..;
+    }
+}

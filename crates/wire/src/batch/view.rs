@@ -1,0 +1,217 @@
+//! A record batch (magic 2) seen in place: the header is read where it lies and nothing is copied.
+//!
+//! Layout (`DefaultRecordBatch` in Kafka): base offset i64, length i32, leader epoch i32, magic i8, CRC-32C u32 over
+//! everything after itself, attributes i16, last offset delta i32, base and max timestamp i64, producer id i64,
+//! producer epoch i16, base sequence i32, record count i32, records. Base offset and leader epoch are outside the
+//! checksum, so that a broker can set them. Invariant: a `BatchView` holds exactly one whole batch.
+
+/// Bytes before the records.
+pub const HEADER_LEN: usize = 61;
+/// Bytes before the part that `length` counts.
+const LENGTH_END: usize = 12;
+/// Where the checksummed part starts.
+const CRC_END: usize = 21;
+
+/// Why bytes are not a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// The bytes end before the batch does.
+    #[error("the batch is cut short")]
+    Truncated,
+    /// A length that no batch has.
+    #[error("batch length {0} is not valid")]
+    Length(i32),
+    /// Magic 0 or 1, which no broker since Kafka 4.0 accepts, or one that does not exist.
+    #[error("magic {0} is not supported")]
+    Magic(i8),
+    /// The checksum does not match.
+    #[error("checksum is {actual:#010x}, the header says {expected:#010x}")]
+    Crc {
+        /// In the header.
+        expected: u32,
+        /// Of the bytes.
+        actual: u32,
+    },
+    /// Compression type 5 to 7.
+    #[error("compression type {0} does not exist")]
+    Compression(u8),
+    /// Count and last offset delta disagree, or a record is malformed.
+    #[error("a record is not valid: {0}")]
+    Record(&'static str),
+    /// The records are larger decompressed than the caller allows.
+    #[error("records are larger than {0} bytes when decompressed")]
+    TooLarge(usize),
+    /// The codec does not accept the bytes.
+    #[error("records do not decompress")]
+    Decompress,
+}
+
+/// How the records of a batch are compressed (attributes bits 0-2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None = 0,
+    /// gzip.
+    Gzip = 1,
+    /// Snappy in the xerial framing.
+    Snappy = 2,
+    /// LZ4 frames.
+    Lz4 = 3,
+    /// Zstandard.
+    Zstd = 4,
+}
+
+/// Who set the timestamps (attributes bit 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimestampType {
+    /// The producer.
+    CreateTime,
+    /// The broker; the max timestamp holds for every record.
+    LogAppendTime,
+}
+
+/// CRC-32C (Castagnoli).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// One whole batch.
+#[derive(Clone, Copy)]
+pub struct BatchView<'a>(&'a [u8]);
+
+impl<'a> BatchView<'a> {
+    /// The batch at the start of `bytes`; what follows it is ignored. Checks length and magic, not the checksum.
+    ///
+    /// # Errors
+    /// [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`].
+    pub fn first(bytes: &'a [u8]) -> Result<Self, BatchError> {
+        let len = Self::peek_len(bytes)?;
+        if bytes.len() < len {
+            return Err(BatchError::Truncated);
+        }
+        Ok(BatchView(&bytes[..len]))
+    }
+
+    /// The whole length of the batch whose first bytes are `header`: at least 17 bytes, to see the magic.
+    ///
+    /// # Errors
+    /// As [`BatchView::first`].
+    pub fn peek_len(header: &[u8]) -> Result<usize, BatchError> {
+        if header.len() < 17 {
+            return Err(BatchError::Truncated);
+        }
+        let length = i32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+        match header[16] as i8 {
+            2 => {}
+            // Magics 0 and 1 have their own shortest length; which does not matter to who refuses them.
+            magic => return Err(BatchError::Magic(magic)),
+        }
+        if length < (HEADER_LEN - LENGTH_END) as i32 {
+            return Err(BatchError::Length(length));
+        }
+        Ok(length as usize + LENGTH_END)
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0[at..at + N].try_into().expect("a view holds a whole header")
+    }
+
+    /// The whole batch.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+    /// Bytes of the whole batch.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+    /// The offset of the first record.
+    pub fn base_offset(&self) -> i64 {
+        i64::from_be_bytes(self.array(0))
+    }
+    /// The epoch of the leader that appended the batch.
+    pub fn partition_leader_epoch(&self) -> i32 {
+        i32::from_be_bytes(self.array(12))
+    }
+    /// The checksum in the header.
+    pub fn crc(&self) -> u32 {
+        u32::from_be_bytes(self.array(17))
+    }
+    /// Compression, timestamp type and flags.
+    pub fn attributes(&self) -> i16 {
+        i16::from_be_bytes(self.array(21))
+    }
+    /// The offset of the last record minus that of the first.
+    pub fn last_offset_delta(&self) -> i32 {
+        i32::from_be_bytes(self.array(23))
+    }
+    /// The timestamp that records' deltas count from, in milliseconds.
+    pub fn base_timestamp(&self) -> i64 {
+        i64::from_be_bytes(self.array(27))
+    }
+    /// The largest timestamp, in milliseconds.
+    pub fn max_timestamp(&self) -> i64 {
+        i64::from_be_bytes(self.array(35))
+    }
+    /// The producer id, or -1.
+    pub fn producer_id(&self) -> i64 {
+        i64::from_be_bytes(self.array(43))
+    }
+    /// The producer epoch, or -1.
+    pub fn producer_epoch(&self) -> i16 {
+        i16::from_be_bytes(self.array(51))
+    }
+    /// The sequence number of the first record, or -1.
+    pub fn base_sequence(&self) -> i32 {
+        i32::from_be_bytes(self.array(53))
+    }
+    /// Records, as the header says.
+    pub fn record_count(&self) -> i32 {
+        i32::from_be_bytes(self.array(57))
+    }
+    /// The records, compressed as [`BatchView::compression`] says.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.0[HEADER_LEN..]
+    }
+    /// The offset of the last record.
+    pub fn last_offset(&self) -> i64 {
+        self.base_offset().wrapping_add(i64::from(self.last_offset_delta()))
+    }
+    /// Whether the batch belongs to a transaction.
+    pub fn is_transactional(&self) -> bool {
+        self.attributes() & 0x10 != 0
+    }
+    /// Whether the batch holds a transaction marker.
+    pub fn is_control(&self) -> bool {
+        self.attributes() & 0x20 != 0
+    }
+    /// Who set the timestamps.
+    pub fn timestamp_type(&self) -> TimestampType {
+        if self.attributes() & 0x08 == 0 { TimestampType::CreateTime } else { TimestampType::LogAppendTime }
+    }
+
+    /// The codec of the payload.
+    ///
+    /// # Errors
+    /// [`BatchError::Compression`].
+    pub fn compression(&self) -> Result<Compression, BatchError> {
+        match self.attributes() as u8 & 7 {
+            0 => Ok(Compression::None),
+            1 => Ok(Compression::Gzip),
+            2 => Ok(Compression::Snappy),
+            3 => Ok(Compression::Lz4),
+            4 => Ok(Compression::Zstd),
+            other => Err(BatchError::Compression(other)),
+        }
+    }
+
+    /// Compares the checksum with the bytes.
+    ///
+    /// # Errors
+    /// [`BatchError::Crc`].
+    pub fn check_crc(&self) -> Result<(), BatchError> {
+        let (expected, actual) = (self.crc(), crc32c(&self.0[CRC_END..]));
+        if expected == actual { Ok(()) } else { Err(BatchError::Crc { expected, actual }) }
+    }
+}

@@ -1,0 +1,388 @@
+//! Kafka's primitive types. Nothing is reserved before the bytes left allow it.
+//!
+//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs
+//! O(n) time, and memory bounded by n and the reader's element budget.
+
+use crate::frame::{Records, Writer};
+use crate::{Text, Uuid};
+use bytes::{Buf, Bytes};
+
+/// Array elements one request may hold in all: far above any real request, and small enough that
+/// tiny elements cannot be blown up into large structs.
+pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
+/// Array elements one response may hold in all.
+pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
+
+/// Why bytes are not the message they claim to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The frame ends inside a field.
+    #[error("{missing} bytes missing")]
+    Truncated {
+        /// How many.
+        missing: usize,
+    },
+    /// A length or count below zero where null is not allowed, or below -1.
+    #[error("length {0} is not valid here")]
+    Length(i64),
+    /// More array elements than the frame could hold or the reader's budget allows.
+    #[error("array of {0} elements is too large")]
+    Count(usize),
+    /// A variable-length integer longer than its type.
+    #[error("variable-length integer is too long")]
+    Varint,
+    /// A string that is not UTF-8.
+    #[error("string is not UTF-8")]
+    Utf8,
+    /// Null in a field that may not be null in this version.
+    #[error("field {0} may not be null in this version")]
+    Null(&'static str),
+    /// Tags out of order or repeated, or a tagged field whose size is wrong.
+    #[error("tagged field {0} is malformed")]
+    Tag(u32),
+    /// Bytes left over after the last field.
+    #[error("{0} bytes after the end of the message")]
+    Trailing(usize),
+    /// A version outside the API's range.
+    #[error("version {0} is not supported")]
+    Version(i16),
+}
+
+/// Why a struct cannot be written in the version asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// A field longer than its length prefix can say.
+    #[error("{0} bytes do not fit the length prefix")]
+    TooLong(usize),
+    /// Null in a field that may not be null in this version.
+    #[error("field {0} may not be null in this version")]
+    Null(&'static str),
+    /// A version outside the API's range.
+    #[error("version {0} is not supported")]
+    Version(i16),
+}
+
+/// The version of a message, and whether it is written in the flexible form of KIP-482.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The API version.
+    pub number: i16,
+    /// Compact lengths and tagged fields.
+    pub flexible: bool,
+}
+
+/// A cursor over one frame. Strings, bytes and records come out as slices of it.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    bytes: Bytes,
+    elements_left: usize,
+}
+
+impl Reader {
+    /// A cursor at the start of `bytes` that yields at most `elements_max` array elements in all.
+    pub fn new(bytes: Bytes, elements_max: usize) -> Self {
+        Reader { bytes, elements_left: elements_max }
+    }
+
+    /// Bytes not yet read.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The next `len` bytes as a slice of the frame.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
+        if len > self.bytes.len() {
+            return Err(DecodeError::Truncated { missing: len - self.bytes.len() });
+        }
+        Ok(self.bytes.split_to(len))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        if self.bytes.len() < N {
+            return Err(DecodeError::Truncated { missing: N - self.bytes.len() });
+        }
+        let mut out = [0; N];
+        self.bytes.copy_to_slice(&mut out);
+        Ok(out)
+    }
+
+    /// An unsigned LEB128 integer of at most five bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Varint`] or [`DecodeError::Truncated`].
+    pub fn uvarint(&mut self) -> Result<u32, DecodeError> {
+        let mut value = 0u64;
+        for shift in (0..35).step_by(7) {
+            let [byte] = self.array::<1>()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return u32::try_from(value).map_err(|_| DecodeError::Varint);
+            }
+        }
+        Err(DecodeError::Varint)
+    }
+
+    /// A length prefix: `None` for null. `short` strings have 16 bits in the old form.
+    fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
+        let length = if v.flexible {
+            i64::from(self.uvarint()?) - 1
+        } else if short {
+            i64::from(i16::from_be_bytes(self.array()?))
+        } else {
+            i64::from(i32::from_be_bytes(self.array()?))
+        };
+        match length {
+            -1 => Ok(None),
+            n if (0..=i64::from(i32::MAX)).contains(&n) => Ok(Some(n as usize)),
+            n => Err(DecodeError::Length(n)),
+        }
+    }
+
+    /// An array's count, checked against the bytes left and taken from the budget.
+    fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
+        let Some(count) = self.length(v, false)? else { return Ok(None) };
+        let fits = self.remaining() / element_size_min.max(1);
+        if count > fits || count > self.elements_left {
+            return Err(DecodeError::Count(count));
+        }
+        self.elements_left -= count;
+        Ok(Some(count))
+    }
+
+    /// Nothing may be left.
+    ///
+    /// # Errors
+    /// [`DecodeError::Trailing`].
+    pub fn finish(&self) -> Result<(), DecodeError> {
+        match self.remaining() {
+            0 => Ok(()),
+            n => Err(DecodeError::Trailing(n)),
+        }
+    }
+}
+
+impl Writer {
+    /// An unsigned LEB128 integer.
+    pub fn put_uvarint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.put_slice(&[value as u8 | 0x80]);
+            value >>= 7;
+        }
+        self.put_slice(&[value as u8]);
+    }
+
+    fn put_length(&mut self, len: Option<usize>, v: Version, short: bool) -> Result<(), EncodeError> {
+        let max = if short && !v.flexible { i16::MAX as usize } else { i32::MAX as usize - 1 };
+        if let Some(len) = len.filter(|len| *len > max) {
+            return Err(EncodeError::TooLong(len));
+        }
+        if v.flexible {
+            self.put_uvarint(len.map_or(0, |len| len as u32 + 1));
+        } else if short {
+            self.put_slice(&len.map_or(-1, |len| len as i16).to_be_bytes());
+        } else {
+            self.put_slice(&len.map_or(-1, |len| len as i32).to_be_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// A type with a place in Kafka's messages.
+pub trait Codec: Sized {
+    /// The fewest bytes a value takes in any version: bounds array counts.
+    const SIZE_MIN: usize = 1;
+
+    /// Appends the value.
+    ///
+    /// # Errors
+    /// When the value cannot be said in this version.
+    fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// When the bytes are not one.
+    fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
+}
+
+/// Types with a null: the ones whose length prefix can say so.
+pub trait NullCodec: Codec {
+    /// Appends null.
+    fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError>;
+    /// Reads a value or null.
+    fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError>;
+}
+
+impl<T: NullCodec> Codec for Option<T> {
+    fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        match self {
+            Some(value) => value.encode(w, v),
+            None => T::encode_null(w, v),
+        }
+    }
+
+    fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
+        T::decode_nullable(r, v)
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {$(
+        impl Codec for $type {
+            const SIZE_MIN: usize = size_of::<$type>();
+            fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
+                w.put_slice(&self.to_be_bytes());
+                Ok(())
+            }
+            fn decode(r: &mut Reader, _: Version) -> Result<Self, DecodeError> {
+                Ok(<$type>::from_be_bytes(r.array()?))
+            }
+        }
+    )*};
+}
+numbers!(i8, i16, i32, i64, u16, u32, f64);
+
+impl Codec for bool {
+    fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
+        w.put_slice(&[u8::from(*self)]);
+        Ok(())
+    }
+    fn decode(r: &mut Reader, _: Version) -> Result<Self, DecodeError> {
+        Ok(r.array::<1>()? != [0])
+    }
+}
+
+impl Codec for Uuid {
+    const SIZE_MIN: usize = 16;
+    fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
+        w.put_slice(&self.0);
+        Ok(())
+    }
+    fn decode(r: &mut Reader, _: Version) -> Result<Self, DecodeError> {
+        Ok(Uuid(r.array()?))
+    }
+}
+
+/// Types written as a length and that many bytes.
+macro_rules! lengths {
+    ($($type:ty, short $short:literal, len $len:expr, put $put:expr, from $from:expr);* $(;)?) => {$(
+        impl Codec for $type {
+            fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+                w.put_length(Some($len(self)), v, $short)?;
+                $put(w, self);
+                Ok(())
+            }
+            fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
+                Self::decode_nullable(r, v)?.ok_or(DecodeError::Length(-1))
+            }
+        }
+        impl NullCodec for $type {
+            fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+                w.put_length(None, v, $short)
+            }
+            fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError> {
+                let Some(len) = r.length(v, $short)? else { return Ok(None) };
+                $from(r.take(len)?).map(Some)
+            }
+        }
+    )*};
+}
+lengths! {
+    Text, short true, len |t: &Text| t.len(), put |w: &mut Writer, t: &Text| w.put_slice(t.as_bytes()),
+        from |b| Text::from_utf8(b).map_err(|_| DecodeError::Utf8);
+    Bytes, short false, len |b: &Bytes| b.len(), put |w: &mut Writer, b: &Bytes| w.put_slice(b), from Ok;
+    Records, short false, len Records::len, put |w: &mut Writer, r: &Records| w.put_records(r),
+        from |b| Ok(Records::Memory(b));
+}
+
+impl<T: Codec> Codec for Vec<T> {
+    fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        w.put_length(Some(self.len()), v, false)?;
+        self.iter().try_for_each(|element| element.encode(w, v))
+    }
+    fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
+        Self::decode_nullable(r, v)?.ok_or(DecodeError::Length(-1))
+    }
+}
+
+impl<T: Codec> NullCodec for Vec<T> {
+    fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        w.put_length(None, v, false)
+    }
+    fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError> {
+        let Some(count) = r.count(v, T::SIZE_MIN)? else { return Ok(None) };
+        (0..count).map(|_| T::decode(r, v)).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// The fields of a flexible message that this program does not know, kept as they came (KIP-482).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaggedFields(pub Vec<(u32, Bytes)>);
+
+/// Gathers the known tagged fields of one struct while it is encoded.
+pub(crate) struct TagWriter(Vec<(u32, Writer)>);
+
+impl TagWriter {
+    pub(crate) fn new() -> Self {
+        TagWriter(Vec::new())
+    }
+
+    pub(crate) fn put(&mut self, tag: u32, value: &impl Codec, v: Version) -> Result<(), EncodeError> {
+        let mut w = Writer::with_capacity(16);
+        value.encode(&mut w, v)?;
+        self.0.push((tag, w));
+        Ok(())
+    }
+
+    /// Writes known and unknown fields in ascending tag order.
+    pub(crate) fn finish(mut self, w: &mut Writer, unknown: &TaggedFields) {
+        for (tag, bytes) in &unknown.0 {
+            let mut field = Writer::with_capacity(bytes.len());
+            field.put_slice(bytes);
+            self.0.push((*tag, field));
+        }
+        self.0.sort_by_key(|(tag, _)| *tag);
+        w.put_uvarint(self.0.len() as u32);
+        for (tag, field) in &self.0 {
+            w.put_uvarint(*tag);
+            w.put_uvarint(field.len() as u32);
+            w.put_nested(field);
+        }
+    }
+}
+
+impl Reader {
+    /// Walks the tagged fields: `known` decodes the ones it knows and says whether it did; the rest are returned.
+    pub(crate) fn tagged_fields(
+        &mut self,
+        mut known: impl FnMut(u32, &mut Reader) -> Result<bool, DecodeError>,
+    ) -> Result<TaggedFields, DecodeError> {
+        let count = self.uvarint()? as usize;
+        if count > self.remaining() / 2 || count > self.elements_left {
+            return Err(DecodeError::Count(count));
+        }
+        self.elements_left -= count;
+        let mut unknown = TaggedFields::default();
+        let mut previous = None;
+        for _ in 0..count {
+            let tag = self.uvarint()?;
+            if previous >= Some(tag) {
+                return Err(DecodeError::Tag(tag));
+            }
+            previous = Some(tag);
+            let size = self.uvarint()? as usize;
+            let bytes = self.take(size)?;
+            let mut field = Reader::new(bytes.clone(), self.elements_left);
+            if known(tag, &mut field)? {
+                field.finish().map_err(|_| DecodeError::Tag(tag))?;
+                self.elements_left = field.elements_left;
+            } else {
+                unknown.0.push((tag, bytes));
+            }
+        }
+        Ok(unknown)
+    }
+}

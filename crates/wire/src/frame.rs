@@ -1,0 +1,186 @@
+//! What leaves on a socket: bytes, with records beside them instead of copied in.
+//!
+//! A [`Writer`] gathers the small fields in one buffer and remembers where records belong; a
+//! [`Frame`] is the result in socket order, ready for one vectored write or sendfile.
+//! Invariant: the first four bytes of a frame are the big-endian length of all that follows.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use std::fs::File;
+use std::sync::Arc;
+
+/// Records below this size are cheaper to copy than to send as a segment of their own.
+const INLINE_RECORDS_MAX: usize = 512;
+
+/// A range of a log file to be sent without passing through user space.
+#[derive(Clone, Debug)]
+pub struct FileSlice {
+    /// The segment's log file.
+    pub file: Arc<File>,
+    /// First byte.
+    pub position: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// The records field of Produce and Fetch.
+#[derive(Clone, Debug)]
+pub enum Records {
+    /// Batches in memory: a slice of the frame they came in, or a built batch.
+    Memory(Bytes),
+    /// Batches in a log file.
+    File(FileSlice),
+}
+
+impl Records {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Records::Memory(bytes) => bytes.len(),
+            Records::File(slice) => slice.len as usize,
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, when they are in memory.
+    pub fn memory(&self) -> Option<&Bytes> {
+        match self {
+            Records::Memory(bytes) => Some(bytes),
+            Records::File(_) => None,
+        }
+    }
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Records::Memory(Bytes::new())
+    }
+}
+
+impl PartialEq for Records {
+    /// Same bytes, or the same range of the same open file.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Records::Memory(a), Records::Memory(b)) => a == b,
+            (Records::File(a), Records::File(b)) => {
+                Arc::ptr_eq(&a.file, &b.file) && a.position == b.position && a.len == b.len
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One piece of a [`Frame`].
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A range of a file.
+    File(FileSlice),
+}
+
+impl Part {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::File(slice) => slice.len as usize,
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A request or response as it goes to the socket, length prefix included.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// In order; none is empty.
+    pub parts: Vec<Part>,
+}
+
+impl Frame {
+    /// Bytes on the wire, the length prefix included.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(Part::len).sum()
+    }
+
+    /// Whether nothing is to be sent (acks=0).
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+/// Builds one [`Frame`].
+#[derive(Debug)]
+pub struct Writer {
+    /// Everything but external records, after the four bytes of the length.
+    inline: BytesMut,
+    /// Where in `inline` each external part belongs.
+    external: Vec<(usize, Part)>,
+}
+
+impl Writer {
+    /// A writer whose inline part is expected to need about `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut inline = BytesMut::with_capacity(capacity + 4);
+        inline.put_i32(0);
+        Writer { inline, external: Vec::new() }
+    }
+
+    /// Appends bytes as they are.
+    pub fn put_slice(&mut self, bytes: &[u8]) {
+        self.inline.put_slice(bytes);
+    }
+
+    /// Appends records by reference, or by copy when they are small.
+    pub fn put_records(&mut self, records: &Records) {
+        match records {
+            Records::Memory(bytes) if bytes.len() <= INLINE_RECORDS_MAX => self.inline.put_slice(bytes),
+            Records::Memory(bytes) => self.external.push((self.inline.len(), Part::Bytes(bytes.clone()))),
+            Records::File(slice) if slice.len == 0 => {}
+            Records::File(slice) => self.external.push((self.inline.len(), Part::File(slice.clone()))),
+        }
+    }
+
+    /// Appends another writer's inline bytes: a tagged field, which carries its own length.
+    pub(crate) fn put_nested(&mut self, nested: &Writer) {
+        debug_assert!(nested.external.is_empty(), "no tagged field holds records");
+        self.inline.put_slice(&nested.inline[4..]);
+    }
+
+    /// Bytes so far, without the length prefix.
+    pub fn len(&self) -> usize {
+        self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
+    }
+
+    /// Whether nothing was put.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills in the length and cuts the buffer where records belong.
+    pub fn finish(mut self) -> Frame {
+        let len = u32::try_from(self.len()).unwrap_or(u32::MAX);
+        self.inline[..4].copy_from_slice(&len.to_be_bytes());
+        let mut inline = self.inline.freeze();
+        let mut parts = Vec::with_capacity(2 * self.external.len() + 1);
+        let mut cut = 0;
+        for (at, part) in self.external {
+            if at > cut {
+                parts.push(Part::Bytes(inline.split_to(at - cut)));
+                cut = at;
+            }
+            parts.push(part);
+        }
+        if !inline.is_empty() {
+            parts.push(Part::Bytes(inline));
+        }
+        Frame { parts }
+    }
+}

@@ -1,0 +1,93 @@
+//! A UTF-8 string that is a slice of the frame it came in. Invariant: the bytes are valid UTF-8.
+
+use bytes::Bytes;
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+
+/// An immutable string backed by [`Bytes`]: cloning and decoding never copy the characters.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Text(Bytes);
+
+impl Text {
+    /// A string that lives as long as the program.
+    pub const fn from_static(text: &'static str) -> Self {
+        Text(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// Checks that `bytes` are UTF-8.
+    ///
+    /// # Errors
+    /// The position of the first byte that is not.
+    pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
+        std::str::from_utf8(&bytes)?;
+        Ok(Text(bytes))
+    }
+
+    /// The characters.
+    pub fn as_str(&self) -> &str {
+        // SAFETY: every constructor takes or checks UTF-8, and `Bytes` is immutable.
+        unsafe { std::str::from_utf8_unchecked(&self.0) }
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Borrow<str> for Text {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        self
+    }
+}
+
+impl std::hash::Hash for Text {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Text(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Text(Bytes::from(text))
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_str() == *other
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.as_str(), f)
+    }
+}
