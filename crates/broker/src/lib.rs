@@ -3,3 +3,4 @@
 //! A library without a command line; the `fullbore` binary is that.
 
 pub mod config;
+pub mod control;

@@ -1,0 +1,105 @@
+//! What the control plane can be asked, and what it answers.
+//!
+//! No storage and no decisions here. An answered outcome is durable; a refused one changed nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fullbore_wire::{ErrorCode, Uuid};
+
+use super::image::Topic;
+
+/// A change somebody wants.
+#[derive(Debug, Clone)]
+pub enum Command {
+    CreateTopics(CreateTopics),
+    DeleteTopics(Vec<TopicRef>),
+    AlterTopicConfigs(AlterTopicConfigs),
+    InitProducerId,
+}
+
+/// What became of a command; the lists are in the order asked.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    Topics(Vec<Result<Arc<Topic>, Refusal>>),
+    ProducerId(Result<i64, Refusal>),
+}
+
+/// Topics to create, each for itself: one refused does not stop the others.
+#[derive(Debug, Clone, Default)]
+pub struct CreateTopics {
+    pub topics: Vec<CreateTopic>,
+    /// Only say what would happen. The topics answered then have [`Uuid::ZERO`].
+    pub validate_only: bool,
+}
+
+/// One topic to create.
+#[derive(Debug, Clone, Default)]
+pub struct CreateTopic {
+    pub name: String,
+    /// -1 for the broker's `num.partitions`, or with `assignments`.
+    pub num_partitions: i32,
+    /// -1 for the broker's `default.replication.factor`, or with `assignments`.
+    pub replication_factor: i16,
+    /// Partition and its brokers; empty lets the broker choose.
+    pub assignments: Vec<(i32, Vec<i32>)>,
+    /// Kafka's protocol allows null values; they are refused.
+    pub configs: Vec<(String, Option<String>)>,
+}
+
+/// A topic by name or by id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TopicRef {
+    Name(String),
+    Id(Uuid),
+}
+
+/// Topics whose configuration changes, each for itself.
+#[derive(Debug, Clone, Default)]
+pub struct AlterTopicConfigs {
+    pub topics: Vec<AlterTopicConfig>,
+    /// Only say what would happen.
+    pub validate_only: bool,
+}
+
+/// Changes to one topic's configuration, all or none.
+#[derive(Debug, Clone, Default)]
+pub struct AlterTopicConfig {
+    pub name: String,
+    /// Config name and what happens to it, in order.
+    pub changes: Vec<(String, ConfigChange)>,
+}
+
+/// Kafka's `AlterConfigOp`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigChange {
+    Set(String),
+    /// Back to the broker's value.
+    Delete,
+    /// Lists only.
+    Append(String),
+    /// Lists only.
+    Subtract(String),
+}
+
+/// Why something was not done, as clients are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.code, self.message)
+    }
+}

@@ -1,0 +1,332 @@
+//! What may happen to topics: every rule of the control plane, as functions of what is known.
+//!
+//! No I/O, clock or randomness; ids come in as arguments. What is accepted here the store can write.
+//! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fullbore_wire::{ErrorCode, Uuid};
+
+use super::command::{AlterTopicConfig, ConfigChange, CreateTopic, Refusal, TopicRef};
+use super::image::{Image, Topic};
+use crate::config::{BrokerConfig, ConfigError, TOPIC_KEYS, TopicConfig, Type};
+
+/// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
+pub const TOPIC_NAME_CHARS_MAX: usize = 249;
+/// Partitions of one topic.
+pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
+/// Partitions of all topics of this broker: each has files and memory.
+pub const PARTITIONS_MAX: usize = 200_000;
+
+/// The topic that `wanted` would become, with this id.
+pub fn create(
+    image: &Image,
+    broker: &BrokerConfig,
+    wanted: &CreateTopic,
+    id: Uuid,
+) -> Result<Topic, Refusal> {
+    check_name(&wanted.name)?;
+    check_new(image, &wanted.name)?;
+    let (partitions, replication_factor) = shape(broker, wanted)?;
+    let total = image.partition_count() + usize::try_from(partitions).unwrap_or(usize::MAX);
+    if total > PARTITIONS_MAX {
+        let message =
+            format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
+        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
+    }
+    let overrides = overrides_of(&wanted.configs)?;
+    let config = TopicConfig::resolve(broker, &overrides).map_err(invalid_config)?;
+    Ok(Topic {
+        name: wanted.name.clone(),
+        id,
+        partitions,
+        replication_factor,
+        overrides,
+        config,
+    })
+}
+
+/// The topic that `target` names, which may be deleted.
+pub fn delete(
+    image: &Image,
+    broker: &BrokerConfig,
+    target: &TopicRef,
+) -> Result<Arc<Topic>, Refusal> {
+    if !broker.delete_topic_enable {
+        return Err(Refusal::new(
+            ErrorCode::TOPIC_DELETION_DISABLED,
+            "Topic deletion is off (delete.topic.enable=false).",
+        ));
+    }
+    match target {
+        TopicRef::Name(name) => known(image, name).cloned(),
+        TopicRef::Id(id) => {
+            let unknown = || {
+                Refusal::new(
+                    ErrorCode::UNKNOWN_TOPIC_ID,
+                    "This server does not host this topic ID.",
+                )
+            };
+            image.topic_by_id(*id).cloned().ok_or_else(unknown)
+        }
+    }
+}
+
+/// The topic with its configuration changed.
+pub fn alter(
+    image: &Image,
+    broker: &BrokerConfig,
+    wanted: &AlterTopicConfig,
+) -> Result<Topic, Refusal> {
+    let mut topic = Topic::clone(known(image, &wanted.name)?);
+    for (name, change) in &wanted.changes {
+        apply(&mut topic.overrides, broker, name, change)?;
+    }
+    topic.config = TopicConfig::resolve(broker, &topic.overrides).map_err(invalid_config)?;
+    Ok(topic)
+}
+
+/// Which of `names` are there more than once: Kafka refuses all of them.
+pub fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let mut seen = BTreeSet::new();
+    let mut repeated = BTreeSet::new();
+    for name in names {
+        if seen.contains(&name) {
+            repeated.insert(name);
+        } else {
+            seen.insert(name);
+        }
+    }
+    repeated
+}
+
+/// Kafka's rule for a topic's name.
+pub fn check_name(name: &str) -> Result<(), Refusal> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let why = if name.is_empty() {
+        "it is empty".to_owned()
+    } else if name == "." || name == ".." {
+        format!("it is '{name}'")
+    } else if name.chars().count() > TOPIC_NAME_CHARS_MAX {
+        format!("it is longer than {TOPIC_NAME_CHARS_MAX} characters")
+    } else if !name.chars().all(legal) {
+        format!("'{name}' has characters other than ASCII letters and digits, '.', '_' and '-'")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(
+        ErrorCode::INVALID_TOPIC_EXCEPTION,
+        format!("The topic name is illegal: {why}."),
+    ))
+}
+
+/// Names that differ only in `.` and `_` would be one name in metrics.
+fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
+    if image.topic(name).is_some() {
+        return Err(Refusal::new(
+            ErrorCode::TOPIC_ALREADY_EXISTS,
+            format!("Topic '{name}' already exists."),
+        ));
+    }
+    if !name.contains(['.', '_']) {
+        return Ok(());
+    }
+    match image.topics().find(|topic| collide(&topic.name, name)) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!(
+                "Topic '{name}' collides with existing topic: {}",
+                other.name
+            );
+            Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message))
+        }
+    }
+}
+
+fn collide(one: &str, other: &str) -> bool {
+    let folded = |byte: u8| if byte == b'.' { b'_' } else { byte };
+    one.len() == other.len() && one.bytes().map(folded).eq(other.bytes().map(folded))
+}
+
+/// Partitions and replication factor.
+fn shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i16), Refusal> {
+    if !wanted.assignments.is_empty() {
+        return assigned_shape(broker, wanted);
+    }
+    let factor = match wanted.replication_factor {
+        -1 => broker.default_replication_factor,
+        factor => factor,
+    };
+    let partitions = match wanted.num_partitions {
+        -1 => broker.num_partitions,
+        partitions => partitions,
+    };
+    check_factor(factor)?;
+    check_partitions(partitions)?;
+    Ok((partitions, factor))
+}
+
+fn check_factor(factor: i16) -> Result<(), Refusal> {
+    let message = match factor {
+        1 => return Ok(()),
+        ..1 => {
+            "Replication factor must be larger than 0, or -1 to use the default value.".to_owned()
+        }
+        _ => {
+            format!("The replication factor of {factor} cannot be reached: there is only 1 broker.")
+        }
+    };
+    Err(Refusal::new(ErrorCode::INVALID_REPLICATION_FACTOR, message))
+}
+
+fn check_partitions(partitions: i32) -> Result<(), Refusal> {
+    let message = match partitions {
+        1..=PARTITIONS_PER_TOPIC_MAX => return Ok(()),
+        ..1 => {
+            "Number of partitions must be larger than 0, or -1 to use the default value.".to_owned()
+        }
+        _ => format!("Number of partitions must be at most {PARTITIONS_PER_TOPIC_MAX}."),
+    };
+    Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
+}
+
+fn assigned_shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i16), Refusal> {
+    let both = |what: &str| {
+        let message =
+            format!("A manual partition assignment was specified, but {what} was not set to -1.");
+        Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
+    };
+    if wanted.replication_factor != -1 {
+        return both("replication factor");
+    }
+    if wanted.num_partitions != -1 {
+        return both("number of partitions");
+    }
+    let partitions = i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX);
+    check_partitions(partitions)?;
+    check_assignments(broker.node_id, &wanted.assignments)?;
+    Ok((partitions, 1))
+}
+
+/// Partitions 0, 1, 2 ... once each, all on this broker, the only one there is.
+fn check_assignments(node_id: i32, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
+    let refuse =
+        |message: String| Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
+    if let Some(partition) = repeated(assignments.iter().map(|(partition, _)| *partition)).first() {
+        return refuse(format!(
+            "Found multiple manual partition assignments for partition {partition}."
+        ));
+    }
+    let numbers: BTreeSet<i32> = assignments
+        .iter()
+        .map(|(partition, _)| *partition)
+        .collect();
+    if !numbers
+        .iter()
+        .copied()
+        .eq(0..i32::try_from(numbers.len()).unwrap_or(i32::MAX))
+    {
+        return refuse("Partitions must be numbered from 0 without gaps.".to_owned());
+    }
+    for (partition, replicas) in assignments {
+        if let Some(other) = replicas.iter().find(|&&replica| replica != node_id) {
+            return refuse(format!(
+                "The manual partition assignment includes broker {other}, but no such broker is registered."
+            ));
+        }
+        match replicas.len() {
+            1 => (),
+            0 => return refuse(format!("Partition {partition} has an empty replica list.")),
+            _ => {
+                return refuse(format!(
+                    "Partition {partition} names broker {node_id} more than once."
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String, String>, Refusal> {
+    let with_value = |(name, value): &(String, Option<String>)| match value {
+        Some(value) => Ok((name.clone(), value.trim().to_owned())),
+        None => Err(Refusal::new(
+            ErrorCode::INVALID_CONFIG,
+            format!("Null value not supported for topic configs: {name}"),
+        )),
+    };
+    configs.iter().map(with_value).collect()
+}
+
+fn apply(
+    overrides: &mut BTreeMap<String, String>,
+    broker: &BrokerConfig,
+    name: &str,
+    change: &ConfigChange,
+) -> Result<(), Refusal> {
+    match change {
+        ConfigChange::Set(value) => {
+            overrides.insert(name.to_owned(), value.trim().to_owned());
+        }
+        ConfigChange::Delete => {
+            overrides.remove(name);
+        }
+        ConfigChange::Append(more) => {
+            let mut items = list_in_force(overrides, broker, name, "APPEND")?;
+            let new: Vec<String> = split_list(more)
+                .filter(|item| !items.contains(item))
+                .collect();
+            items.extend(new);
+            overrides.insert(name.to_owned(), items.join(","));
+        }
+        ConfigChange::Subtract(less) => {
+            let mut items = list_in_force(overrides, broker, name, "SUBTRACT")?;
+            items.retain(|item| !split_list(less).any(|gone| gone == *item));
+            overrides.insert(name.to_owned(), items.join(","));
+        }
+    }
+    Ok(())
+}
+
+fn list_in_force(
+    overrides: &BTreeMap<String, String>,
+    broker: &BrokerConfig,
+    name: &str,
+    operation: &str,
+) -> Result<Vec<String>, Refusal> {
+    if !TOPIC_KEYS
+        .iter()
+        .any(|key| key.name == name && key.of == Type::List)
+    {
+        let message = format!("Can't {operation} to key {name} because its type is not LIST.");
+        return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
+    }
+    let entries = crate::config::describe_topic(broker, overrides).map_err(invalid_config)?;
+    let value = entries
+        .into_iter()
+        .find(|entry| entry.name == name)
+        .and_then(|entry| entry.value);
+    Ok(split_list(&value.unwrap_or_default()).collect())
+}
+
+fn split_list(list: &str) -> impl Iterator<Item = String> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+}
+
+fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
+    let unknown = || {
+        Refusal::new(
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            format!("The topic '{name}' does not exist."),
+        )
+    };
+    image.topic(name).ok_or_else(unknown)
+}
+
+fn invalid_config(error: ConfigError) -> Refusal {
+    Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string())
+}

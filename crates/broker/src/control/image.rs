@@ -1,0 +1,87 @@
+//! The cluster's metadata as every request reads it: immutable, in memory.
+//!
+//! Not the source of truth, which is the store. An image shows exactly what one committed transaction
+//! left behind; the next transaction makes a new one with a higher epoch.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fullbore_wire::Uuid;
+
+use crate::config::TopicConfig;
+
+/// One topic, as of some image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topic {
+    pub name: String,
+    pub id: Uuid,
+    /// Numbered from 0.
+    pub partitions: i32,
+    pub replication_factor: i16,
+    /// What the topic sets itself, checked.
+    pub overrides: BTreeMap<String, String>,
+    /// What is in force.
+    pub config: TopicConfig,
+}
+
+/// All topics, by name and by id.
+#[derive(Debug, Clone, Default)]
+pub struct Image {
+    epoch: u64,
+    partitions: usize,
+    by_name: BTreeMap<String, Arc<Topic>>,
+    by_id: HashMap<Uuid, Arc<Topic>>,
+}
+
+impl Image {
+    /// Goes up with every commit that changes a topic, across restarts too.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_name.get(name)
+    }
+
+    pub fn topic_by_id(&self, id: Uuid) -> Option<&Arc<Topic>> {
+        self.by_id.get(&id)
+    }
+
+    /// In the order of their names.
+    pub fn topics(&self) -> impl ExactSizeIterator<Item = &Arc<Topic>> {
+        self.by_name.values()
+    }
+
+    /// Partitions of all topics together.
+    pub fn partition_count(&self) -> usize {
+        self.partitions
+    }
+
+    pub(super) fn with_epoch(epoch: u64) -> Self {
+        Self {
+            epoch,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// Adds the topic, or replaces the one of the same name.
+    pub(super) fn put(&mut self, topic: Arc<Topic>) {
+        self.remove(&topic.name);
+        self.partitions +=
+            usize::try_from(topic.partitions).expect("a topic has at least one partition");
+        self.by_id.insert(topic.id, Arc::clone(&topic));
+        self.by_name.insert(topic.name.clone(), topic);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        if let Some(topic) = self.by_name.remove(name) {
+            self.partitions -=
+                usize::try_from(topic.partitions).expect("a topic has at least one partition");
+            self.by_id.remove(&topic.id);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The lock that keeps a data folder to one broker.
+//!
+//! Not a lock on any file of the log. While a [`FolderLock`] lives, no other process of this machine
+//! has one for the same folder; it goes with the process, however that ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::error::OpenError;
+
+const FILE: &str = ".lock";
+
+/// Proof that this process alone uses a data folder. Dropped last.
+#[derive(Debug)]
+pub struct FolderLock {
+    folder: PathBuf,
+    _file: File,
+}
+
+impl FolderLock {
+    /// Creates the folder when it is missing, and locks it.
+    pub fn take(folder: &Path) -> Result<Self, OpenError> {
+        let broken = |source| OpenError::Folder {
+            folder: folder.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(folder).map_err(broken)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(folder.join(FILE))
+            .map_err(broken)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => (),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(OpenError::InUse {
+                    folder: folder.to_owned(),
+                    pid: pid_in(&mut file),
+                });
+            }
+            Err(errno) => return Err(broken(errno.into())),
+        }
+        write_pid(&mut file).map_err(broken)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            _file: file,
+        })
+    }
+
+    /// The folder that is locked.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn write_pid(file: &mut File) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// The number the holder wrote; "unknown" when it has not written yet.
+fn pid_in(file: &mut File) -> String {
+    let mut text = String::new();
+    match file.take(32).read_to_string(&mut text) {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        _ => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_broker_is_told_who_has_the_folder() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let data = folder.path().join("a/b");
+        let first = FolderLock::take(&data).expect("free");
+        let error = FolderLock::take(&data).expect_err("taken").to_string();
+        let expected = format!(
+            "data folder {} is used by another broker (pid {})",
+            data.display(),
+            std::process::id()
+        );
+        assert_eq!(error, expected);
+        drop(first);
+        FolderLock::take(&data).expect("free again");
+    }
+
+    #[test]
+    fn a_folder_that_is_a_file_is_refused_by_name() {
+        let file = tempfile::NamedTempFile::new().expect("tempfile");
+        let error = FolderLock::take(file.path())
+            .expect_err("not a folder")
+            .to_string();
+        assert!(
+            error.starts_with(&format!("data folder {}: ", file.path().display())),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! The control plane of one machine: topics, their configuration, producer ids, the cluster's identity.
+//!
+//! Commands go to one thread that owns the database and gathers them into transactions; reads never
+//! wait for it, they take the published [`Image`]. Not here: partitions' logs, which follow the image.
+//!
+//! Invariant: what a caller was told is on disk, and every image from then on shows it.
+
+mod command;
+mod decide;
+mod error;
+mod image;
+mod lock;
+mod owner;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fullbore_wire::{ErrorCode, Uuid};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::config::BrokerConfig;
+use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
+use store::Store;
+
+pub use command::{
+    AlterTopicConfig, AlterTopicConfigs, Command, ConfigChange, CreateTopic, CreateTopics, Outcome,
+    Refusal, TopicRef,
+};
+pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name};
+pub use error::OpenError;
+pub use image::{Image, Topic};
+pub use lock::FolderLock;
+
+/// Commands waiting for the control thread; past it, callers wait to enter.
+const QUEUE_MAX: usize = 1024;
+
+/// A handle on the control plane, cheap to clone. When the last one is dropped the thread finishes what
+/// it was asked, the database is closed, and the drop returns.
+#[derive(Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    cluster_id: Uuid,
+    broker_epoch: i64,
+    image: watch::Receiver<Arc<Image>>,
+    /// `None` only while dropping.
+    queue: Option<mpsc::Sender<Asked>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Opens `control.db` in the locked folder, or creates it with a new cluster id.
+    pub fn open(broker: Arc<BrokerConfig>, folder: &FolderLock) -> Result<Self, OpenError> {
+        let (store, loaded) = Store::open(folder.folder(), &broker, random_id())?;
+        let (published, image) = watch::channel(Arc::new(loaded.image));
+        let (queue, asked) = mpsc::channel(QUEUE_MAX);
+        let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
+        let owner = Owner {
+            store,
+            broker,
+            published,
+            producer_ids,
+        };
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || owner.run(asked))
+            .map_err(OpenError::Thread)?;
+        let shared = Shared {
+            cluster_id: loaded.cluster_id,
+            broker_epoch: loaded.broker_epoch,
+            image,
+            queue: Some(queue),
+            thread: Some(thread),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The same for ever; its text is 22 characters.
+    pub fn cluster_id(&self) -> Uuid {
+        self.shared.cluster_id
+    }
+
+    /// One more at each start; counts from 1.
+    pub fn broker_epoch(&self) -> i64 {
+        self.shared.broker_epoch
+    }
+
+    /// The metadata now. Costs a reference count.
+    pub fn image(&self) -> Arc<Image> {
+        Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// Wakes on each new image. Images may be skipped, the newest never is.
+    pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
+        self.shared.image.clone()
+    }
+
+    /// The topics created, in the order asked.
+    pub async fn create_topics(&self, topics: CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
+        self.ask_topics(Command::CreateTopics(topics)).await
+    }
+
+    /// The topics deleted, as they were, in the order asked.
+    pub async fn delete_topics(&self, topics: Vec<TopicRef>) -> Vec<Result<Arc<Topic>, Refusal>> {
+        self.ask_topics(Command::DeleteTopics(topics)).await
+    }
+
+    /// The topics with their new configuration, in the order asked.
+    pub async fn alter_topic_configs(
+        &self,
+        topics: AlterTopicConfigs,
+    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+        self.ask_topics(Command::AlterTopicConfigs(topics)).await
+    }
+
+    /// An id no producer ever had.
+    pub async fn init_producer_id(&self) -> Result<i64, Refusal> {
+        match self.ask(Command::InitProducerId).await {
+            Outcome::ProducerId(id) => id,
+            Outcome::Topics(_) => unreachable!("InitProducerId is answered with an id"),
+        }
+    }
+
+    async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
+        match self.ask(command).await {
+            Outcome::Topics(topics) => topics,
+            Outcome::ProducerId(_) => unreachable!("a command on topics is answered with topics"),
+        }
+    }
+
+    async fn ask(&self, command: Command) -> Outcome {
+        let gone = refuse_all(
+            &command,
+            &Refusal::new(
+                ErrorCode::KAFKA_STORAGE_ERROR,
+                "The control thread has stopped.",
+            ),
+        );
+        let (answer, outcome) = oneshot::channel();
+        let queue = self
+            .shared
+            .queue
+            .as_ref()
+            .expect("the queue is open while a handle lives");
+        match queue.send(Asked { command, answer }).await {
+            Ok(()) => outcome.await.unwrap_or(gone),
+            Err(_) => gone,
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}

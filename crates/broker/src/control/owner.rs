@@ -1,0 +1,255 @@
+//! The one thread that owns the database: gathers commands, decides, writes, publishes, answers.
+//!
+//! Not where rules live (`decide`) nor SQL (`store`). The order is fixed: a command is answered only
+//! after the transaction with its changes is on disk and the image that shows them is published.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fullbore_wire::{ErrorCode, Uuid};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::command::{AlterTopicConfigs, Command, CreateTopics, Outcome, Refusal, TopicRef};
+use super::decide;
+use super::image::{Image, Topic};
+use super::store::{Change, Store};
+use crate::config::BrokerConfig;
+
+/// Commands gathered into one transaction.
+const BATCH_MAX: usize = 256;
+/// Producer ids of one block: one write of the disk per this many producers.
+pub(super) const PRODUCER_ID_BLOCK: i64 = 1000;
+
+/// A command and who waits for its outcome.
+pub(super) struct Asked {
+    pub command: Command,
+    pub answer: oneshot::Sender<Outcome>,
+}
+
+pub(super) struct Owner {
+    pub store: Store,
+    pub broker: Arc<BrokerConfig>,
+    pub published: watch::Sender<Arc<Image>>,
+    pub producer_ids: ProducerIds,
+}
+
+/// Producer ids: a block is used only after the row that takes it away is on disk.
+#[derive(Debug, Clone)]
+pub(super) struct ProducerIds {
+    block: Range<i64>,
+    next_block: i64,
+}
+
+impl ProducerIds {
+    /// Ids from `next_block` on are nobody's yet.
+    pub fn starting_at(next_block: i64) -> Self {
+        Self {
+            block: next_block..next_block,
+            next_block,
+        }
+    }
+}
+
+/// What a batch of commands would change: nothing of it is true before it is committed.
+struct Draft {
+    image: Arc<Image>,
+    topics_changed: bool,
+    producer_ids: ProducerIds,
+    changes: Vec<Change>,
+}
+
+impl Owner {
+    /// Serves until every handle is gone.
+    pub fn run(mut self, mut queue: mpsc::Receiver<Asked>) {
+        while let Some(first) = queue.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < BATCH_MAX
+                && let Ok(next) = queue.try_recv()
+            {
+                batch.push(next);
+            }
+            self.serve(batch);
+        }
+    }
+
+    /// One batch, one transaction.
+    fn serve(&mut self, batch: Vec<Asked>) {
+        let mut draft = Draft {
+            image: Arc::clone(&self.published.borrow()),
+            topics_changed: false,
+            producer_ids: self.producer_ids.clone(),
+            changes: Vec::new(),
+        };
+        let decided: Vec<(Asked, Outcome)> = batch
+            .into_iter()
+            .map(|asked| {
+                let outcome = draft.decide(&self.broker, &asked.command);
+                (asked, outcome)
+            })
+            .collect();
+        let failed = self.commit(draft).err();
+        for (asked, outcome) in decided {
+            let outcome = match &failed {
+                None => outcome,
+                Some(refusal) => refuse_all(&asked.command, refusal),
+            };
+            // A caller that went away no longer wants to know.
+            let _ = asked.answer.send(outcome);
+        }
+    }
+
+    fn commit(&mut self, mut draft: Draft) -> Result<(), Refusal> {
+        if draft.topics_changed {
+            let epoch = draft.image.epoch() + 1;
+            Arc::make_mut(&mut draft.image).set_epoch(epoch);
+        }
+        if !draft.changes.is_empty() {
+            self.store.commit(&draft.changes, draft.image.epoch()).map_err(|error| {
+                tracing::error!(%error, changes = draft.changes.len(), "control.db cannot be written; nothing was changed");
+                Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {error}"))
+            })?;
+        }
+        self.producer_ids = draft.producer_ids;
+        if draft.topics_changed {
+            self.published.send_replace(draft.image);
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn decide(&mut self, broker: &BrokerConfig, command: &Command) -> Outcome {
+        match command {
+            Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
+            Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
+            Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
+            Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
+        }
+    }
+
+    fn create(
+        &mut self,
+        broker: &BrokerConfig,
+        wanted: &CreateTopics,
+    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &super::CreateTopic| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let id = if wanted.validate_only {
+                Uuid::ZERO
+            } else {
+                random_id()
+            };
+            let topic = Arc::new(decide::create(&self.image, broker, topic, id)?);
+            if !wanted.validate_only {
+                self.put(Change::Create(Arc::clone(&topic)), &topic);
+            }
+            Ok(topic)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn delete(
+        &mut self,
+        broker: &BrokerConfig,
+        targets: &[TopicRef],
+    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let before = Arc::clone(&self.image);
+        let found: Vec<_> = targets
+            .iter()
+            .map(|target| decide::delete(&before, broker, target))
+            .collect();
+        let repeated = decide::repeated(found.iter().flatten().map(|topic| topic.id));
+        let mut one = |found: Result<Arc<Topic>, Refusal>| {
+            let topic = found?;
+            refuse_repeated(&repeated, &topic.id)?;
+            self.remove(&topic);
+            Ok(topic)
+        };
+        found.into_iter().map(&mut one).collect()
+    }
+
+    fn alter(
+        &mut self,
+        broker: &BrokerConfig,
+        wanted: &AlterTopicConfigs,
+    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &super::AlterTopicConfig| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let topic = Arc::new(decide::alter(&self.image, broker, topic)?);
+            if !wanted.validate_only {
+                self.put(Change::Configure(Arc::clone(&topic)), &topic);
+            }
+            Ok(topic)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn producer_id(&mut self) -> Result<i64, Refusal> {
+        let ids = &mut self.producer_ids;
+        if ids.block.is_empty() {
+            let used_up = || {
+                Refusal::new(
+                    ErrorCode::UNKNOWN_SERVER_ERROR,
+                    "All producer ids are used up.",
+                )
+            };
+            let end = ids
+                .next_block
+                .checked_add(PRODUCER_ID_BLOCK)
+                .ok_or_else(used_up)?;
+            ids.block = ids.next_block..end;
+            ids.next_block = end;
+            self.changes.push(Change::NextProducerId(end));
+        }
+        let id = ids.block.start;
+        ids.block.start += 1;
+        Ok(id)
+    }
+
+    fn put(&mut self, change: Change, topic: &Arc<Topic>) {
+        self.topics_changed = true;
+        self.changes.push(change);
+        Arc::make_mut(&mut self.image).put(Arc::clone(topic));
+    }
+
+    fn remove(&mut self, topic: &Topic) {
+        self.topics_changed = true;
+        self.changes.push(Change::Delete(topic.id));
+        Arc::make_mut(&mut self.image).remove(&topic.name);
+    }
+}
+
+/// A topic there twice in one request is refused each time, as Kafka does.
+fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, topic: &T) -> Result<(), Refusal> {
+    match repeated.contains(topic) {
+        true => Err(Refusal::new(
+            ErrorCode::INVALID_REQUEST,
+            "The request names this topic more than once.",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The outcome of a command when the control plane could not do anything.
+pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
+    let topics = |count: usize| Outcome::Topics(vec![Err(refusal.clone()); count]);
+    match command {
+        Command::CreateTopics(wanted) => topics(wanted.topics.len()),
+        Command::DeleteTopics(targets) => topics(targets.len()),
+        Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
+        Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
+    }
+}
+
+/// A version 4 uuid; one whose text starts with a dash would be an option to command line tools.
+pub(super) fn random_id() -> Uuid {
+    loop {
+        let id = Uuid(uuid::Uuid::new_v4().into_bytes());
+        if !id.to_string().starts_with('-') {
+            return id;
+        }
+    }
+}
