@@ -74,7 +74,7 @@ impl Owner {
     }
 
     /// One batch, one transaction.
-    fn serve(&mut self, batch: Vec<Asked>) {
+    pub(super) fn serve(&mut self, batch: Vec<Asked>) {
         let mut draft = Draft {
             image: Arc::clone(&self.published.borrow()),
             topics_changed: false,
