@@ -21,14 +21,14 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data folder; one. Created when missing.")
         .or_else(&["log.dir"])
         .differs("exactly one folder, and the default is not under /tmp"),
-    Key::new("log.dir", Type::String, None, "Older name of log.dirs."),
+    Key::new("log.dir", Type::List, None, "Older name of log.dirs."),
     Key::new("listeners", Type::List, Some("PLAINTEXT://127.0.0.1:9092"),
         "Where to listen: NAME://host:port, several with commas. Port 0 takes a free one.")
         .differs("loopback by default; PLAINTEXT only"),
     Key::new("advertised.listeners", Type::List, None,
         "The addresses told to clients, by listener name; else those of listeners. Required where a listener binds every interface.")
         .differs("a listener without a host needs it; nothing is guessed from the machine's name"),
-    Key::new("listener.security.protocol.map", Type::List, None,
+    Key::new("listener.security.protocol.map", Type::String, None,
         "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
         .differs("PLAINTEXT is the only protocol a listener may use"),
     Key::new("controller.listener.names", Type::List, None,
@@ -58,7 +58,9 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes of such requests; past it, reading pauses. One request is always let in.")
         .differs("not a Kafka key"),
     // Topics.
-    Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.").allow(Allowed::Between(1, 100_000)),
+    Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
+        .allow(Allowed::Between(1, 100_000))
+        .differs("at most 100,000"),
     Key::int("default.replication.factor", Some("1"), 1, "Replication factor of a topic created without one.")
         .allow(Allowed::Between(1, 1))
         .differs("one broker holds one replica; more need a cluster"),

@@ -23,6 +23,10 @@ const REPLICATION: &str = "has no effect: there is no replication yet";
 const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
 const CHECKPOINT: &str =
     "has no effect: checkpoints are written when segments close and at shutdown";
+const TIERED: &str = "has no effect: tiered storage is not offered";
+const QUOTAS: &str = "has no effect: quotas are not offered yet";
+const WAITERS: &str = "has no effect: a finished request leaves its queue at once";
+const JAVA: &str = "Java classes cannot be loaded here";
 const SECURITY: &str = "TLS, SASL and access control are not offered yet; remove it to run without";
 
 /// By the start of the key; the first match counts.
@@ -97,14 +101,31 @@ const FATES: &[(&str, Fate)] = &[
         "auto.include.jmx.reporter",
         NoEffect("has no effect: metrics are at fullbore.admin.listener"),
     ),
+    ("remote.", NoEffect(TIERED)),
+    ("log.local.retention.", NoEffect(TIERED)),
+    ("follower.fetch.last.tiered.", NoEffect(TIERED)),
+    ("quota.", NoEffect(QUOTAS)),
+    ("replication.quota.", NoEffect(QUOTAS)),
+    ("alter.log.dirs.replication.quota.", NoEffect(QUOTAS)),
+    ("client.quota.callback.class", Refused(JAVA)),
+    ("fetch.purgatory.", NoEffect(WAITERS)),
+    ("producer.purgatory.", NoEffect(WAITERS)),
+    ("delete.records.purgatory.", NoEffect(WAITERS)),
     (
-        "remote.log.",
-        NoEffect("has no effect: tiered storage is not offered"),
+        "compression.",
+        NoEffect("has no effect: the broker does not recompress"),
     ),
     (
-        "quota.",
-        NoEffect("has no effect: quotas are not offered yet"),
+        "telemetry.",
+        NoEffect("has no effect: clients' own metrics are not collected"),
     ),
+    ("offset.metadata.max.bytes", NoEffect(GROUPS)),
+    (
+        "config.providers",
+        Refused("values are taken as they are typed; write them out"),
+    ),
+    ("delegation.token.", Refused(SECURITY)),
+    ("connections.max.reauth.ms", Refused(SECURITY)),
     (
         "max.connection.creation.rate",
         NoEffect("has no effect: connections are limited in number, not in rate"),
@@ -117,14 +138,8 @@ const FATES: &[(&str, Fate)] = &[
         "confluent.",
         NoEffect("has no effect: not a key of Apache Kafka"),
     ),
-    (
-        "create.topic.policy.class.name",
-        Refused("Java classes cannot be loaded here"),
-    ),
-    (
-        "alter.config.policy.class.name",
-        Refused("Java classes cannot be loaded here"),
-    ),
+    ("create.topic.policy.class.name", Refused(JAVA)),
+    ("alter.config.policy.class.name", Refused(JAVA)),
     ("authorizer.class.name", Refused(SECURITY)),
     ("super.users", Refused(SECURITY)),
     ("allow.everyone.if.no.acl.found", Refused(SECURITY)),

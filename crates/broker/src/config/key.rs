@@ -167,7 +167,7 @@ impl Key {
 
     fn refusal(&self, value: &str) -> ConfigError {
         let mut message = format!("must be {}", self.allowed_text());
-        if let Some(differs) = self.differs {
+        if let Some(differs) = self.differs.filter(|_| self.is_fixed()) {
             message.push_str(&format!(" (differs from Kafka: {differs})"));
         }
         ConfigError::of_value(self.name, value, message)

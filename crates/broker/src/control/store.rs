@@ -4,7 +4,7 @@
 //! (write-ahead log, `synchronous=FULL`); one that failed left nothing behind.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_wire::Uuid;
@@ -53,7 +53,7 @@ impl Store {
     ) -> Result<(Self, Loaded), OpenError> {
         let file = folder.join(FILE);
         let unusable = |error: rusqlite::Error| OpenError::Unusable {
-            file: file.clone(),
+            file: file.to_owned(),
             reason: error.to_string(),
         };
         let mut connection = connect(&file).map_err(unusable)?;
@@ -101,9 +101,9 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Refuses a damaged file, another program's, and one of a newer schema.
-fn check_file(connection: &Connection, file: &PathBuf) -> Result<(), OpenError> {
+fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable {
-        file: file.clone(),
+        file: file.to_owned(),
         reason,
     };
     let read = |error: rusqlite::Error| unusable(error.to_string());
@@ -124,7 +124,7 @@ fn check_file(connection: &Connection, file: &PathBuf) -> Result<(), OpenError> 
     }
     match user_version(connection).map_err(read)? {
         found if found > SCHEMA_VERSION => Err(OpenError::Newer {
-            file: file.clone(),
+            file: file.to_owned(),
             found,
             known: SCHEMA_VERSION,
         }),
