@@ -23,10 +23,11 @@ pub fn markdown() -> String {
     page.push_str(&table(BROKER_KEYS));
     page.push_str("\n## A topic\n\nSet when a topic is created or later; a topic that sets nothing has the broker's value.\n\n");
     page.push_str(&table(TOPIC_KEYS));
-    page.push_str("\n## Kafka's broker keys without meaning here\n\nKeys starting so are reported at start, or refused where the reason says so.\n\n");
-    page.push_str("| starts with | why |\n|---|---|\n");
-    for (start, why) in inert::rows() {
-        page.push_str(&format!("| `{start}` | {why} |\n"));
+    page.push_str("\n## Kafka's broker keys without meaning here\n\n");
+    page.push_str("| starts with | then | why |\n|---|---|---|\n");
+    for (start, refused, why) in inert::rows() {
+        let then = if refused { "refused" } else { "reported" };
+        page.push_str(&format!("| `{start}` | {then} | {why} |\n"));
     }
     page
 }

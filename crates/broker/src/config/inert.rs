@@ -173,10 +173,14 @@ pub(super) fn judge(key: &str, value: &str) -> Result<Warning, ConfigError> {
     }
 }
 
-/// The starts of keys and what becomes of them, for the documentation.
-pub(super) fn rows() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The starts of keys, whether they are refused, and why; for the documentation.
+pub(super) fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
     FATES.iter().map(|(start, fate)| match fate {
-        NoEffect(why) => (*start, why.strip_prefix("has no effect: ").unwrap_or(why)),
-        Refused(why) => (*start, *why),
+        NoEffect(why) => (
+            *start,
+            false,
+            why.strip_prefix("has no effect: ").unwrap_or(why),
+        ),
+        Refused(why) => (*start, true, *why),
     })
 }
