@@ -9,32 +9,17 @@ use crate::config::ConfigError;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("data folder {}: {source}", folder.display())]
-    Folder {
-        folder: PathBuf,
-        source: std::io::Error,
-    },
+    Folder { folder: PathBuf, source: std::io::Error },
     #[error("data folder {} is used by another broker (pid {pid})", folder.display())]
     InUse { folder: PathBuf, pid: String },
     #[error("{} cannot be used: {reason}; restore it from a copy, or move it away to start without topics", file.display())]
     Unusable { file: PathBuf, reason: String },
     #[error("{} was written by a newer Fullbore (schema {found}, this one knows {known}); run that version", file.display())]
-    Newer {
-        file: PathBuf,
-        found: i64,
-        known: i64,
-    },
+    Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
-    OtherNode {
-        file: PathBuf,
-        stored: i32,
-        configured: i32,
-    },
+    OtherNode { file: PathBuf, stored: i32, configured: i32 },
     #[error("{}: topic {topic}: {source}", file.display())]
-    TopicConfig {
-        file: PathBuf,
-        topic: String,
-        source: ConfigError,
-    },
+    TopicConfig { file: PathBuf, topic: String, source: ConfigError },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }

@@ -58,10 +58,7 @@ impl Image {
     }
 
     pub(super) fn with_epoch(epoch: u64) -> Self {
-        Self {
-            epoch,
-            ..Self::default()
-        }
+        Self { epoch, ..Self::default() }
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u64) {
@@ -71,16 +68,14 @@ impl Image {
     /// Adds the topic, or replaces the one of the same name.
     pub(super) fn put(&mut self, topic: Arc<Topic>) {
         self.remove(&topic.name);
-        self.partitions +=
-            usize::try_from(topic.partitions).expect("a topic has at least one partition");
+        self.partitions += usize::try_from(topic.partitions).expect("a topic has at least one partition");
         self.by_id.insert(topic.id, Arc::clone(&topic));
         self.by_name.insert(topic.name.clone(), topic);
     }
 
     pub(super) fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
-            self.partitions -=
-                usize::try_from(topic.partitions).expect("a topic has at least one partition");
+            self.partitions -= usize::try_from(topic.partitions).expect("a topic has at least one partition");
             self.by_id.remove(&topic.id);
         }
     }

@@ -23,10 +23,7 @@ pub struct FolderLock {
 impl FolderLock {
     /// Creates the folder when it is missing, and locks it.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
-        let broken = |source| OpenError::Folder {
-            folder: folder.to_owned(),
-            source,
-        };
+        let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
         let mut file = OpenOptions::new()
             .read(true)
@@ -38,18 +35,12 @@ impl FolderLock {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => (),
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(OpenError::InUse {
-                    folder: folder.to_owned(),
-                    pid: pid_in(&mut file),
-                });
+                return Err(OpenError::InUse { folder: folder.to_owned(), pid: pid_in(&mut file) });
             }
             Err(errno) => return Err(broken(errno.into())),
         }
         write_pid(&mut file).map_err(broken)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            _file: file,
-        })
+        Ok(Self { folder: folder.to_owned(), _file: file })
     }
 
     /// The folder that is locked.
@@ -83,11 +74,7 @@ mod tests {
         let data = folder.path().join("a/b");
         let first = FolderLock::take(&data).expect("free");
         let error = FolderLock::take(&data).expect_err("taken").to_string();
-        let expected = format!(
-            "data folder {} is used by another broker (pid {})",
-            data.display(),
-            std::process::id()
-        );
+        let expected = format!("data folder {} is used by another broker (pid {})", data.display(), std::process::id());
         assert_eq!(error, expected);
         drop(first);
         FolderLock::take(&data).expect("free again");
@@ -96,12 +83,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
-        let error = FolderLock::take(file.path())
-            .expect_err("not a folder")
-            .to_string();
-        assert!(
-            error.starts_with(&format!("data folder {}: ", file.path().display())),
-            "{error}"
-        );
+        let error = FolderLock::take(file.path()).expect_err("not a folder").to_string();
+        assert!(error.starts_with(&format!("data folder {}: ", file.path().display())), "{error}");
     }
 }

@@ -26,8 +26,7 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use store::Store;
 
 pub use command::{
-    AlterTopicConfig, AlterTopicConfigs, Command, ConfigChange, CreateTopic, CreateTopics, Outcome,
-    Refusal, TopicRef,
+    AlterTopicConfig, AlterTopicConfigs, Command, ConfigChange, CreateTopic, CreateTopics, Outcome, Refusal, TopicRef,
 };
 pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name};
 pub use error::OpenError;
@@ -60,12 +59,7 @@ impl Control {
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let (queue, asked) = mpsc::channel(QUEUE_MAX);
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-        let owner = Owner {
-            store,
-            broker,
-            published,
-            producer_ids,
-        };
+        let owner = Owner { store, broker, published, producer_ids };
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || owner.run(asked))
@@ -77,9 +71,7 @@ impl Control {
             queue: Some(queue),
             thread: Some(thread),
         };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The same for ever; its text is 22 characters.
@@ -113,10 +105,7 @@ impl Control {
     }
 
     /// The topics with their new configuration, in the order asked.
-    pub async fn alter_topic_configs(
-        &self,
-        topics: AlterTopicConfigs,
-    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+    pub async fn alter_topic_configs(&self, topics: AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.ask_topics(Command::AlterTopicConfigs(topics)).await
     }
 
@@ -136,19 +125,10 @@ impl Control {
     }
 
     async fn ask(&self, command: Command) -> Outcome {
-        let gone = refuse_all(
-            &command,
-            &Refusal::new(
-                ErrorCode::KAFKA_STORAGE_ERROR,
-                "The control thread has stopped.",
-            ),
-        );
+        let gone =
+            refuse_all(&command, &Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped."));
         let (answer, outcome) = oneshot::channel();
-        let queue = self
-            .shared
-            .queue
-            .as_ref()
-            .expect("the queue is open while a handle lives");
+        let queue = self.shared.queue.as_ref().expect("the queue is open while a handle lives");
         match queue.send(Asked { command, answer }).await {
             Ok(()) => outcome.await.unwrap_or(gone),
             Err(_) => gone,

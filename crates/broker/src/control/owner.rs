@@ -44,10 +44,7 @@ pub(super) struct ProducerIds {
 impl ProducerIds {
     /// Ids from `next_block` on are nobody's yet.
     pub fn starting_at(next_block: i64) -> Self {
-        Self {
-            block: next_block..next_block,
-            next_block,
-        }
+        Self { block: next_block..next_block, next_block }
     }
 }
 
@@ -128,19 +125,11 @@ impl Draft {
         }
     }
 
-    fn create(
-        &mut self,
-        broker: &BrokerConfig,
-        wanted: &CreateTopics,
-    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+    fn create(&mut self, broker: &BrokerConfig, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
         let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
         let mut one = |topic: &super::CreateTopic| {
             refuse_repeated(&repeated, &&topic.name)?;
-            let id = if wanted.validate_only {
-                Uuid::ZERO
-            } else {
-                random_id()
-            };
+            let id = if wanted.validate_only { Uuid::ZERO } else { random_id() };
             let topic = Arc::new(decide::create(&self.image, broker, topic, id)?);
             if !wanted.validate_only {
                 self.put(Change::Create(Arc::clone(&topic)), &topic);
@@ -150,16 +139,9 @@ impl Draft {
         wanted.topics.iter().map(&mut one).collect()
     }
 
-    fn delete(
-        &mut self,
-        broker: &BrokerConfig,
-        targets: &[TopicRef],
-    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+    fn delete(&mut self, broker: &BrokerConfig, targets: &[TopicRef]) -> Vec<Result<Arc<Topic>, Refusal>> {
         let before = Arc::clone(&self.image);
-        let found: Vec<_> = targets
-            .iter()
-            .map(|target| decide::delete(&before, broker, target))
-            .collect();
+        let found: Vec<_> = targets.iter().map(|target| decide::delete(&before, broker, target)).collect();
         let repeated = decide::repeated(found.iter().flatten().map(|topic| topic.id));
         let mut one = |found: Result<Arc<Topic>, Refusal>| {
             let topic = found?;
@@ -170,11 +152,7 @@ impl Draft {
         found.into_iter().map(&mut one).collect()
     }
 
-    fn alter(
-        &mut self,
-        broker: &BrokerConfig,
-        wanted: &AlterTopicConfigs,
-    ) -> Vec<Result<Arc<Topic>, Refusal>> {
+    fn alter(&mut self, broker: &BrokerConfig, wanted: &AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
         let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
         let mut one = |topic: &super::AlterTopicConfig| {
             refuse_repeated(&repeated, &&topic.name)?;
@@ -190,16 +168,8 @@ impl Draft {
     fn producer_id(&mut self) -> Result<i64, Refusal> {
         let ids = &mut self.producer_ids;
         if ids.block.is_empty() {
-            let used_up = || {
-                Refusal::new(
-                    ErrorCode::UNKNOWN_SERVER_ERROR,
-                    "All producer ids are used up.",
-                )
-            };
-            let end = ids
-                .next_block
-                .checked_add(PRODUCER_ID_BLOCK)
-                .ok_or_else(used_up)?;
+            let used_up = || Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, "All producer ids are used up.");
+            let end = ids.next_block.checked_add(PRODUCER_ID_BLOCK).ok_or_else(used_up)?;
             ids.block = ids.next_block..end;
             ids.next_block = end;
             self.changes.push(Change::NextProducerId(end));
@@ -225,10 +195,7 @@ impl Draft {
 /// A topic there twice in one request is refused each time, as Kafka does.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, topic: &T) -> Result<(), Refusal> {
     match repeated.contains(topic) {
-        true => Err(Refusal::new(
-            ErrorCode::INVALID_REQUEST,
-            "The request names this topic more than once.",
-        )),
+        true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this topic more than once.")),
         false => Ok(()),
     }
 }

@@ -46,16 +46,10 @@ pub(super) struct Store {
 
 impl Store {
     /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`.
-    pub fn open(
-        folder: &Path,
-        broker: &BrokerConfig,
-        new_cluster_id: Uuid,
-    ) -> Result<(Self, Loaded), OpenError> {
+    pub fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Self, Loaded), OpenError> {
         let file = folder.join(FILE);
-        let unusable = |error: rusqlite::Error| OpenError::Unusable {
-            file: file.to_owned(),
-            reason: error.to_string(),
-        };
+        let unusable =
+            |error: rusqlite::Error| OpenError::Unusable { file: file.to_owned(), reason: error.to_string() };
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
@@ -73,26 +67,19 @@ impl Store {
         for change in changes {
             write(&transaction, change)?;
         }
-        transaction.execute(
-            "UPDATE cluster SET version = ?1",
-            params![stored_epoch(epoch)],
-        )?;
+        transaction.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
         transaction.commit()
     }
 
     /// Makes every write fail, as a full disk would, or lets it through again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
-        self.connection
-            .pragma_update(None, "query_only", refuse)
-            .expect("pragma");
+        self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -102,32 +89,21 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
 
 /// Refuses a damaged file, another program's, and one of a newer schema.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
-    let unusable = |reason: String| OpenError::Unusable {
-        file: file.to_owned(),
-        reason,
-    };
+    let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| unusable(error.to_string());
-    let verdict: String = connection
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-        .map_err(read)?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
     if verdict != "ok" {
         return Err(unusable(format!("it is damaged ({verdict})")));
     }
-    let application: i64 = connection
-        .query_row("PRAGMA application_id", [], |row| row.get(0))
-        .map_err(read)?;
-    let tables: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(read)?;
+    let application: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(read)?;
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(read)?;
     if application != APPLICATION_ID && tables > 0 {
         return Err(unusable("it is not a Fullbore database".to_owned()));
     }
     match user_version(connection).map_err(read)? {
-        found if found > SCHEMA_VERSION => Err(OpenError::Newer {
-            file: file.to_owned(),
-            found,
-            known: SCHEMA_VERSION,
-        }),
+        found if found > SCHEMA_VERSION => {
+            Err(OpenError::Newer { file: file.to_owned(), found, known: SCHEMA_VERSION })
+        }
         _ => Ok(()),
     }
 }
@@ -140,59 +116,32 @@ fn create(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusq
     transaction.execute_batch(SCHEMA)?;
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.execute(
-        "INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)",
-        params![cluster_id.to_string(), node_id],
-    )?;
+    transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)", params![cluster_id.to_string(), node_id])?;
     Ok(())
 }
 
-fn load(
-    transaction: &Transaction<'_>,
-    file: &Path,
-    broker: &BrokerConfig,
-) -> Result<Loaded, OpenError> {
-    let unusable = |reason: String| OpenError::Unusable {
-        file: file.to_owned(),
-        reason,
-    };
+fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {
+    let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| unusable(error.to_string());
     let bumped = "UPDATE cluster SET broker_epoch = broker_epoch + 1
                   RETURNING cluster_id, node_id, version, broker_epoch, next_producer_id";
     let (id, node_id, version, broker_epoch, next_producer_id) = transaction
         .query_row(bumped, [], |row| {
-            Ok((
-                row.get::<_, String>(0)?,
-                row.get(1)?,
-                row.get::<_, i64>(2)?,
-                row.get(3)?,
-                row.get(4)?,
-            ))
+            Ok((row.get::<_, String>(0)?, row.get(1)?, row.get::<_, i64>(2)?, row.get(3)?, row.get(4)?))
         })
         .map_err(read)?;
     if node_id != broker.node_id {
-        return Err(OpenError::OtherNode {
-            file: file.to_owned(),
-            stored: node_id,
-            configured: broker.node_id,
-        });
+        return Err(OpenError::OtherNode { file: file.to_owned(), stored: node_id, configured: broker.node_id });
     }
-    let cluster_id =
-        Uuid::parse(&id).ok_or_else(|| unusable(format!("'{id}' is not a cluster id")))?;
-    let version =
-        u64::try_from(version).map_err(|_| unusable(format!("its version is {version}")))?;
+    let cluster_id = Uuid::parse(&id).ok_or_else(|| unusable(format!("'{id}' is not a cluster id")))?;
+    let version = u64::try_from(version).map_err(|_| unusable(format!("its version is {version}")))?;
     let mut image = Image::with_epoch(version);
     let mut overrides = load_configs(transaction).map_err(read)?;
     for row in load_topics(transaction).map_err(read)? {
         let of_topic = overrides.remove(&row.id).unwrap_or_default();
         image.put(Arc::new(topic(row, of_topic, file, broker)?));
     }
-    Ok(Loaded {
-        cluster_id,
-        broker_epoch,
-        next_producer_id,
-        image,
-    })
+    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image })
 }
 
 struct TopicRow {
@@ -203,30 +152,19 @@ struct TopicRow {
 }
 
 fn load_topics(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<TopicRow>> {
-    let mut query =
-        transaction.prepare("SELECT id, name, partitions, replication_factor FROM topics")?;
+    let mut query = transaction.prepare("SELECT id, name, partitions, replication_factor FROM topics")?;
     let rows = query.query_map([], |row| {
-        Ok(TopicRow {
-            id: row.get(0)?,
-            name: row.get(1)?,
-            partitions: row.get(2)?,
-            replication_factor: row.get(3)?,
-        })
+        Ok(TopicRow { id: row.get(0)?, name: row.get(1)?, partitions: row.get(2)?, replication_factor: row.get(3)? })
     })?;
     rows.collect()
 }
 
-fn load_configs(
-    transaction: &Transaction<'_>,
-) -> rusqlite::Result<BTreeMap<[u8; 16], BTreeMap<String, String>>> {
+fn load_configs(transaction: &Transaction<'_>) -> rusqlite::Result<BTreeMap<[u8; 16], BTreeMap<String, String>>> {
     let mut query = transaction.prepare("SELECT topic_id, name, value FROM topic_configs")?;
     let mut rows = query.query([])?;
     let mut configs: BTreeMap<[u8; 16], BTreeMap<String, String>> = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        configs
-            .entry(row.get(0)?)
-            .or_default()
-            .insert(row.get(1)?, row.get(2)?);
+        configs.entry(row.get(0)?).or_default().insert(row.get(1)?, row.get(2)?);
     }
     Ok(configs)
 }
@@ -237,38 +175,17 @@ fn topic(
     file: &Path,
     broker: &BrokerConfig,
 ) -> Result<Topic, OpenError> {
-    let TopicRow {
-        id,
-        name,
-        partitions,
-        replication_factor,
-    } = row;
-    let refused = |source| OpenError::TopicConfig {
-        file: file.to_owned(),
-        topic: name.clone(),
-        source,
-    };
+    let TopicRow { id, name, partitions, replication_factor } = row;
+    let refused = |source| OpenError::TopicConfig { file: file.to_owned(), topic: name.clone(), source };
     let config = TopicConfig::resolve(broker, &overrides).map_err(refused)?;
-    Ok(Topic {
-        name,
-        id: Uuid(id),
-        partitions,
-        replication_factor,
-        overrides,
-        config,
-    })
+    Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config })
 }
 
 fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()> {
     match change {
         Change::Create(topic) => {
             let insert = "INSERT INTO topics (id, name, partitions, replication_factor) VALUES (?1, ?2, ?3, ?4)";
-            let row = params![
-                topic.id.0,
-                topic.name,
-                topic.partitions,
-                topic.replication_factor
-            ];
+            let row = params![topic.id.0, topic.name, topic.partitions, topic.replication_factor];
             transaction.prepare_cached(insert)?.execute(row)?;
             write_configs(transaction, topic)
         }
@@ -279,9 +196,7 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
             write_configs(transaction, topic)
         }
         Change::Delete(id) => {
-            transaction
-                .prepare_cached("DELETE FROM topics WHERE id = ?1")?
-                .execute(params![id.0])?;
+            transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())
         }
         Change::NextProducerId(next) => {
@@ -292,8 +207,8 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
 }
 
 fn write_configs(transaction: &Transaction<'_>, topic: &Topic) -> rusqlite::Result<()> {
-    let mut insert = transaction
-        .prepare_cached("INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)")?;
+    let mut insert =
+        transaction.prepare_cached("INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)")?;
     for (name, value) in &topic.overrides {
         insert.execute(params![topic.id.0, name, value])?;
     }

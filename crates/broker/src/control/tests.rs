@@ -10,11 +10,7 @@ use super::*;
 use crate::config::Properties;
 
 fn broker(text: &str) -> Arc<BrokerConfig> {
-    Arc::new(
-        BrokerConfig::from_properties(&Properties::parse(text).expect("valid"))
-            .expect("valid")
-            .0,
-    )
+    Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)
 }
 
 /// The lock is dropped after the control plane, as the broker does.
@@ -25,10 +21,7 @@ struct Opened {
 
 fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
-    Ok(Opened {
-        control: Control::open(broker(text), &lock)?,
-        _lock: lock,
-    })
+    Ok(Opened { control: Control::open(broker(text), &lock)?, _lock: lock })
 }
 
 fn open(folder: &Path) -> Opened {
@@ -40,80 +33,31 @@ fn refusal(folder: &Path, text: &str) -> String {
 }
 
 fn wanted(name: &str) -> CreateTopic {
-    CreateTopic {
-        name: name.into(),
-        num_partitions: 2,
-        replication_factor: -1,
-        ..CreateTopic::default()
-    }
+    CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
 }
 
 async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
-    control
-        .create_topics(CreateTopics {
-            topics,
-            validate_only: false,
-        })
-        .await
+    control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-async fn alter(
-    control: &Control,
-    name: &str,
-    key: &str,
-    change: ConfigChange,
-) -> Result<Arc<Topic>, Refusal> {
-    let topic = AlterTopicConfig {
-        name: name.into(),
-        changes: vec![(key.into(), change)],
-    };
-    control
-        .alter_topic_configs(AlterTopicConfigs {
-            topics: vec![topic],
-            validate_only: false,
-        })
-        .await
-        .remove(0)
+async fn alter(control: &Control, name: &str, key: &str, change: ConfigChange) -> Result<Arc<Topic>, Refusal> {
+    let topic = AlterTopicConfig { name: name.into(), changes: vec![(key.into(), change)] };
+    control.alter_topic_configs(AlterTopicConfigs { topics: vec![topic], validate_only: false }).await.remove(0)
 }
 
 fn codes(results: &[Result<Arc<Topic>, Refusal>]) -> Vec<Option<ErrorCode>> {
-    results
-        .iter()
-        .map(|result| result.as_ref().err().map(|refusal| refusal.code))
-        .collect()
+    results.iter().map(|result| result.as_ref().err().map(|refusal| refusal.code)).collect()
 }
 
 #[tokio::test]
 async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
     let folder = tempfile::tempdir().expect("tempdir");
     let first = open(folder.path());
-    let kept = create(&first.control, vec![wanted("kept")])
-        .await
-        .remove(0)
-        .expect("created");
-    create(&first.control, vec![wanted("gone")])
-        .await
-        .remove(0)
-        .expect("created");
-    alter(
-        &first.control,
-        "kept",
-        "retention.ms",
-        ConfigChange::Set("77".into()),
-    )
-    .await
-    .expect("altered");
-    first
-        .control
-        .delete_topics(vec![TopicRef::Name("gone".into())])
-        .await
-        .remove(0)
-        .expect("deleted");
-    let (cluster_id, epoch, image) = (
-        first.control.cluster_id(),
-        first.control.broker_epoch(),
-        first.control.image(),
-    );
+    let kept = create(&first.control, vec![wanted("kept")]).await.remove(0).expect("created");
+    create(&first.control, vec![wanted("gone")]).await.remove(0).expect("created");
+    alter(&first.control, "kept", "retention.ms", ConfigChange::Set("77".into())).await.expect("altered");
+    first.control.delete_topics(vec![TopicRef::Name("gone".into())]).await.remove(0).expect("deleted");
+    let (cluster_id, epoch, image) = (first.control.cluster_id(), first.control.broker_epoch(), first.control.image());
     drop(first);
 
     let second = open(folder.path()).control.clone();
@@ -121,19 +65,9 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
     assert_eq!(second.cluster_id().to_string().len(), 22);
     assert_eq!((epoch, second.broker_epoch()), (1, 2));
     assert_eq!(second.image().epoch(), image.epoch());
-    assert_eq!(
-        second.image().topics().collect::<Vec<_>>(),
-        image.topics().collect::<Vec<_>>()
-    );
+    assert_eq!(second.image().topics().collect::<Vec<_>>(), image.topics().collect::<Vec<_>>());
     let topic = Arc::clone(second.image().topic_by_id(kept.id).expect("by id"));
-    assert_eq!(
-        (
-            topic.name.as_str(),
-            topic.partitions,
-            topic.config.retention_ms
-        ),
-        ("kept", 2, Some(77))
-    );
+    assert_eq!((topic.name.as_str(), topic.partitions, topic.config.retention_ms), ("kept", 2, Some(77)));
 }
 
 #[tokio::test]
@@ -141,57 +75,21 @@ async fn what_was_answered_is_in_the_image() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
     let mut watch = opened.control.watch();
-    let topic = create(&opened.control, vec![wanted("t")])
-        .await
-        .remove(0)
-        .expect("created");
+    let topic = create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
     assert!(!topic.id.is_zero());
     let image = opened.control.image();
-    assert_eq!(
-        (image.epoch(), image.partition_count(), image.topic("t")),
-        (1, 2, Some(&topic))
-    );
+    assert_eq!((image.epoch(), image.partition_count(), image.topic("t")), (1, 2, Some(&topic)));
     assert!(watch.has_changed().expect("open") && watch.borrow_and_update().topic("t").is_some());
-    let altered = alter(
-        &opened.control,
-        "t",
-        "retention.ms",
-        ConfigChange::Set("5".into()),
-    )
-    .await
-    .expect("altered");
-    assert_eq!(
-        (altered.id, opened.control.image().partition_count()),
-        (topic.id, 2)
-    );
-    assert_eq!(
-        image
-            .topic("t")
-            .expect("old images stay")
-            .config
-            .retention_ms,
-        Some(604_800_000)
-    );
-    opened
-        .control
-        .delete_topics(vec![TopicRef::Id(topic.id)])
-        .await
-        .remove(0)
-        .expect("deleted");
+    let altered = alter(&opened.control, "t", "retention.ms", ConfigChange::Set("5".into())).await.expect("altered");
+    assert_eq!((altered.id, opened.control.image().partition_count()), (topic.id, 2));
+    assert_eq!(image.topic("t").expect("old images stay").config.retention_ms, Some(604_800_000));
+    opened.control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
     let image = opened.control.image();
     assert_eq!(
-        (
-            image.epoch(),
-            image.partition_count(),
-            image.topic("t"),
-            image.topic_by_id(topic.id)
-        ),
+        (image.epoch(), image.partition_count(), image.topic("t"), image.topic_by_id(topic.id)),
         (3, 0, None, None)
     );
-    let again = create(&opened.control, vec![wanted("t")])
-        .await
-        .remove(0)
-        .expect("created again");
+    let again = create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created again");
     assert_ne!(again.id, topic.id);
 }
 
@@ -199,35 +97,13 @@ async fn what_was_answered_is_in_the_image() {
 async fn each_topic_of_a_request_stands_for_itself() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
-    let bad = CreateTopic {
-        num_partitions: 0,
-        ..wanted("bad")
-    };
-    let results = create(
-        control,
-        vec![
-            wanted("twice"),
-            wanted("good"),
-            bad,
-            wanted("twice"),
-            wanted("a.b"),
-            wanted("a_b"),
-        ],
-    )
-    .await;
+    let bad = CreateTopic { num_partitions: 0, ..wanted("bad") };
+    let results =
+        create(control, vec![wanted("twice"), wanted("good"), bad, wanted("twice"), wanted("a.b"), wanted("a_b")])
+            .await;
     let repeated = Some(ErrorCode::INVALID_REQUEST);
     let collides = Some(ErrorCode::INVALID_TOPIC_EXCEPTION);
-    assert_eq!(
-        codes(&results),
-        [
-            repeated,
-            None,
-            Some(ErrorCode::INVALID_PARTITIONS),
-            repeated,
-            None,
-            collides
-        ]
-    );
+    assert_eq!(codes(&results), [repeated, None, Some(ErrorCode::INVALID_PARTITIONS), repeated, None, collides]);
     let good = results[1].as_ref().expect("created").id;
     let targets = [
         TopicRef::Name("good".into()),
@@ -236,69 +112,24 @@ async fn each_topic_of_a_request_stands_for_itself() {
         TopicRef::Name("none".into()),
     ];
     let results = control.delete_topics(targets.to_vec()).await;
-    assert_eq!(
-        codes(&results),
-        [
-            repeated,
-            repeated,
-            None,
-            Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
-        ]
-    );
-    assert_eq!(
-        control
-            .image()
-            .topics()
-            .map(|topic| topic.name.as_str())
-            .collect::<Vec<_>>(),
-        ["good"]
-    );
+    assert_eq!(codes(&results), [repeated, repeated, None, Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
+    assert_eq!(control.image().topics().map(|topic| topic.name.as_str()).collect::<Vec<_>>(), ["good"]);
 }
 
 #[tokio::test]
 async fn validate_only_changes_nothing() {
     let folder = tempfile::tempdir().expect("tempdir");
     let control = &open(folder.path()).control;
-    let bad = CreateTopic {
-        replication_factor: 3,
-        ..wanted("bad")
-    };
-    let results = control
-        .create_topics(CreateTopics {
-            topics: vec![wanted("t"), bad],
-            validate_only: true,
-        })
-        .await;
-    assert_eq!(
-        codes(&results),
-        [None, Some(ErrorCode::INVALID_REPLICATION_FACTOR)]
-    );
+    let bad = CreateTopic { replication_factor: 3, ..wanted("bad") };
+    let results = control.create_topics(CreateTopics { topics: vec![wanted("t"), bad], validate_only: true }).await;
+    assert_eq!(codes(&results), [None, Some(ErrorCode::INVALID_REPLICATION_FACTOR)]);
     assert!(results[0].as_ref().expect("valid").id.is_zero());
-    create(control, vec![wanted("t")])
-        .await
-        .remove(0)
-        .expect("was not created before");
-    let change = AlterTopicConfig {
-        name: "t".into(),
-        changes: vec![("retention.ms".into(), ConfigChange::Set("1".into()))],
-    };
-    let results = control
-        .alter_topic_configs(AlterTopicConfigs {
-            topics: vec![change],
-            validate_only: true,
-        })
-        .await;
-    assert_eq!(
-        results[0].as_ref().expect("valid").config.retention_ms,
-        Some(1)
-    );
-    assert_eq!(
-        (
-            control.image().epoch(),
-            control.image().topic("t").expect("there").overrides.len()
-        ),
-        (1, 0)
-    );
+    create(control, vec![wanted("t")]).await.remove(0).expect("was not created before");
+    let change =
+        AlterTopicConfig { name: "t".into(), changes: vec![("retention.ms".into(), ConfigChange::Set("1".into()))] };
+    let results = control.alter_topic_configs(AlterTopicConfigs { topics: vec![change], validate_only: true }).await;
+    assert_eq!(results[0].as_ref().expect("valid").config.retention_ms, Some(1));
+    assert_eq!((control.image().epoch(), control.image().topic("t").expect("there").overrides.len()), (1, 0));
 }
 
 #[tokio::test]
@@ -309,10 +140,7 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
         assert_eq!(first.control.init_producer_id().await, Ok(expected));
     }
     drop(first);
-    assert_eq!(
-        open(folder.path()).control.init_producer_id().await,
-        Ok(2 * PRODUCER_ID_BLOCK)
-    );
+    assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
 /// The files as they are on disk while the broker runs are what a kill -9 leaves.
@@ -329,11 +157,7 @@ async fn files_copied_at_any_moment_never_give_an_id_twice() {
         for file in ["control.db", "control.db-wal"] {
             std::fs::copy(folder.path().join(file), copy.path().join(file)).expect("copied");
         }
-        let id = open(copy.path())
-            .control
-            .init_producer_id()
-            .await
-            .expect("an id");
+        let id = open(copy.path()).control.init_producer_id().await.expect("an id");
         assert!(!taken.contains(&id) && taken.iter().all(|&earlier| earlier < id));
     }
 }
@@ -347,10 +171,7 @@ async fn child_to_be_killed() {
     for number in 0..u64::MAX {
         let id = opened.control.init_producer_id().await.expect("an id");
         let name = format!("t-{epoch}-{number}");
-        create(&opened.control, vec![wanted(&name)])
-            .await
-            .remove(0)
-            .expect("created");
+        create(&opened.control, vec![wanted(&name)]).await.remove(0).expect("created");
         println!("\nanswered {id} {name}");
     }
 }
@@ -361,19 +182,12 @@ async fn kill_minus_nine_loses_nothing_answered() {
     let (mut ids, mut names) = (HashSet::new(), BTreeSet::new());
     for _ in 0..3 {
         let mut child = Process::new(std::env::current_exe().expect("this test"))
-            .args([
-                "control::tests::child_to_be_killed",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["control::tests::child_to_be_killed", "--exact", "--ignored", "--nocapture"])
             .env("FULLBORE_CONTROL_CHILD", folder.path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"))
-            .lines()
-            .map_while(Result::ok);
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
         let mut note = |line: &str| {
             let Some(answered) = line.strip_prefix("answered ") else {
                 return false;
@@ -381,17 +195,10 @@ async fn kill_minus_nine_loses_nothing_answered() {
             let Some((id, name)) = answered.split_once(' ') else {
                 return false;
             };
-            assert!(
-                ids.insert(id.parse::<i64>().expect("a number")),
-                "{id} was given twice"
-            );
+            assert!(ids.insert(id.parse::<i64>().expect("a number")), "{id} was given twice");
             names.insert(name.to_owned())
         };
-        assert_eq!(
-            lines.by_ref().filter(|line| note(line)).take(20).count(),
-            20,
-            "the child stopped by itself"
-        );
+        assert_eq!(lines.by_ref().filter(|line| note(line)).take(20).count(), 20, "the child stopped by itself");
         child.kill().expect("SIGKILL");
         lines.for_each(|line| {
             note(&line);
@@ -400,10 +207,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
     }
     let opened = open(folder.path());
     let image = opened.control.image();
-    let lost: Vec<&String> = names
-        .iter()
-        .filter(|name| image.topic(name).is_none())
-        .collect();
+    let lost: Vec<&String> = names.iter().filter(|name| image.topic(name).is_none()).collect();
     assert!(lost.is_empty(), "{lost:?}");
     assert!(names.len() >= 60 && image.topics().len() >= 60);
     let id = opened.control.init_producer_id().await.expect("an id");
@@ -415,15 +219,7 @@ fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
     let (published, image) = watch::channel(Arc::new(loaded.image));
     let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-    (
-        Owner {
-            store,
-            broker: broker(""),
-            published,
-            producer_ids,
-        },
-        image,
-    )
+    (Owner { store, broker: broker(""), published, producer_ids }, image)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
@@ -432,10 +228,7 @@ fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
 }
 
 fn create_command(name: &str) -> Command {
-    Command::CreateTopics(CreateTopics {
-        topics: vec![wanted(name)],
-        validate_only: false,
-    })
+    Command::CreateTopics(CreateTopics { topics: vec![wanted(name)], validate_only: false })
 }
 
 #[test]
@@ -444,22 +237,15 @@ fn commands_that_wait_together_are_written_together() {
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
     let (queue, commands) = mpsc::channel(500);
-    let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500)
-        .map(|n| asked(create_command(&format!("t{n}"))))
-        .unzip();
-    asked
-        .into_iter()
-        .for_each(|asked| assert!(queue.try_send(asked).is_ok(), "the queue has room"));
+    let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| asked(create_command(&format!("t{n}")))).unzip();
+    asked.into_iter().for_each(|asked| assert!(queue.try_send(asked).is_ok(), "the queue has room"));
     drop(queue);
     owner.run(commands);
     for answer in &mut answers {
         let outcome = answer.try_recv().expect("answered");
         assert!(matches!(outcome, Outcome::Topics(topics) if topics[0].is_ok()));
     }
-    assert_eq!(
-        (image.borrow().topics().len(), image.borrow().epoch()),
-        (500, 2)
-    );
+    assert_eq!((image.borrow().topics().len(), image.borrow().epoch()), (500, 2));
 }
 
 #[test]
@@ -472,28 +258,17 @@ fn a_failed_write_changes_nothing_and_later_ones_go_through() {
         let commands = [create_command("t"), Command::InitProducerId];
         let (batch, answers): (Vec<_>, Vec<_>) = commands.into_iter().map(asked).unzip();
         owner.serve(batch);
-        answers
-            .into_iter()
-            .map(|mut answer| answer.try_recv().expect("answered"))
-            .collect::<Vec<_>>()
+        answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect::<Vec<_>>()
     };
     let storage = |refusal: &Refusal| refusal.code == ErrorCode::KAFKA_STORAGE_ERROR;
     let failed = ask(true);
-    assert!(
-        matches!(&failed[0], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(storage))
-    );
+    assert!(matches!(&failed[0], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(storage)));
     assert!(matches!(&failed[1], Outcome::ProducerId(Err(refusal)) if storage(refusal)));
-    assert_eq!(
-        (image.borrow().epoch(), image.borrow().topics().len()),
-        (0, 0)
-    );
+    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (0, 0));
     let done = ask(false);
     assert!(matches!(&done[0], Outcome::Topics(topics) if topics[0].is_ok()));
     assert!(matches!(&done[1], Outcome::ProducerId(Ok(0))));
-    assert_eq!(
-        (image.borrow().epoch(), image.borrow().topics().len()),
-        (1, 1)
-    );
+    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (1, 1));
     drop(lock);
 }
 
@@ -501,22 +276,13 @@ fn a_failed_write_changes_nothing_and_later_ones_go_through() {
 fn a_file_that_cannot_be_used_stops_the_start_by_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
     let file = folder.path().join("control.db");
-    std::fs::write(
-        &file,
-        b"this is not a database, but long enough to be taken for one".repeat(100),
-    )
-    .expect("written");
+    std::fs::write(&file, b"this is not a database, but long enough to be taken for one".repeat(100)).expect("written");
     let error = refusal(folder.path(), "");
-    assert!(
-        error.starts_with(&format!("{} cannot be used: ", file.display())),
-        "{error}"
-    );
+    assert!(error.starts_with(&format!("{} cannot be used: ", file.display())), "{error}");
 
     std::fs::remove_file(&file).expect("removed");
     let foreign = rusqlite::Connection::open(&file).expect("opens");
-    foreign
-        .execute_batch("CREATE TABLE theirs (x)")
-        .expect("created");
+    foreign.execute_batch("CREATE TABLE theirs (x)").expect("created");
     drop(foreign);
     assert!(refusal(folder.path(), "").contains("not a Fullbore database"));
 }
@@ -525,11 +291,7 @@ fn a_file_that_cannot_be_used_stops_the_start_by_its_name() {
 async fn a_damaged_page_stops_the_start() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
-    create(
-        &opened.control,
-        (0..500).map(|n| wanted(&format!("topic-{n}"))).collect(),
-    )
-    .await;
+    create(&opened.control, (0..500).map(|n| wanted(&format!("topic-{n}"))).collect()).await;
     drop(opened);
     let file = folder.path().join("control.db");
     let mut bytes = std::fs::read(&file).expect("read");
@@ -537,23 +299,16 @@ async fn a_damaged_page_stops_the_start() {
     bytes[middle..middle + 4096].fill(0xff);
     std::fs::write(&file, bytes).expect("written");
     let error = refusal(folder.path(), "");
-    assert!(
-        error.starts_with(&format!("{} cannot be used: ", file.display())),
-        "{error}"
-    );
+    assert!(error.starts_with(&format!("{} cannot be used: ", file.display())), "{error}");
 }
 
 #[test]
 fn a_newer_schema_and_another_node_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
     drop(open(folder.path()));
-    assert!(
-        refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set")
-    );
+    assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection
-        .pragma_update(None, "user_version", 2)
-        .expect("set");
+    connection.pragma_update(None, "user_version", 2).expect("set");
     drop(connection);
     assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 2, this one knows 1)"));
 }

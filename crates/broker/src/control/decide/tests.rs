@@ -1,0 +1,181 @@
+//! Every rule of `decide` once, and properties of topic names.
+
+use super::*;
+use crate::config::Properties;
+use proptest::prelude::*;
+
+fn broker(text: &str) -> BrokerConfig {
+    BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0
+}
+
+fn wanted(name: &str) -> CreateTopic {
+    CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
+}
+
+fn image_of(topics: &[(&str, i32)]) -> Image {
+    let mut image = Image::default();
+    for (index, (name, partitions)) in topics.iter().enumerate() {
+        let wanted = CreateTopic { num_partitions: *partitions, ..wanted(name) };
+        let id = Uuid((index as u128 + 1).to_be_bytes());
+        image.put(Arc::new(create(&image, &broker(""), &wanted, id).expect("valid")));
+    }
+    image
+}
+
+fn refused(image: &Image, wanted: &CreateTopic) -> (ErrorCode, String) {
+    let refusal = create(image, &broker(""), wanted, Uuid::ZERO).expect_err("refused");
+    (refusal.code, refusal.message)
+}
+
+#[test]
+fn defaults_come_from_the_broker() {
+    let topic = create(&Image::default(), &broker("num.partitions=7"), &wanted("t"), Uuid::ZERO).expect("valid");
+    assert_eq!((topic.partitions, topic.replication_factor), (7, 1));
+}
+
+#[test]
+fn existing_and_colliding_names() {
+    let image = image_of(&[("a.b", 1), ("plain", 1)]);
+    assert_eq!(refused(&image, &wanted("plain")).0, ErrorCode::TOPIC_ALREADY_EXISTS);
+    let (code, message) = refused(&image, &wanted("a_b"));
+    assert_eq!(
+        (code, message.as_str()),
+        (ErrorCode::INVALID_TOPIC_EXCEPTION, "Topic 'a_b' collides with existing topic: a.b")
+    );
+    create(&image, &broker(""), &wanted("a-b"), Uuid::ZERO).expect("'-' does not collide");
+}
+
+#[test]
+fn partitions_and_replication_factor() {
+    let image = Image::default();
+    let with = |num_partitions, replication_factor| {
+        refused(&image, &CreateTopic { num_partitions, replication_factor, ..wanted("t") }).0
+    };
+    for partitions in [0, -2, i32::MIN, PARTITIONS_PER_TOPIC_MAX + 1, i32::MAX] {
+        assert_eq!(with(partitions, -1), ErrorCode::INVALID_PARTITIONS, "{partitions}");
+    }
+    for factor in [0, -2, 2, 3, i16::MAX] {
+        assert_eq!(with(1, factor), ErrorCode::INVALID_REPLICATION_FACTOR, "{factor}");
+    }
+}
+
+#[test]
+fn the_broker_has_a_limit_of_partitions() {
+    let image = image_of(&[("a", 100_000), ("b", 99_999)]);
+    assert_eq!(refused(&image, &CreateTopic { num_partitions: 2, ..wanted("c") }).0, ErrorCode::POLICY_VIOLATION);
+    create(&image, &broker(""), &wanted("c"), Uuid::ZERO).expect("exactly the limit");
+}
+
+#[test]
+fn manual_assignments() {
+    let image = Image::default();
+    let assigned = |assignments: &[(i32, &[i32])]| CreateTopic {
+        assignments: assignments.iter().map(|(partition, replicas)| (*partition, replicas.to_vec())).collect(),
+        ..wanted("t")
+    };
+    let topic = create(&image, &broker("node.id=4"), &assigned(&[(1, &[4]), (0, &[4])]), Uuid::ZERO).expect("valid");
+    assert_eq!((topic.partitions, topic.replication_factor), (2, 1));
+    for wrong in
+        [&[(0, &[2][..])][..], &[(0, &[1, 1])], &[(0, &[])], &[(1, &[1])], &[(0, &[1]), (0, &[1])], &[(-1, &[1])]]
+    {
+        assert_eq!(refused(&image, &assigned(wrong)).0, ErrorCode::INVALID_REPLICA_ASSIGNMENT, "{wrong:?}");
+    }
+    let both = CreateTopic { num_partitions: 1, ..assigned(&[(0, &[1])]) };
+    assert_eq!(refused(&image, &both).0, ErrorCode::INVALID_REQUEST);
+    let both = CreateTopic { replication_factor: 1, ..assigned(&[(0, &[1])]) };
+    assert_eq!(refused(&image, &both).0, ErrorCode::INVALID_REQUEST);
+}
+
+#[test]
+fn configs() {
+    let image = Image::default();
+    let with = |name: &str, value: Option<&str>| CreateTopic {
+        configs: vec![(name.to_owned(), value.map(str::to_owned))],
+        ..wanted("t")
+    };
+    let topic = create(&image, &broker(""), &with("retention.ms", Some("5")), Uuid::ZERO).expect("valid");
+    assert_eq!((topic.config.retention_ms, topic.overrides.len()), (Some(5), 1));
+    for (name, value) in [
+        ("retention.ms", Some("x")),
+        ("no.such", Some("1")),
+        ("retention.ms", None),
+        ("cleanup.policy", Some("compact")),
+    ] {
+        let (code, message) = refused(&image, &with(name, value));
+        assert_eq!(code, ErrorCode::INVALID_CONFIG);
+        assert!(message.contains(name), "{message}");
+    }
+}
+
+#[test]
+fn deletion_names_a_topic_that_is_there() {
+    let image = image_of(&[("a", 1)]);
+    let code = |target: TopicRef, text: &str| delete(&image, &broker(text), &target).map_err(|refusal| refusal.code);
+    let id = image.topic("a").expect("there").id;
+    assert!(code(TopicRef::Name("a".into()), "").is_ok() && code(TopicRef::Id(id), "").is_ok());
+    assert_eq!(code(TopicRef::Name("b".into()), ""), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    assert_eq!(code(TopicRef::Id(Uuid::ZERO), ""), Err(ErrorCode::UNKNOWN_TOPIC_ID));
+    assert_eq!(code(TopicRef::Id(id), "delete.topic.enable=false"), Err(ErrorCode::TOPIC_DELETION_DISABLED));
+}
+
+#[test]
+fn changes_of_configuration() {
+    let image = image_of(&[("a", 1)]);
+    let change = |changes: &[(&str, ConfigChange)]| {
+        let changes = changes.iter().map(|(name, change)| ((*name).to_owned(), change.clone())).collect();
+        alter(&image, &broker(""), &AlterTopicConfig { name: "a".into(), changes })
+    };
+    let set = ConfigChange::Set("7".into());
+    let topic = change(&[("retention.ms", set.clone())]).expect("valid");
+    assert_eq!(topic.config.retention_ms, Some(7));
+    let topic = change(&[("retention.ms", set.clone()), ("retention.ms", ConfigChange::Delete)]).expect("valid");
+    assert!(topic.overrides.is_empty());
+    let topic = change(&[("cleanup.policy", ConfigChange::Append("delete".into()))]).expect("already in the list");
+    assert_eq!(topic.overrides["cleanup.policy"], "delete");
+    for refused in [
+        ("retention.ms", ConfigChange::Append("1".into())),
+        ("cleanup.policy", ConfigChange::Append("compact".into())),
+        ("cleanup.policy", ConfigChange::Subtract("delete".into())),
+        ("segment.bytes", set),
+    ] {
+        assert_eq!(
+            change(std::slice::from_ref(&refused)).expect_err("refused").code,
+            ErrorCode::INVALID_CONFIG,
+            "{refused:?}"
+        );
+    }
+    let unknown = alter(&image, &broker(""), &AlterTopicConfig { name: "b".into(), changes: vec![] });
+    assert_eq!(unknown.expect_err("unknown").code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+}
+
+proptest! {
+    #[test]
+    fn names_of_legal_characters_are_legal(name in "[a-zA-Z0-9._-]{1,249}") {
+        let dots = name == "." || name == "..";
+        prop_assert_eq!(check_name(&name).is_ok(), !dots);
+    }
+
+    #[test]
+    fn one_other_character_makes_a_name_illegal(before in "[a-z.]{0,9}", other in "[^a-zA-Z0-9._-]", after in "[a-z.]{0,9}") {
+        let refusal = check_name(&format!("{before}{other}{after}")).expect_err("illegal");
+        prop_assert_eq!(refusal.code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+    }
+
+    #[test]
+    fn too_long_names_are_illegal(length in 250usize..2000) {
+        prop_assert!(check_name(&"a".repeat(length)).is_err());
+    }
+
+    #[test]
+    fn legal_names_are_safe_as_folders(name in ".{0,260}") {
+        if check_name(&name).is_ok() {
+            prop_assert!(!name.contains(['/', '\\', '\0']) && name != "." && name != ".." && !name.is_empty());
+            prop_assert!(name.len() <= TOPIC_NAME_CHARS_MAX);
+        }
+    }
+
+    #[test]
+    fn names_collide_exactly_when_their_metrics_would(one in "[ab._]{1,4}", other in "[ab._]{1,4}") {
+        prop_assert_eq!(collide(&one, &other), one.replace('.', "_") == other.replace('.', "_"));
+    }
+}
