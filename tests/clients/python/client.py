@@ -293,11 +293,11 @@ def gone(topic):
 
 @case("configs of a topic and of the broker")
 def configs():
-    topic = new_topic("configs", retention_ms="12345000", cleanup_policy="compact,delete")
+    topic = new_topic("configs", retention_ms="12345000", segment_bytes="20000000")
     broker = str(next(iter(ADMIN.list_topics(timeout=WAIT_S).brokers)))
     wanted = [
         (ConfigResource.Type.TOPIC, topic, "retention.ms", "12345000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
-        (ConfigResource.Type.TOPIC, topic, "cleanup.policy", "compact,delete", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        (ConfigResource.Type.TOPIC, topic, "segment.bytes", "20000000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         (ConfigResource.Type.TOPIC, topic, "max.message.bytes", "1048588", ConfigSource.DEFAULT_CONFIG),
         (ConfigResource.Type.BROKER, broker, "log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
     ]

@@ -1,0 +1,35 @@
+# Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run.
+# A case is a function or command; it passes when it exits 0. What it prints is shown only when it fails.
+
+passed=0 failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+check() {
+  local name=$1 out; shift
+  # A subshell of its own, where -e ends the case at its first failing command; within `if` bash would ignore -e.
+  out=$(set -e; "$@" 2>&1 </dev/null)
+  if [ $? = 0 ]; then
+    passed=$((passed + 1)); echo "ok   $client: $name"
+  else
+    failed=$((failed + 1)); echo "FAIL $client: $name: $(tail -c 600 <<<"$out")"
+  fi
+}
+
+# same FOUND EXPECTED
+same() { [ "$1" = "$2" ] || { printf 'found:\n%s\nexpected:\n%s\n' "$1" "$2"; return 1; }; }
+
+# has PATTERN TEXT: an extended regular expression
+has() { grep -qE -- "$1" <<<"$2" || { printf 'no %s in:\n%s\n' "$1" "$2"; return 1; }; }
+
+# lacks PATTERN TEXT: `! grep` would not end a case, since -e does not see negated commands
+lacks() { if grep -iE -- "$1" <<<"$2"; then return 1; fi; }
+
+# refused PATTERN COMMAND...: the command fails and says so
+refused() {
+  local pattern=$1 out; shift
+  if out=$("$@" 2>&1); then printf 'accepted:\n%s\n' "$out"; return 1; fi
+  has "$pattern" "$out"
+}
+
+summary() { echo "$passed passed, $failed failed"; [ "$failed" = 0 ]; }

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Kafka's own command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS.
+# With DATA_DIR set to the broker's data folder, Kafka's DumpLogSegments also reads the segments.
+# Not here: kafka-consumer-perf-test and every other tool that joins a group.
+set -uo pipefail
+bootstrap=$1 client=tools
+. "$(dirname "$0")/cases.sh"
+topic="tools-$$-$(date +%s)"
+
+# tool CLASS ARGS...
+tool() { java -Xshare:auto -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$@"; }
+topics() { tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$bootstrap" "$@"; }
+configs() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --describe --all "$@"; }
+offsets() { tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "$bootstrap" --topic "$1" --time "$2"; }
+consume() {
+  tool org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --partition 0 --timeout-ms 20000 \
+    --command-property enable.auto.commit=false "$@"
+}
+
+create() {
+  has "Created topic $topic\.$" "$(topics --create --topic "$topic" --partitions 3 --replication-factor 1 --config retention.ms=12345000)"
+  refused 'already exists' topics --create --topic "$topic"
+  topics --create --topic "$topic" --if-not-exists
+}
+
+list_and_describe() {
+  has "^$topic$" "$(topics --list)"
+  local described; described=$(topics --describe --topic "$topic")
+  has "Topic: $topic.TopicId: [A-Za-z0-9_-]{22}.PartitionCount: 3.ReplicationFactor: 1.Configs: .*retention.ms=12345000" "$described"
+  has 'Partition: 2.Leader: ([0-9]+).Replicas: \1.Isr: \1' "$described"
+  refused 'does not exist' topics --describe --topic "$topic-absent"
+}
+
+describe_configs() {
+  local found; found=$(configs --entity-type topics --entity-name "$topic")
+  has '^ *retention.ms=12345000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:retention.ms=12345000' "$found"
+  has '^ *max.message.bytes=1048588 sensitive=false synonyms=\{.*DEFAULT_CONFIG:message.max.bytes=1048588' "$found"
+  has '^ *log.retention.hours=168 ' "$(configs --entity-type brokers --entity-name "$(broker)")"
+}
+
+broker() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: 0.Leader: ([0-9]+).*/\1/p'; }
+
+console() { # what goes in by the console comes out by the console
+  printf 'h:1,h:2\tkey\tvalue\nNULL\tNULL\tno key\nNULL\tgone\tNULL\n' >"$work/in"
+  tool org.apache.kafka.tools.ConsoleProducer --bootstrap-server "$bootstrap" --topic "$topic-console" --compression-codec zstd \
+    --reader-property parse.headers=true --reader-property parse.key=true --reader-property null.marker=NULL <"$work/in"
+  local print=(--formatter-property print.headers=true --formatter-property print.key=true --formatter-property null.literal=NULL)
+  local all; all=$(consume --topic "$topic-console" --offset earliest --max-messages 3 "${print[@]}")
+  same "$all" "$(sed 's/^NULL/NO_HEADERS/' "$work/in")"
+  has '^NO_HEADERS.gone.NULL$' "$(consume --topic "$topic-console" --offset 2 --max-messages 1 "${print[@]}")"
+}
+
+perf() { # perf PROPERTY...: 30,000 records, all of them in the log
+  local name="$topic-perf-$*"; name=${name//[ =]/-}
+  topics --create --topic "$name" --partitions 2
+  has '^30000 records sent, [0-9.]+ records/sec' "$(tool org.apache.kafka.tools.ProducerPerformance --bootstrap-server "$bootstrap" \
+    --topic "$name" --num-records 30000 --record-size 1000 --throughput -1 --command-property "$@")"
+  same "$(offsets "$name" -1 | awk -F: '{ sum += $3 } END { print sum }')" 30000
+}
+
+verifiable() { # every record reported as acknowledged, then read in order
+  local sent; sent=$(tool org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
+    --max-messages 2000 --acks -1 --value-prefix 7)
+  same "$(grep -c '"producer_send_success"' <<<"$sent")" 2000
+  same "$(consume --topic "$topic-verifiable" --offset earliest --max-messages 2000)" "$(seq -f 7.%g 0 1999)"
+}
+
+offset_shell() {
+  same "$(offsets "$topic-console" -2)" "$topic-console:0:0" # earliest
+  same "$(offsets "$topic-console" -1)" "$topic-console:0:3" # latest
+  has "^$topic-console:0:[0-2]$" "$(offsets "$topic-console" -3)" # the largest timestamp
+  same "$(offsets "$topic-console" 1)" "$topic-console:0:0"
+}
+
+cluster() {
+  has '^Cluster ID: .+' "$(tool org.apache.kafka.tools.ClusterTool cluster-id --bootstrap-server "$bootstrap")"
+  has "${bootstrap%:*} +${bootstrap#*:}" "$(tool org.apache.kafka.tools.ClusterTool list-endpoints --bootstrap-server "$bootstrap")"
+  local versions; versions=$(tool org.apache.kafka.tools.BrokerApiVersionsCommand --bootstrap-server "$bootstrap")
+  has 'Produce\(0\): 0 to 1[34] \[usable: 13\]' "$versions"
+  has 'Fetch\(1\): 4 to 18 \[usable: 18\]' "$versions"
+}
+
+dump() { # every segment of this run, record by record: the counts agree and Kafka finds nothing amiss
+  local log dumped count=0
+  for log in "$DATA_DIR"/"$topic"-perf-*/*.log "$DATA_DIR"/*/"$topic"-perf-*/*.log; do
+    [ -f "$log" ] || continue
+    dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$log")
+    lacks 'invalid|corrupt|mismatch|missing|isvalid: false' "$dumped"
+    count=$((count + $(grep -c '^| offset: ' <<<"$dumped")))
+    for index in "${log%.log}".index "${log%.log}".timeindex; do
+      dumped=$(tool org.apache.kafka.tools.DumpLogSegments --verify-index-only --files "$index" 2>&1)
+      lacks 'mismatch|exception|out of order|not found' "$dumped"
+    done
+  done
+  same "$count" 60000
+}
+
+delete() {
+  topics --delete --topic "$topic"
+  refused 'does not exist' topics --delete --topic "$topic"
+  topics --delete --topic "$topic-.*"
+  lacks "^$topic" "$(topics --list)"
+}
+
+check 'kafka-topics --create' create
+check 'kafka-topics --list, --describe' list_and_describe
+check 'kafka-topics --create with a bad config is refused' refused 'no.such.key' topics --create --topic "$topic-bad" --config no.such.key=1
+check 'kafka-topics --create with a bad name is refused' refused 'illegal|invalid' topics --create --topic 'bad name!'
+check 'kafka-configs --describe' describe_configs
+check 'kafka-console-producer, kafka-console-consumer' console
+check 'kafka-producer-perf-test, defaults' perf linger.ms=5
+check 'kafka-producer-perf-test, acks=1, lz4' perf acks=1 compression.type=lz4
+check 'kafka-verifiable-producer' verifiable
+check 'kafka-get-offsets' offset_shell
+check 'kafka-cluster, kafka-broker-api-versions' cluster
+[ -z "${DATA_DIR:-}" ] || check 'kafka-dump-log' dump
+check 'kafka-topics --delete' delete
+summary
