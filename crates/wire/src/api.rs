@@ -60,10 +60,13 @@ macro_rules! api_table {
                 }
             }
 
-            /// The declarations of request and response structs, for docs/protocol.md.
+            /// The declarations of request and response, each followed by those of the structs in it.
             pub fn specs(self) -> (Vec<StructSpec>, Vec<StructSpec>) {
                 match self {
-                    $( ApiKey::$name => (vec![apis::$module::$request::spec()], vec![apis::$module::$response::spec()]), )*
+                    $( ApiKey::$name => (
+                        structs_of::<apis::$module::$request>(),
+                        structs_of::<apis::$module::$response>(),
+                    ), )*
                 }
             }
         }
@@ -77,9 +80,26 @@ macro_rules! api_table {
     };
 }
 
+fn structs_of<T: Codec>() -> Vec<StructSpec> {
+    let mut specs = Vec::new();
+    T::specs(&mut specs);
+    specs
+}
+
 api_table! {
     0 Produce, 3..=13, flexible 9, produce::ProduceRequest => ProduceResponse;
+    1 Fetch, 4..=18, flexible 12, fetch::FetchRequest => FetchResponse;
+    2 ListOffsets, 1..=11, flexible 6, list_offsets::ListOffsetsRequest => ListOffsetsResponse;
+    3 Metadata, 0..=13, flexible 9, metadata::MetadataRequest => MetadataResponse;
+    10 FindCoordinator, 0..=6, flexible 3, find_coordinator::FindCoordinatorRequest => FindCoordinatorResponse;
     18 ApiVersions, 0..=4, flexible 3, api_versions::ApiVersionsRequest => ApiVersionsResponse;
+    19 CreateTopics, 2..=7, flexible 5, create_topics::CreateTopicsRequest => CreateTopicsResponse;
+    20 DeleteTopics, 1..=6, flexible 4, delete_topics::DeleteTopicsRequest => DeleteTopicsResponse;
+    22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
+    23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
+    32 DescribeConfigs, 1..=4, flexible 4, describe_configs::DescribeConfigsRequest => DescribeConfigsResponse;
+    60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
+    75 DescribeTopicPartitions, 0..=0, flexible 0, describe_topic_partitions::DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse;
 }
 
 impl ApiKey {
@@ -133,7 +153,7 @@ impl RequestHeader {
             tagged: TaggedFields::default(),
         };
         if header.api().is_some_and(|(_, v)| v.flexible) {
-            header.tagged = r.tagged_fields(|_, _| Ok(false))?;
+            header.tagged = r.unknown_tagged_fields()?;
         }
         Ok(header)
     }
@@ -204,7 +224,7 @@ pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R
     let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);
     let correlation_id = i32::decode(&mut r, CLASSIC)?;
     if response_header(R::KEY, v).flexible {
-        r.tagged_fields(|_, _| Ok(false))?;
+        r.unknown_tagged_fields()?;
     }
     let response = R::Response::decode(&mut r, v)?;
     r.finish()?;

@@ -4,7 +4,7 @@
 //! O(n) time, and memory bounded by n and the reader's element budget.
 
 use crate::frame::{Records, Writer};
-use crate::{Text, Uuid};
+use crate::{StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
 /// Array elements one request may hold in all: far above any real request, and small enough that
@@ -51,9 +51,12 @@ pub enum DecodeError {
 /// Why a struct cannot be written in the version asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// A field longer than its length prefix can say.
+    /// A field or frame longer than its length prefix can say.
     #[error("{0} bytes do not fit the length prefix")]
     TooLong(usize),
+    /// An unknown tagged field with the tag of another one.
+    #[error("tagged field {0} is there twice")]
+    Tag(u32),
     /// Null in a field that may not be null in this version.
     #[error("field {0} may not be null in this version")]
     Null(&'static str),
@@ -144,12 +147,31 @@ impl Reader {
     /// An array's count, checked against the bytes left and taken from the budget.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
-        let fits = self.remaining() / element_size_min.max(1);
-        if count > fits || count > self.elements_left {
+        self.spend(count, element_size_min)?;
+        Ok(Some(count))
+    }
+
+    /// Takes `count` elements of at least `size_min` bytes each from the budget.
+    fn spend(&mut self, count: usize, size_min: usize) -> Result<(), DecodeError> {
+        if count > self.remaining() / size_min.max(1) || count > self.elements_left {
             return Err(DecodeError::Count(count));
         }
         self.elements_left -= count;
-        Ok(Some(count))
+        Ok(())
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Whether a nullable struct is there.
+    pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
+        match i8::from_be_bytes(self.array()?) {
+            -1 => Ok(false),
+            1 => Ok(true),
+            n => Err(DecodeError::Length(n.into())),
+        }
     }
 
     /// Nothing may be left.
@@ -174,6 +196,10 @@ impl Writer {
         self.put_slice(&[value as u8]);
     }
 
+    pub(crate) fn put_presence(&mut self, present: bool) {
+        self.put_slice(&(if present { 1i8 } else { -1 }).to_be_bytes());
+    }
+
     fn put_length(&mut self, len: Option<usize>, v: Version, short: bool) -> Result<(), EncodeError> {
         let max = if short && !v.flexible { i16::MAX as usize } else { i32::MAX as usize - 1 };
         if let Some(len) = len.filter(|len| *len > max) {
@@ -192,8 +218,8 @@ impl Writer {
 
 /// A type with a place in Kafka's messages.
 pub trait Codec: Sized {
-    /// The fewest bytes a value takes in any version: bounds array counts.
-    const SIZE_MIN: usize = 1;
+    /// The fewest bytes a value takes in this version: bounds array counts.
+    fn size_min(v: Version) -> usize;
 
     /// Appends the value.
     ///
@@ -206,33 +232,51 @@ pub trait Codec: Sized {
     /// # Errors
     /// When the bytes are not one.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
+
+    /// Appends the declarations of the structs this type is made of, each before those inside it.
+    fn specs(_: &mut Vec<StructSpec>) {}
 }
 
-/// Types with a null: the ones whose length prefix can say so.
+/// Types that can be null where a field says so.
 pub trait NullCodec: Codec {
-    /// Appends null.
-    fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError>;
+    /// Appends a value or null.
+    ///
+    /// # Errors
+    /// When the value cannot be said in this version.
+    fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
+
     /// Reads a value or null.
+    ///
+    /// # Errors
+    /// When the bytes are neither.
     fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError>;
 }
 
 impl<T: NullCodec> Codec for Option<T> {
+    /// A struct's null is one byte in every version.
+    fn size_min(_: Version) -> usize {
+        1
+    }
+
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
-        match self {
-            Some(value) => value.encode(w, v),
-            None => T::encode_null(w, v),
-        }
+        T::encode_nullable(self.as_ref(), w, v)
     }
 
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
         T::decode_nullable(r, v)
+    }
+
+    fn specs(specs: &mut Vec<StructSpec>) {
+        T::specs(specs);
     }
 }
 
 macro_rules! numbers {
     ($($type:ty),*) => {$(
         impl Codec for $type {
-            const SIZE_MIN: usize = size_of::<$type>();
+            fn size_min(_: Version) -> usize {
+                size_of::<$type>()
+            }
             fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
                 w.put_slice(&self.to_be_bytes());
                 Ok(())
@@ -246,6 +290,9 @@ macro_rules! numbers {
 numbers!(i8, i16, i32, i64, u16, u32, f64);
 
 impl Codec for bool {
+    fn size_min(_: Version) -> usize {
+        1
+    }
     fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
         w.put_slice(&[u8::from(*self)]);
         Ok(())
@@ -256,7 +303,9 @@ impl Codec for bool {
 }
 
 impl Codec for Uuid {
-    const SIZE_MIN: usize = 16;
+    fn size_min(_: Version) -> usize {
+        16
+    }
     fn encode(&self, w: &mut Writer, _: Version) -> Result<(), EncodeError> {
         w.put_slice(&self.0);
         Ok(())
@@ -266,22 +315,34 @@ impl Codec for Uuid {
     }
 }
 
+/// The bytes of a length prefix that says 0 or null.
+fn length_size_min(v: Version, short: bool) -> usize {
+    match (v.flexible, short) {
+        (true, _) => 1,
+        (false, true) => 2,
+        (false, false) => 4,
+    }
+}
+
 /// Types written as a length and that many bytes.
 macro_rules! lengths {
-    ($($type:ty, short $short:literal, len $len:expr, put $put:expr, from $from:expr);* $(;)?) => {$(
+    ($($type:ty, short $short:literal, put $put:expr, from $from:expr);* $(;)?) => {$(
         impl Codec for $type {
+            fn size_min(v: Version) -> usize {
+                length_size_min(v, $short)
+            }
             fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
-                w.put_length(Some($len(self)), v, $short)?;
-                $put(w, self);
-                Ok(())
+                Self::encode_nullable(Some(self), w, v)
             }
             fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
                 Self::decode_nullable(r, v)?.ok_or(DecodeError::Length(-1))
             }
         }
         impl NullCodec for $type {
-            fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError> {
-                w.put_length(None, v, $short)
+            fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+                w.put_length(value.map(|value| value.len()), v, $short)?;
+                value.into_iter().for_each(|value| $put(w, value));
+                Ok(())
             }
             fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError> {
                 let Some(len) = r.length(v, $short)? else { return Ok(None) };
@@ -291,30 +352,39 @@ macro_rules! lengths {
     )*};
 }
 lengths! {
-    Text, short true, len |t: &Text| t.len(), put |w: &mut Writer, t: &Text| w.put_slice(t.as_bytes()),
-        from |b| Text::from_utf8(b).map_err(|_| DecodeError::Utf8);
-    Bytes, short false, len |b: &Bytes| b.len(), put |w: &mut Writer, b: &Bytes| w.put_slice(b), from Ok;
-    Records, short false, len Records::len, put |w: &mut Writer, r: &Records| w.put_records(r),
-        from |b| Ok(Records::Memory(b));
+    Text, short true, put |w: &mut Writer, text: &Text| w.put_slice(text.as_bytes()),
+        from |bytes| Text::from_utf8(bytes).map_err(|_| DecodeError::Utf8);
+    Bytes, short false, put |w: &mut Writer, bytes: &Bytes| w.put_slice(bytes), from Ok;
+    Records, short false, put Writer::put_records, from |bytes| Ok(Records::Memory(bytes));
 }
 
 impl<T: Codec> Codec for Vec<T> {
+    fn size_min(v: Version) -> usize {
+        length_size_min(v, false)
+    }
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
-        w.put_length(Some(self.len()), v, false)?;
-        self.iter().try_for_each(|element| element.encode(w, v))
+        Self::encode_nullable(Some(self), w, v)
     }
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
         Self::decode_nullable(r, v)?.ok_or(DecodeError::Length(-1))
     }
+    fn specs(specs: &mut Vec<StructSpec>) {
+        T::specs(specs);
+    }
 }
 
 impl<T: Codec> NullCodec for Vec<T> {
-    fn encode_null(w: &mut Writer, v: Version) -> Result<(), EncodeError> {
-        w.put_length(None, v, false)
+    fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        w.put_length(value.map(Vec::len), v, false)?;
+        value.into_iter().flatten().try_for_each(|element| element.encode(w, v))
     }
     fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError> {
-        let Some(count) = r.count(v, T::SIZE_MIN)? else { return Ok(None) };
-        (0..count).map(|_| T::decode(r, v)).collect::<Result<_, _>>().map(Some)
+        let Some(count) = r.count(v, T::size_min(v))? else { return Ok(None) };
+        let mut elements = Vec::with_capacity(count);
+        for _ in 0..count {
+            elements.push(T::decode(r, v)?);
+        }
+        Ok(Some(elements))
     }
 }
 
@@ -330,41 +400,44 @@ impl TagWriter {
         TagWriter(Vec::new())
     }
 
-    pub(crate) fn put(&mut self, tag: u32, value: &impl Codec, v: Version) -> Result<(), EncodeError> {
-        let mut w = Writer::with_capacity(16);
+    /// Adds a field that is not at its default.
+    pub(crate) fn put(mut self, tag: u32, value: &impl Codec, v: Version) -> Result<Self, EncodeError> {
+        let mut w = Writer::with_capacity(32);
         value.encode(&mut w, v)?;
         self.0.push((tag, w));
-        Ok(())
+        Ok(self)
     }
 
     /// Writes known and unknown fields in ascending tag order.
-    pub(crate) fn finish(mut self, w: &mut Writer, unknown: &TaggedFields) {
+    pub(crate) fn finish(mut self, w: &mut Writer, unknown: &TaggedFields) -> Result<(), EncodeError> {
         for (tag, bytes) in &unknown.0 {
             let mut field = Writer::with_capacity(bytes.len());
             field.put_slice(bytes);
             self.0.push((*tag, field));
         }
         self.0.sort_by_key(|(tag, _)| *tag);
+        if let Some(twice) = self.0.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(EncodeError::Tag(twice[0].0));
+        }
         w.put_uvarint(self.0.len() as u32);
         for (tag, field) in &self.0 {
             w.put_uvarint(*tag);
-            w.put_uvarint(field.len() as u32);
+            w.put_uvarint(u32::try_from(field.len()).map_err(|_| EncodeError::TooLong(field.len()))?);
             w.put_nested(field);
         }
+        Ok(())
     }
 }
 
 impl Reader {
-    /// Walks the tagged fields: `known` decodes the ones it knows and says whether it did; the rest are returned.
+    /// Walks the tagged fields: `known` reads a field it knows, and leaves one it does not know unread, saying so
+    /// with the bytes of it. Those are returned.
     pub(crate) fn tagged_fields(
         &mut self,
-        mut known: impl FnMut(u32, &mut Reader) -> Result<bool, DecodeError>,
+        mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,
     ) -> Result<TaggedFields, DecodeError> {
         let count = self.uvarint()? as usize;
-        if count > self.remaining() / 2 || count > self.elements_left {
-            return Err(DecodeError::Count(count));
-        }
-        self.elements_left -= count;
+        self.spend(count, 2)?;
         let mut unknown = TaggedFields::default();
         let mut previous = None;
         for _ in 0..count {
@@ -374,15 +447,18 @@ impl Reader {
             }
             previous = Some(tag);
             let size = self.uvarint()? as usize;
-            let bytes = self.take(size)?;
-            let mut field = Reader::new(bytes.clone(), self.elements_left);
-            if known(tag, &mut field)? {
-                field.finish().map_err(|_| DecodeError::Tag(tag))?;
-                self.elements_left = field.elements_left;
-            } else {
+            let mut field = Reader::new(self.take(size)?, self.elements_left);
+            if let Some(bytes) = known(tag, &mut field)? {
                 unknown.0.push((tag, bytes));
             }
+            field.finish().map_err(|_| DecodeError::Tag(tag))?;
+            self.elements_left = field.elements_left;
         }
         Ok(unknown)
+    }
+
+    /// Tagged fields of a struct that knows none.
+    pub(crate) fn unknown_tagged_fields(&mut self) -> Result<TaggedFields, DecodeError> {
+        self.tagged_fields(|_, field| Ok(Some(field.rest())))
     }
 }

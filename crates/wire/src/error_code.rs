@@ -201,7 +201,9 @@ impl fmt::Debug for ErrorCode {
 }
 
 impl Codec for ErrorCode {
-    const SIZE_MIN: usize = 2;
+    fn size_min(v: Version) -> usize {
+        i16::size_min(v)
+    }
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         self.0.encode(w, v)
     }

@@ -20,7 +20,10 @@ pub mod apis;
 pub mod batch;
 mod error_code;
 
-pub use codec::{Codec, DecodeError, EncodeError, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields, Version};
+pub use codec::{
+    Codec, DecodeError, EncodeError, NullCodec, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields,
+    Version,
+};
 pub use error_code::ErrorCode;
 pub use frame::{FileSlice, Frame, Part, Records, Writer};
 pub use message::{FieldSpec, StructSpec};

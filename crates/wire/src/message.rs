@@ -27,6 +27,8 @@ pub struct FieldSpec {
     pub versions: &'static str,
     /// The versions in which it may be null, when not all.
     pub nullable: Option<&'static str>,
+    /// Its default, when not its type's.
+    pub default: Option<&'static str>,
     /// Its tag, if it is a tagged field.
     pub tag: Option<u32>,
     /// What it means.
@@ -38,6 +40,8 @@ pub struct FieldSpec {
 pub struct StructSpec {
     /// The struct's name.
     pub name: &'static str,
+    /// What it is.
+    pub doc: &'static str,
     /// Its fields in wire order.
     pub fields: Vec<FieldSpec>,
 }
@@ -46,21 +50,9 @@ pub(crate) fn within(versions: impl RangeBounds<i16>, version: i16) -> bool {
     versions.contains(&version)
 }
 
-/// Whether a field's value is null; anything but an `Option` never is.
-pub(crate) trait IsNull {
-    fn is_null(&self) -> bool {
-        false
-    }
-}
-impl<T> IsNull for Option<T> {
-    fn is_null(&self) -> bool {
-        self.is_none()
-    }
-}
-
 macro_rules! message {
     ($(
-        $(#[$meta:meta])*
+        $(#[doc = $about:literal])*
         pub struct $name:ident {
             $(
                 $(#[doc = $doc:literal])*
@@ -69,7 +61,7 @@ macro_rules! message {
             )*
         }
     )*) => {$(
-        $(#[$meta])*
+        $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
             $( $(#[doc = $doc])* pub $field: $type, )*
@@ -87,79 +79,106 @@ macro_rules! message {
         }
 
         impl $crate::Codec for $name {
-            #[allow(unused_mut, unused_variables)]
+            fn size_min(v: $crate::Version) -> usize {
+                let tags = usize::from(v.flexible);
+                tags $(
+                    + if $crate::message::is_plain!($($tag)?) && $crate::message::within($versions, v.number) {
+                        <$type as $crate::Codec>::size_min(v)
+                    } else {
+                        0
+                    }
+                )*
+            }
+
             fn encode(&self, w: &mut $crate::Writer, v: $crate::Version) -> Result<(), $crate::EncodeError> {
-                let mut tags = $crate::codec::TagWriter::new();
                 $(
-                    if $crate::message::within($versions, v.number) {
+                    if $crate::message::is_plain!($($tag)?) && $crate::message::within($versions, v.number) {
                         $(
-                            use $crate::message::IsNull;
-                            if self.$field.is_null() && !$crate::message::within($nullable, v.number) {
+                            if self.$field.is_none() && !$crate::message::within($nullable, v.number) {
                                 return Err($crate::EncodeError::Null(stringify!($field)));
                             }
                         )?
-                        match $crate::message::tag!($($tag)?) {
-                            None => $crate::Codec::encode(&self.$field, w, v)?,
-                            Some(tag) => {
-                                let default: $type = $crate::message::or_default!($($default)?);
-                                if self.$field != default {
-                                    tags.put(tag, &self.$field, v)?;
-                                }
-                            }
-                        }
+                        $crate::Codec::encode(&self.$field, w, v)?;
                     }
                 )*
                 if v.flexible {
-                    tags.finish(w, &self.tagged);
+                    let tags = $crate::codec::TagWriter::new();
+                    $($(
+                        let default = $name::default().$field;
+                        let tags = if $crate::message::within($versions, v.number) && self.$field != default {
+                            tags.put($tag, &self.$field, v)?
+                        } else {
+                            tags
+                        };
+                    )?)*
+                    tags.finish(w, &self.tagged)?;
                 }
                 Ok(())
             }
 
-            #[allow(unused_mut, unused_variables)]
             fn decode(r: &mut $crate::Reader, v: $crate::Version) -> Result<Self, $crate::DecodeError> {
                 let mut message = $name::default();
                 $(
-                    if $crate::message::within($versions, v.number) && $crate::message::tag!($($tag)?).is_none() {
+                    if $crate::message::is_plain!($($tag)?) && $crate::message::within($versions, v.number) {
                         message.$field = $crate::Codec::decode(r, v)?;
                         $(
-                            use $crate::message::IsNull;
-                            if message.$field.is_null() && !$crate::message::within($nullable, v.number) {
+                            if message.$field.is_none() && !$crate::message::within($nullable, v.number) {
                                 return Err($crate::DecodeError::Null(stringify!($field)));
                             }
                         )?
                     }
                 )*
                 if v.flexible {
-                    message.tagged = r.tagged_fields(|tag, r| {
-                        $(
-                            if Some(tag) == $crate::message::tag!($($tag)?)
-                                && $crate::message::within($versions, v.number)
-                            {
-                                message.$field = $crate::Codec::decode(r, v)?;
-                                return Ok(true);
-                            }
-                        )*
-                        Ok(false)
+                    message.tagged = r.tagged_fields(|tag, field| {
+                        match tag {
+                            $($(
+                                $tag if $crate::message::within($versions, v.number) => {
+                                    $crate::Codec::decode(field, v).map(|value| {
+                                        message.$field = value;
+                                        None
+                                    })
+                                }
+                            )?)*
+                            _ => Ok(Some(field.rest())),
+                        }
                     })?;
                 }
                 Ok(message)
             }
-        }
 
-        impl $name {
-            /// The declaration, for docs/protocol.md.
-            pub fn spec() -> $crate::StructSpec {
-                $crate::StructSpec {
+            fn specs(specs: &mut Vec<$crate::StructSpec>) {
+                specs.push($crate::StructSpec {
                     name: stringify!($name),
+                    doc: concat!($($about, "\n"),*),
                     fields: vec![$( $crate::FieldSpec {
                         name: stringify!($field),
                         type_name: stringify!($type),
                         versions: stringify!($versions),
                         nullable: $crate::message::text!($($nullable)?),
+                        default: $crate::message::text!($($default)?),
                         tag: $crate::message::tag!($($tag)?),
                         doc: concat!($($doc, "\n"),*),
                     }, )*],
-                }
+                });
+                $( <$type as $crate::Codec>::specs(specs); )*
+            }
+        }
+
+        impl $crate::codec::NullCodec for $name {
+            fn encode_nullable(
+                value: Option<&Self>,
+                w: &mut $crate::Writer,
+                v: $crate::Version,
+            ) -> Result<(), $crate::EncodeError> {
+                w.put_presence(value.is_some());
+                value.map_or(Ok(()), |value| $crate::Codec::encode(value, w, v))
+            }
+
+            fn decode_nullable(
+                r: &mut $crate::Reader,
+                v: $crate::Version,
+            ) -> Result<Option<Self>, $crate::DecodeError> {
+                if r.presence()? { $crate::Codec::decode(r, v).map(Some) } else { Ok(None) }
             }
         }
     )*};
@@ -172,6 +191,16 @@ macro_rules! or_default {
     };
     ($value:expr) => {
         $value
+    };
+}
+
+/// Whether a field without this tag is in the message itself.
+macro_rules! is_plain {
+    () => {
+        true
+    };
+    ($tag:literal) => {
+        false
     };
 }
 
@@ -193,4 +222,4 @@ macro_rules! text {
     };
 }
 
-pub(crate) use {message, or_default, tag, text};
+pub(crate) use {is_plain, message, or_default, tag, text};

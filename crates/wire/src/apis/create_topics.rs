@@ -1,0 +1,91 @@
+//! CreateTopics, key 19 (CreateTopicsRequest.json, CreateTopicsResponse.json).
+//!
+//! 2 throttle time; 4 the broker's default counts (KIP-464); 5 flexible, configurations in the response (KIP-525);
+//! 6 THROTTLING_QUOTA_EXCEEDED (KIP-599); 7 topic ids.
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Topics to create.
+    pub struct CreateTopicsRequest {
+        /// Each topic.
+        topics: Vec<CreatableTopic>, 0..;
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0.., default 60_000;
+        /// Check only, create nothing.
+        validate_only: bool, 1..;
+    }
+
+    /// One topic to create.
+    pub struct CreatableTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// The number of partitions, or -1 for the default or for what `assignments` says.
+        num_partitions: i32, 0..;
+        /// The number of replicas, or -1 for the default or for what `assignments` says.
+        replication_factor: i16, 0..;
+        /// Which brokers hold each partition; empty to let the cluster choose.
+        assignments: Vec<CreatableReplicaAssignment>, 0..;
+        /// Configurations that differ from the defaults.
+        configs: Vec<CreatableTopicConfig>, 0..;
+    }
+
+    /// One partition's brokers.
+    pub struct CreatableReplicaAssignment {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// Its brokers, the preferred leader first.
+        broker_ids: Vec<i32>, 0..;
+    }
+
+    /// One configuration to set.
+    pub struct CreatableTopicConfig {
+        /// Its name.
+        name: Text, 0..;
+        /// Its value, or null.
+        value: Option<Text>, 0..;
+    }
+
+    /// The outcome for each topic of the request.
+    pub struct CreateTopicsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 2..;
+        /// Each topic of the request.
+        topics: Vec<CreatableTopicResult>, 0..;
+    }
+
+    /// One topic's outcome.
+    pub struct CreatableTopicResult {
+        /// The topic name.
+        name: Text, 0..;
+        /// The new topic's id.
+        topic_id: Uuid, 7..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 1..;
+        /// Why the configurations are not told, or 0.
+        topic_config_error_code: ErrorCode, 5.., tag 0;
+        /// The number of partitions, or -1.
+        num_partitions: i32, 5.., default -1;
+        /// The number of replicas, or -1.
+        replication_factor: i16, 5.., default -1;
+        /// The topic's configurations, or null.
+        configs: Option<Vec<CreatableTopicConfigs>>, 5..;
+    }
+
+    /// One configuration of the new topic.
+    pub struct CreatableTopicConfigs {
+        /// Its name.
+        name: Text, 5..;
+        /// Its value, or null.
+        value: Option<Text>, 5..;
+        /// Whether it cannot be changed.
+        read_only: bool, 5..;
+        /// Where the value is from, or -1.
+        config_source: i8, 5.., default -1;
+        /// Whether the value is a secret.
+        is_sensitive: bool, 5..;
+    }
+}

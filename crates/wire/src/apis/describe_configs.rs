@@ -1,0 +1,80 @@
+//! DescribeConfigs, key 32 (DescribeConfigsRequest.json, DescribeConfigsResponse.json).
+//!
+//! 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Resources whose configurations are wanted.
+    pub struct DescribeConfigsRequest {
+        /// Each resource.
+        resources: Vec<DescribeConfigsResource>, 0..;
+        /// Whether to say where else a value could be from.
+        include_synonyms: bool, 1..;
+        /// Whether to say what each configuration means.
+        include_documentation: bool, 3..;
+    }
+
+    /// One resource.
+    pub struct DescribeConfigsResource {
+        /// What it is: 2 a topic, 4 a broker.
+        resource_type: i8, 0..;
+        /// The topic's name or the broker's id.
+        resource_name: Text, 0..;
+        /// The configurations wanted, or null for all.
+        configuration_keys: Option<Vec<Text>>, 0..;
+    }
+
+    /// The configurations.
+    pub struct DescribeConfigsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each resource of the request.
+        results: Vec<DescribeConfigsResult>, 0..;
+    }
+
+    /// One resource's configurations.
+    pub struct DescribeConfigsResult {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// What the resource is.
+        resource_type: i8, 0..;
+        /// The resource's name.
+        resource_name: Text, 0..;
+        /// Each configuration.
+        configs: Vec<DescribeConfigsResourceResult>, 0..;
+    }
+
+    /// One configuration.
+    pub struct DescribeConfigsResourceResult {
+        /// Its name.
+        name: Text, 0..;
+        /// Its value; null when unset or secret.
+        value: Option<Text>, 0..;
+        /// Whether it cannot be changed.
+        read_only: bool, 0..;
+        /// Where the value is from: 1 topic, 2 broker, 3 all brokers, 4 the file, 5 the default; -1 unknown.
+        config_source: i8, 1.., default -1;
+        /// Whether the value is a secret.
+        is_sensitive: bool, 0..;
+        /// Where else the value could be from, the strongest first.
+        synonyms: Vec<DescribeConfigsSynonym>, 1..;
+        /// Its type: 1 bool, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password; 0 unknown.
+        config_type: i8, 3..;
+        /// What it means, or null.
+        documentation: Option<Text>, 3..;
+    }
+
+    /// One place a value could be from.
+    pub struct DescribeConfigsSynonym {
+        /// The configuration's name there.
+        name: Text, 1..;
+        /// Its value, or null.
+        value: Option<Text>, 1..;
+        /// The place.
+        source: i8, 1..;
+    }
+}

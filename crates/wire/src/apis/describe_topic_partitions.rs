@@ -1,0 +1,80 @@
+//! DescribeTopicPartitions, key 75 (DescribeTopicPartitionsRequest.json, DescribeTopicPartitionsResponse.json).
+//!
+//! 0 flexible; topics in pages, with eligible leader replicas (KIP-966).
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// One page of partitions is wanted.
+    pub struct DescribeTopicPartitionsRequest {
+        /// Each topic; empty for all.
+        topics: Vec<TopicRequest>, 0..;
+        /// The most partitions in the response.
+        response_partition_limit: i32, 0.., default 2000;
+        /// Where the page starts, or null for the beginning.
+        cursor: Option<Cursor>, 0..;
+    }
+
+    /// One topic.
+    pub struct TopicRequest {
+        /// The topic name.
+        name: Text, 0..;
+    }
+
+    /// A place among the partitions.
+    pub struct Cursor {
+        /// The topic name.
+        topic_name: Text, 0..;
+        /// The partition.
+        partition_index: i32, 0..;
+    }
+
+    /// One page of partitions.
+    pub struct DescribeTopicPartitionsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic.
+        topics: Vec<DescribeTopicPartitionsResponseTopic>, 0..;
+        /// Where the next page starts, or null after the last.
+        next_cursor: Option<Cursor>, 0..;
+    }
+
+    /// One topic.
+    pub struct DescribeTopicPartitionsResponseTopic {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The topic name, or null.
+        name: Option<Text>, 0..;
+        /// The topic id.
+        topic_id: Uuid, 0..;
+        /// Whether Kafka keeps its own state in it.
+        is_internal: bool, 0..;
+        /// Each partition.
+        partitions: Vec<DescribeTopicPartitionsResponsePartition>, 0..;
+        /// What the client may do with the topic, one bit an operation; the minimum when not asked for.
+        topic_authorized_operations: i32, 0.., default i32::MIN;
+    }
+
+    /// One partition.
+    pub struct DescribeTopicPartitionsResponsePartition {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The leader's broker id, or -1.
+        leader_id: i32, 0..;
+        /// The leader's epoch, or -1.
+        leader_epoch: i32, 0.., default -1;
+        /// The brokers that hold the partition.
+        replica_nodes: Vec<i32>, 0..;
+        /// Those in sync with the leader.
+        isr_nodes: Vec<i32>, 0..;
+        /// Those that may lead although they left the in-sync set, or null.
+        eligible_leader_replicas: Option<Vec<i32>>, 0..;
+        /// Those last known to be eligible, or null.
+        last_known_elr: Option<Vec<i32>>, 0..;
+        /// Those that are not running.
+        offline_replicas: Vec<i32>, 0..;
+    }
+}

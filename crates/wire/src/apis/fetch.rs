@@ -1,0 +1,162 @@
+//! Fetch, key 1 (FetchRequest.json, FetchResponse.json).
+//!
+//! 4 isolation level and aborted transactions; 5 log start offset; 7 fetch sessions (KIP-227); 9 leader epoch
+//! (KIP-320); 10 zstd; 11 rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13 topic ids;
+//! 14 tiered storage errors; 15 replica epoch (KIP-903); 16 node endpoints (KIP-951); 17 directory id (KIP-853);
+//! 18 the follower's high watermark (KIP-1166).
+
+use super::produce::{LeaderIdAndEpoch, NodeEndpoint};
+use crate::message::message;
+use crate::{ErrorCode, Records, Text, Uuid};
+
+message! {
+    /// Batches wanted from any number of partitions.
+    pub struct FetchRequest {
+        /// The cluster the follower believes it is in, or null.
+        cluster_id: Option<Text>, 12.., tag 0;
+        /// The follower's broker id, or -1 for a consumer.
+        replica_id: i32, 0..=14, default -1;
+        /// The follower, from version 15 on.
+        replica_state: ReplicaState, 15.., tag 1;
+        /// How long the broker may wait for `min_bytes`, in milliseconds.
+        max_wait_ms: i32, 0..;
+        /// Bytes to gather before answering early.
+        min_bytes: i32, 0..;
+        /// Bytes the response should not exceed, but for a first batch larger than that (KIP-74).
+        max_bytes: i32, 3.., default i32::MAX;
+        /// 0 for all records, 1 for committed ones only.
+        isolation_level: i8, 4..;
+        /// The fetch session, or 0.
+        session_id: i32, 7..;
+        /// The request's number in the session; 0 opens one, -1 closes it or does without.
+        session_epoch: i32, 7.., default -1;
+        /// Each topic to fetch from.
+        topics: Vec<FetchTopic>, 0..;
+        /// Partitions that leave the session.
+        forgotten_topics_data: Vec<ForgottenTopic>, 7..;
+        /// The consumer's rack, or empty.
+        rack_id: Text, 11..;
+    }
+
+    /// The follower that fetches.
+    pub struct ReplicaState {
+        /// Its broker id, or -1 for a consumer.
+        replica_id: i32, 15.., default -1;
+        /// Its broker epoch, or -1.
+        replica_epoch: i64, 15.., default -1;
+    }
+
+    /// One topic's partitions.
+    pub struct FetchTopic {
+        /// The topic name.
+        topic: Text, 0..=12;
+        /// The topic id.
+        topic_id: Uuid, 13..;
+        /// Each partition to fetch.
+        partitions: Vec<FetchPartition>, 0..;
+    }
+
+    /// One partition to fetch.
+    pub struct FetchPartition {
+        /// The partition.
+        partition: i32, 0..;
+        /// The leader epoch the client knows, or -1.
+        current_leader_epoch: i32, 9.., default -1;
+        /// The first offset wanted.
+        fetch_offset: i64, 0..;
+        /// The epoch of the last record the follower has, or -1.
+        last_fetched_epoch: i32, 12.., default -1;
+        /// The first offset of the follower's log, or -1.
+        log_start_offset: i64, 5.., default -1;
+        /// Bytes of this partition the response should not exceed.
+        partition_max_bytes: i32, 0..;
+        /// The directory of the follower's replica.
+        replica_directory_id: Uuid, 17.., tag 0;
+        /// The high watermark the follower knows: -1 when it knows none, the maximum when it does not say.
+        high_watermark: i64, 18.., default i64::MAX, tag 1;
+    }
+
+    /// One topic's partitions that leave the session.
+    pub struct ForgottenTopic {
+        /// The topic name.
+        topic: Text, 7..=12;
+        /// The topic id.
+        topic_id: Uuid, 13..;
+        /// The partitions.
+        partitions: Vec<i32>, 7..;
+    }
+
+    /// Batches and offsets of the partitions asked for.
+    pub struct FetchResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 1..;
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 7..;
+        /// The fetch session, or 0.
+        session_id: i32, 7..;
+        /// Each topic; in a session only those with news.
+        responses: Vec<FetchableTopicResponse>, 0..;
+        /// Where the current leaders named in the partitions are.
+        node_endpoints: Vec<NodeEndpoint>, 16.., tag 0;
+    }
+
+    /// One topic's partitions.
+    pub struct FetchableTopicResponse {
+        /// The topic name.
+        topic: Text, 0..=12;
+        /// The topic id.
+        topic_id: Uuid, 13..;
+        /// Each partition.
+        partitions: Vec<PartitionData>, 0..;
+    }
+
+    /// One partition's records and offsets.
+    pub struct PartitionData {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The high watermark.
+        high_watermark: i64, 0..;
+        /// The last stable offset: everything below it is decided.
+        last_stable_offset: i64, 4.., default -1;
+        /// The first offset of the log.
+        log_start_offset: i64, 5.., default -1;
+        /// Where the follower's log parts from the leader's.
+        diverging_epoch: EpochEndOffset, 12.., tag 0;
+        /// The leader the client should use from now on.
+        current_leader: LeaderIdAndEpoch, 12.., tag 1;
+        /// The snapshot to fetch instead of the log.
+        snapshot_id: SnapshotId, 12.., tag 2;
+        /// Transactions among the records that were aborted, or null.
+        aborted_transactions: Option<Vec<AbortedTransaction>>, 4..;
+        /// The replica the consumer should fetch from, or -1.
+        preferred_read_replica: i32, 11.., default -1;
+        /// Record batches; the last may be cut short.
+        records: Option<Records>, 0..;
+    }
+
+    /// The last offset of an epoch.
+    pub struct EpochEndOffset {
+        /// The epoch, or -1.
+        epoch: i32, 12.., default -1;
+        /// The offset after its last record, or -1.
+        end_offset: i64, 12.., default -1;
+    }
+
+    /// A snapshot of a metadata log.
+    pub struct SnapshotId {
+        /// The offset it ends before, or -1.
+        end_offset: i64, 0.., default -1;
+        /// The epoch of its last record, or -1.
+        epoch: i32, 0.., default -1;
+    }
+
+    /// One aborted transaction.
+    pub struct AbortedTransaction {
+        /// The producer.
+        producer_id: i64, 4..;
+        /// The transaction's first offset in this partition.
+        first_offset: i64, 4..;
+    }
+}

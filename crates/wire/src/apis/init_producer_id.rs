@@ -1,0 +1,41 @@
+//! InitProducerId, key 22 (InitProducerIdRequest.json, InitProducerIdResponse.json).
+//!
+//! 2 flexible; 3 the current id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE (KIP-890);
+//! 6 two-phase commit (KIP-939; Kafka 4.3 does not offer it by default).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// A producer asks for its id and epoch.
+    pub struct InitProducerIdRequest {
+        /// The transactional id, or null.
+        transactional_id: Option<Text>, 0..;
+        /// After how many milliseconds an idle transaction may be aborted.
+        transaction_timeout_ms: i32, 0..;
+        /// The id the producer has, or -1.
+        producer_id: i64, 3.., default -1;
+        /// The epoch the producer has, or -1.
+        producer_epoch: i16, 3.., default -1;
+        /// Whether transactions are part of a two-phase commit.
+        enable_2pc: bool, 6..;
+        /// Whether a prepared transaction goes on instead of being aborted.
+        keep_prepared_txn: bool, 6..;
+    }
+
+    /// The producer's id and epoch.
+    pub struct InitProducerIdResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The id, or -1.
+        producer_id: i64, 0.., default -1;
+        /// The epoch.
+        producer_epoch: i16, 0..;
+        /// The id of the transaction that goes on, or -1.
+        ongoing_txn_producer_id: i64, 6.., default -1;
+        /// The epoch of the transaction that goes on, or -1.
+        ongoing_txn_producer_epoch: i16, 6.., default -1;
+    }
+}

@@ -1,0 +1,94 @@
+//! Metadata, key 3 (MetadataRequest.json, MetadataResponse.json).
+//!
+//! 1 racks, controller, null for all topics; 2 cluster id; 3 throttle time; 4 automatic creation; 5 offline replicas;
+//! 7 leader epoch; 8 authorized operations; 9 flexible; 10 topic ids; 11 without the cluster's operations (KIP-700);
+//! 12 topics asked for by id; 13 an error of the whole response.
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Topics whose partitions and leaders are wanted.
+    pub struct MetadataRequest {
+        /// Each topic; null for all of them, as is an empty list in version 0.
+        topics: Option<Vec<MetadataRequestTopic>>, 0.., nullable 1.., default Some(Vec::new());
+        /// Whether the broker may create topics that do not exist.
+        allow_auto_topic_creation: bool, 4.., default true;
+        /// Whether to say what the client may do with the cluster.
+        include_cluster_authorized_operations: bool, 8..=10;
+        /// Whether to say what the client may do with each topic.
+        include_topic_authorized_operations: bool, 8..;
+    }
+
+    /// One topic, by name or by id.
+    pub struct MetadataRequestTopic {
+        /// The topic id, or zeros.
+        topic_id: Uuid, 10..;
+        /// The topic name, or null.
+        name: Option<Text>, 0.., nullable 10.., default Some(Text::default());
+    }
+
+    /// Brokers, topics, partitions and their leaders.
+    pub struct MetadataResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 3..;
+        /// Each broker that is alive.
+        brokers: Vec<MetadataResponseBroker>, 0..;
+        /// The cluster's id, or null.
+        cluster_id: Option<Text>, 2..;
+        /// The broker that changes to the cluster go to, or -1.
+        controller_id: i32, 1.., default -1;
+        /// Each topic.
+        topics: Vec<MetadataResponseTopic>, 0..;
+        /// What the client may do with the cluster, one bit an operation; the minimum when not asked for.
+        cluster_authorized_operations: i32, 8..=10, default i32::MIN;
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 13..;
+    }
+
+    /// One broker.
+    pub struct MetadataResponseBroker {
+        /// The broker id.
+        node_id: i32, 0..;
+        /// Its host.
+        host: Text, 0..;
+        /// Its port.
+        port: i32, 0..;
+        /// Its rack, or null.
+        rack: Option<Text>, 1..;
+    }
+
+    /// One topic.
+    pub struct MetadataResponseTopic {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The topic name; null when asked for by an id nobody has.
+        name: Option<Text>, 0.., nullable 12.., default Some(Text::default());
+        /// The topic id; zeros when asked for by a name nobody has.
+        topic_id: Uuid, 10..;
+        /// Whether Kafka keeps its own state in it.
+        is_internal: bool, 1..;
+        /// Each partition.
+        partitions: Vec<MetadataResponsePartition>, 0..;
+        /// What the client may do with the topic, one bit an operation; the minimum when not asked for.
+        topic_authorized_operations: i32, 8.., default i32::MIN;
+    }
+
+    /// One partition.
+    pub struct MetadataResponsePartition {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The leader's broker id, or -1.
+        leader_id: i32, 0..;
+        /// The leader's epoch, or -1.
+        leader_epoch: i32, 7.., default -1;
+        /// The brokers that hold the partition.
+        replica_nodes: Vec<i32>, 0..;
+        /// Those in sync with the leader.
+        isr_nodes: Vec<i32>, 0..;
+        /// Those that are not running.
+        offline_replicas: Vec<i32>, 5..;
+    }
+}

@@ -1,0 +1,62 @@
+//! OffsetForLeaderEpoch, key 23 (OffsetForLeaderEpochRequest.json, OffsetForLeaderEpochResponse.json).
+//!
+//! 2 the current leader epoch (KIP-320); 3 replica id; 4 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Epochs whose end offsets are wanted (KIP-101).
+    pub struct OffsetForLeaderEpochRequest {
+        /// The follower's broker id, -1 for a consumer, -2 for a consumer that may see all of the log.
+        replica_id: i32, 3.., default -2;
+        /// Each topic.
+        topics: Vec<OffsetForLeaderTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetForLeaderTopic {
+        /// The topic name.
+        topic: Text, 0..;
+        /// Each partition.
+        partitions: Vec<OffsetForLeaderPartition>, 0..;
+    }
+
+    /// One partition's epoch.
+    pub struct OffsetForLeaderPartition {
+        /// The partition.
+        partition: i32, 0..;
+        /// The leader epoch the client knows, or -1.
+        current_leader_epoch: i32, 2.., default -1;
+        /// The epoch whose end is wanted.
+        leader_epoch: i32, 0..;
+    }
+
+    /// The end offsets.
+    pub struct OffsetForLeaderEpochResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 2..;
+        /// Each topic of the request.
+        topics: Vec<OffsetForLeaderTopicResult>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetForLeaderTopicResult {
+        /// The topic name.
+        topic: Text, 0..;
+        /// Each partition.
+        partitions: Vec<EpochEndOffset>, 0..;
+    }
+
+    /// One partition's epoch and its end.
+    pub struct EpochEndOffset {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The partition.
+        partition: i32, 0..;
+        /// The largest epoch not above the one asked for, or -1.
+        leader_epoch: i32, 1.., default -1;
+        /// The offset after that epoch's last record, or -1.
+        end_offset: i64, 0.., default -1;
+    }
+}
