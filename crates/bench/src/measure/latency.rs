@@ -1,0 +1,131 @@
+//! Latencies in bounded memory. Invariant: count, mean and maximum are exact; a percentile is at most 0.1 % too high.
+
+use hdrhistogram::Histogram;
+
+/// Latencies from 1 microsecond; what takes longer than this counts as this.
+const LATENCY_US_MAX: u64 = 3_600_000_000;
+
+/// A distribution of latencies, about 200 KiB whatever their number.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    sum_us: u128,
+    max_us: u64,
+}
+
+/// The usual percentiles, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percentiles {
+    /// Half were faster.
+    pub p50_us: u64,
+    /// 95 in 100.
+    pub p95_us: u64,
+    /// 99 in 100.
+    pub p99_us: u64,
+    /// 999 in 1,000.
+    pub p999_us: u64,
+    /// The slowest.
+    pub max_us: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are valid");
+        Latencies { histogram, sum_us: 0, max_us: 0 }
+    }
+}
+
+impl Latencies {
+    /// `count` records took `latency_us` each.
+    pub fn record(&mut self, latency_us: u64, count: u64) {
+        self.histogram.saturating_record_n(latency_us, count);
+        self.sum_us += u128::from(latency_us) * u128::from(count);
+        self.max_us = self.max_us.max(latency_us);
+    }
+
+    /// How many were recorded.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The mean in microseconds; NaN when there is none.
+    pub fn mean_us(&self) -> f64 {
+        self.sum_us as f64 / self.count() as f64
+    }
+
+    /// The slowest, in microseconds.
+    pub fn max_us(&self) -> u64 {
+        self.max_us
+    }
+
+    /// The smallest latency that `quantile` (0 to 1) of all did not exceed, in microseconds; 0 when there is none.
+    pub fn quantile_us(&self, quantile: f64) -> u64 {
+        self.histogram.value_at_quantile(quantile).min(self.max_us)
+    }
+
+    /// The usual ones.
+    pub fn percentiles(&self) -> Percentiles {
+        Percentiles {
+            p50_us: self.quantile_us(0.5),
+            p95_us: self.quantile_us(0.95),
+            p99_us: self.quantile_us(0.99),
+            p999_us: self.quantile_us(0.999),
+            max_us: self.max_us,
+        }
+    }
+
+    /// Adds another distribution to this one.
+    pub fn add(&mut self, other: &Latencies) {
+        self.histogram.add(&other.histogram).expect("both have the same bounds");
+        self.sum_us += other.sum_us;
+        self.max_us = self.max_us.max(other.max_us);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_percentiles() {
+        let mut latencies = Latencies::default();
+        (1..=1000).for_each(|us| latencies.record(us, 1));
+        let p = latencies.percentiles();
+        assert_eq!((p.p50_us, p.p95_us, p.p99_us, p.p999_us, p.max_us), (500, 950, 990, 999, 1000));
+        assert_eq!((latencies.mean_us(), latencies.count()), (500.5, 1000));
+    }
+
+    #[test]
+    fn nothing_recorded_is_no_panic() {
+        let latencies = Latencies::default();
+        assert_eq!((latencies.quantile_us(0.99), latencies.max_us()), (0, 0));
+        assert!(latencies.mean_us().is_nan());
+    }
+
+    #[test]
+    fn beyond_the_largest_keeps_the_true_maximum() {
+        let mut latencies = Latencies::default();
+        latencies.record(u64::from(u32::MAX) * 10, 1);
+        assert_eq!(latencies.max_us(), u64::from(u32::MAX) * 10);
+    }
+
+    proptest! {
+        #[test]
+        fn a_percentile_is_never_too_low_and_at_most_a_thousandth_too_high(
+            mut values in prop::collection::vec(1u64..100_000_000, 1..400), quantile in 0.0f64..=1.0,
+        ) {
+            let mut latencies = Latencies::default();
+            let half = values.len() / 2;
+            let mut other = Latencies::default();
+            values[..half].iter().for_each(|us| latencies.record(*us, 1));
+            values[half..].iter().for_each(|us| other.record(*us, 1));
+            latencies.add(&other);
+            values.sort_unstable();
+            let rank = ((quantile * values.len() as f64).ceil() as usize).clamp(1, values.len());
+            let exact = values[rank - 1];
+            let found = latencies.quantile_us(quantile);
+            prop_assert!(found >= exact && found as f64 <= exact as f64 * 1.001 + 1.0, "{found} for {exact}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Counting what was acknowledged or read. Time comes in as an argument; nothing here prints.
+
+mod latency;
+mod produced;
+
+pub use latency::{Latencies, Percentiles};
+pub use produced::{Acknowledged, Produced, Summary, Window};

@@ -1,0 +1,15 @@
+//! The lines of the tools. Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures.
+
+mod consume;
+mod java;
+mod metrics;
+mod produce;
+mod table;
+
+pub use consume::{
+    CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, DateFormatError, consume_progress_line,
+};
+pub use consume::{consume_line, consume_timeout_line};
+pub use metrics::metrics_lines;
+pub use produce::{STEADY_LINE, precise_latency_lines, summary_line, warmup_line, window_line};
+pub use table::table;

@@ -1,0 +1,114 @@
+//! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one it does not have.
+
+use super::java::{fixed, megabytes};
+use super::table::table;
+use crate::measure::{Latencies, Summary, Window};
+
+/// Printed before the first window after the warmup.
+pub const STEADY_LINE: &str = "In steady state.";
+
+/// Printed at the start when there is a warmup.
+pub fn warmup_line(records: u64) -> String {
+    format!("Warmup first {records} records. Steady state results will print after the complete test summary.")
+}
+
+/// One reporting interval.
+pub fn window_line(window: &Window) -> String {
+    let seconds = window.elapsed.as_secs_f64();
+    format!(
+        "{} records sent, {} records/sec ({} MB/sec), {} ms avg latency, {} ms max latency.",
+        window.records,
+        fixed(window.records as f64 / seconds, 1),
+        fixed(megabytes(window.bytes) / seconds, 2),
+        fixed(window.latency_us_sum as f64 / window.records as f64 / 1e3, 1),
+        fixed(window.latency_us_max as f64 / 1e3, 1),
+    )
+}
+
+/// The whole run or its steady state. Percentiles are whole milliseconds as in Kafka's tool, rounded to the nearest.
+pub fn summary_line(summary: &Summary) -> String {
+    let seconds = summary.elapsed.as_secs_f64();
+    let latencies = &summary.latencies;
+    let whole_ms = |quantile| (latencies.quantile_us(quantile) + 500) / 1000;
+    format!(
+        "{}{} records sent, {} records/sec ({} MB/sec), {} ms avg latency, {} ms max latency, \
+         {} ms 50th, {} ms 95th, {} ms 99th, {} ms 99.9th.",
+        summary.records,
+        if summary.steady { " steady state" } else { "" },
+        fixed(summary.records as f64 / seconds, 6),
+        fixed(megabytes(summary.bytes) / seconds, 2),
+        fixed(latencies.mean_us() / 1e3, 2),
+        fixed(latencies.max_us() as f64 / 1e3, 2),
+        whole_ms(0.5),
+        whole_ms(0.95),
+        whole_ms(0.99),
+        whole_ms(0.999),
+    )
+}
+
+/// What whole milliseconds hide: the distribution in microseconds, for `--latency-us`.
+pub fn precise_latency_lines(latencies: &Latencies) -> String {
+    let quantiles =
+        [("50th", 0.5), ("90th", 0.9), ("95th", 0.95), ("99th", 0.99), ("99.9th", 0.999), ("99.99th", 0.9999)];
+    let mut rows = vec![vec!["latency".to_owned(), "us".to_owned()]];
+    rows.extend(quantiles.map(|(name, quantile)| vec![name.to_owned(), latencies.quantile_us(quantile).to_string()]));
+    rows.push(vec!["max".to_owned(), latencies.max_us().to_string()]);
+    rows.push(vec!["mean".to_owned(), fixed(latencies.mean_us(), 1)]);
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Captured from Kafka 4.3.1: `--num-records 200000 --record-size 100 --throughput 30000 --warmup-records 50000`.
+    const KAFKA_WINDOW: &str =
+        "59890 records sent, 29915.1 records/sec (2.85 MB/sec), 4.5 ms avg latency, 25.0 ms max latency.";
+    const KAFKA_STEADY: &str = "150000 steady state records sent, 29626.703535 records/sec (2.83 MB/sec), 4.21 ms avg \
+        latency, 25.00 ms max latency, 4 ms 50th, 9 ms 95th, 16 ms 99th, 21 ms 99.9th.";
+    const KAFKA_WARMUP: &str =
+        "Warmup first 50000 records. Steady state results will print after the complete test summary.";
+
+    #[test]
+    fn a_window_is_the_line_kafkas_tool_printed_for_the_same_figures() {
+        let window = Window {
+            records: 59_890,
+            bytes: 5_989_000,
+            elapsed: Duration::from_millis(2_002),
+            latency_us_sum: 59_890 * 4_500,
+            latency_us_max: 25_000,
+            first_steady: false,
+        };
+        assert_eq!(window_line(&window), KAFKA_WINDOW);
+    }
+
+    #[test]
+    fn a_summary_is_the_line_kafkas_tool_printed_for_the_same_figures() {
+        // 150,000 latencies with the percentiles of the captured line, and its mean to two digits.
+        let mut latencies = Latencies::default();
+        for (us, count) in [(3_116, 70_000), (4_000, 40_000), (5_000, 31_000), (9_000, 6_900), (16_000, 1_600)] {
+            latencies.record(us, count);
+        }
+        latencies.record(21_000, 499);
+        latencies.record(25_000, 1);
+        let elapsed = Duration::from_millis(5_063);
+        let summary = Summary { records: 150_000, bytes: 15_000_000, elapsed, latencies, steady: true };
+        assert_eq!(summary_line(&summary), KAFKA_STEADY);
+        let whole = summary_line(&Summary { steady: false, ..summary });
+        assert_eq!(whole, KAFKA_STEADY.replace(" steady state", ""));
+    }
+
+    #[test]
+    fn the_warmup_line_is_kafkas() {
+        assert_eq!(warmup_line(50_000), KAFKA_WARMUP);
+    }
+
+    #[test]
+    fn percentiles_are_rounded_to_the_nearest_millisecond() {
+        let mut latencies = Latencies::default();
+        latencies.record(1_600, 1);
+        let summary = Summary { records: 1, bytes: 1, elapsed: Duration::from_secs(1), latencies, steady: false };
+        assert!(summary_line(&summary).contains(" 2 ms 50th,"));
+    }
+}

@@ -1,0 +1,62 @@
+//! When each record is meant to leave. Not a sleeper: it only says the time.
+//!
+//! Invariant: the intended times do not move when the sender falls behind, so that a latency counted from them holds
+//! the time a record waited for its turn (no coordinated omission).
+
+use std::time::{Duration, Instant};
+
+/// The intended send times of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    start: Instant,
+    /// Nanoseconds from one record to the next; `None` sends as fast as it goes.
+    interval_ns: Option<f64>,
+}
+
+impl Schedule {
+    /// `records_per_sec` below zero means as fast as it goes; zero, as in Kafka's tool, never sends more than the first.
+    pub fn new(start: Instant, records_per_sec: f64) -> Self {
+        let interval_ns = (records_per_sec >= 0.0).then(|| 1e9 / records_per_sec);
+        Schedule { start, interval_ns }
+    }
+
+    /// When record `number` is meant to leave; `None` when the schedule does not say.
+    pub fn intended(&self, number: u64) -> Option<Instant> {
+        let interval_ns = self.interval_ns?;
+        if number == 0 {
+            return Some(self.start);
+        }
+        // A century stands for "never": an Instant cannot hold more everywhere.
+        let ns = (interval_ns * number as f64).min(3e18);
+        Some(self.start + Duration::from_nanos(ns as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_evenly_spaced_and_do_not_drift() {
+        let start = Instant::now();
+        let schedule = Schedule::new(start, 3.0);
+        assert_eq!(schedule.intended(0), Some(start));
+        let third = schedule.intended(3).expect("paced");
+        assert_eq!((third - start).as_micros(), 1_000_000);
+        let late = schedule.intended(3_000_000).expect("paced");
+        assert_eq!((late - start).as_secs(), 1_000_000);
+    }
+
+    #[test]
+    fn unthrottled_has_no_times() {
+        assert_eq!(Schedule::new(Instant::now(), -1.0).intended(7), None);
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_never() {
+        let start = Instant::now();
+        let schedule = Schedule::new(start, 0.0);
+        assert_eq!(schedule.intended(0), Some(start));
+        assert!(schedule.intended(1).expect("paced") > start + Duration::from_secs(1 << 30));
+    }
+}
