@@ -2,5 +2,6 @@
 //!
 //! A library without a command line; the `fullbore` binary is that.
 
+pub mod classic;
 pub mod config;
 pub mod control;
