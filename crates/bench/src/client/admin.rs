@@ -1,0 +1,170 @@
+//! Topics: create, list, describe, delete, as questions to any broker of the cluster.
+
+use super::cluster::check_topic;
+use super::{ClientError, Cluster};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseTopic};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+
+/// How long the cluster may take over a change, in milliseconds.
+const CHANGE_TIMEOUT_MS: i32 = 30_000;
+/// DescribeConfigs' number for a topic.
+const RESOURCE_TOPIC: i8 = 2;
+/// DescribeConfigs' number for a value nobody set.
+const SOURCE_DEFAULT: i8 = 5;
+
+/// One topic as `topics describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// The topic.
+    pub name: Text,
+    /// Its id, zeros from brokers before 2.8.
+    pub topic_id: Uuid,
+    /// In order.
+    pub partitions: Vec<TopicPartition>,
+    /// Configurations that are not Kafka's default.
+    pub configs: Vec<(Text, Text)>,
+}
+
+/// One partition as `topics describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPartition {
+    /// The partition.
+    pub partition: i32,
+    /// The leader's broker id; `None` while there is none.
+    pub leader: Option<i32>,
+    /// The brokers that hold the partition.
+    pub replicas: Vec<i32>,
+    /// Those in sync with the leader.
+    pub in_sync: Vec<i32>,
+}
+
+/// Creates one topic; `None` leaves a count to the broker.
+///
+/// # Errors
+/// The broker's, TOPIC_ALREADY_EXISTS among them.
+pub fn create_topic(
+    cluster: &mut Cluster,
+    name: &str,
+    partitions: Option<i32>,
+    replication_factor: Option<i16>,
+    configs: &[(String, String)],
+) -> Result<(), ClientError> {
+    let config = |(key, value): &(String, String)| CreatableTopicConfig {
+        name: key.as_str().into(),
+        value: Some(value.as_str().into()),
+        ..Default::default()
+    };
+    let topic = CreatableTopic {
+        name: name.into(),
+        num_partitions: partitions.unwrap_or(-1),
+        replication_factor: replication_factor.unwrap_or(-1),
+        configs: configs.iter().map(config).collect(),
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let response = cluster.any()?.call(&request)?;
+    match response.topics.iter().find(|topic| topic.error_code.is_err()) {
+        Some(failed) => {
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot create topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Every topic's name and whether it is internal, sorted.
+///
+/// # Errors
+/// When no broker answers.
+pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientError> {
+    let response = cluster.metadata(None)?;
+    let named = |topic: MetadataResponseTopic| topic.name.map(|name| (name, topic.is_internal));
+    let mut topics: Vec<(Text, bool)> = response.topics.into_iter().filter_map(named).collect();
+    topics.sort();
+    Ok(topics)
+}
+
+/// Deletes topics.
+///
+/// # Errors
+/// The first topic's that could not be deleted.
+pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), ClientError> {
+    let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
+    let request = DeleteTopicsRequest {
+        topics: names.iter().map(by_name).collect(),
+        topic_names: names.to_vec(),
+        timeout_ms: CHANGE_TIMEOUT_MS,
+        ..Default::default()
+    };
+    let response = cluster.any()?.call(&request)?;
+    match response.responses.iter().find(|topic| topic.error_code.is_err()) {
+        Some(failed) if failed.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
+            Err(ClientError::NoTopic(failed.name.clone().unwrap_or_default().to_string()))
+        }
+        Some(failed) => {
+            let name = failed.name.clone().unwrap_or_default();
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot delete topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Partitions and configurations of each topic named, in that order.
+///
+/// # Errors
+/// [`ClientError::NoTopic`], or the broker's.
+pub fn describe_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let metadata = cluster.metadata(Some(names))?;
+    let mut described = Vec::with_capacity(names.len());
+    for name in names {
+        let found = metadata.topics.iter().find(|topic| topic.name.as_ref() == Some(name));
+        let found = found.ok_or_else(|| ClientError::NoTopic(name.to_string()))?;
+        check_topic(found, name)?;
+        let mut partitions: Vec<TopicPartition> = found.partitions.iter().map(partition).collect();
+        partitions.sort_by_key(|partition| partition.partition);
+        described.push(TopicDescription {
+            name: name.clone(),
+            topic_id: found.topic_id,
+            partitions,
+            configs: Vec::new(),
+        });
+    }
+    add_configs(cluster, &mut described)?;
+    Ok(described)
+}
+
+fn partition(found: &MetadataResponsePartition) -> TopicPartition {
+    TopicPartition {
+        partition: found.partition_index,
+        leader: (found.leader_id >= 0).then_some(found.leader_id),
+        replicas: found.replica_nodes.clone(),
+        in_sync: found.isr_nodes.clone(),
+    }
+}
+
+fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Result<(), ClientError> {
+    let resource = |topic: &TopicDescription| DescribeConfigsResource {
+        resource_type: RESOURCE_TOPIC,
+        resource_name: topic.name.clone(),
+        ..Default::default()
+    };
+    let resources = described.iter().map(resource).collect();
+    let response = cluster.any()?.call(&DescribeConfigsRequest { resources, ..Default::default() })?;
+    for result in response.results {
+        if result.error_code.is_err() {
+            let what = format!("cannot read the configuration of topic '{}'", result.resource_name);
+            return Err(ClientError::kafka(what, result.error_code, result.error_message.as_deref()));
+        }
+        let Some(topic) = described.iter_mut().find(|topic| topic.name == result.resource_name) else { continue };
+        let set = result.configs.into_iter().filter(|config| config.config_source != SOURCE_DEFAULT);
+        topic.configs = set.map(|config| (config.name, config.value.unwrap_or_default())).collect();
+    }
+    Ok(())
+}

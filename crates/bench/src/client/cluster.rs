@@ -1,0 +1,179 @@
+//! Who leads what: bootstrap, metadata, and where partitions start and end.
+
+use super::{ClientError, Connection};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic};
+use fullbore_wire::{Text, Uuid};
+
+/// The timestamp that stands for the start of a partition in ListOffsets.
+pub const EARLIEST: i64 = -2;
+/// The timestamp that stands for the end of a partition in ListOffsets.
+pub const LATEST: i64 = -1;
+
+/// A cluster as the bootstrap list names it.
+pub struct Cluster {
+    addresses: Vec<String>,
+    client_id: String,
+    connection: Option<Connection>,
+}
+
+/// One partition and where to read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionPlace {
+    /// The topic.
+    pub topic: Text,
+    /// Its id, zeros from brokers before 2.8.
+    pub topic_id: Uuid,
+    /// The partition.
+    pub partition: i32,
+    /// `host:port` of the leader; `None` while there is none.
+    pub leader: Option<String>,
+}
+
+impl Cluster {
+    /// A cluster known by `host:port,host:port,...`. Connects later.
+    ///
+    /// # Errors
+    /// When an entry is not `host:port`.
+    pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
+        let addresses: Vec<String> =
+            bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
+        let is_address = |entry: &String| {
+            entry.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        match addresses.iter().find(|entry| !is_address(entry)) {
+            Some(wrong) => Err(ClientError::Address(wrong.clone())),
+            None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
+            None => Ok(Cluster { addresses, client_id: client_id.to_owned(), connection: None }),
+        }
+    }
+
+    /// A connection to any broker of the list: the one in use, or the first that answers.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
+        if self.connection.is_none() {
+            let mut attempts = self.addresses.iter().map(|address| Connection::connect(address, &self.client_id));
+            let mut outcome = attempts.next().expect("the list is not empty");
+            while outcome.is_err() {
+                match attempts.next() {
+                    Some(next) => outcome = next,
+                    None => break,
+                }
+            }
+            self.connection = Some(outcome?);
+        }
+        Ok(self.connection.as_mut().expect("just connected"))
+    }
+
+    /// A connection of its own to the broker at `address`.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
+        Connection::connect(address, &self.client_id)
+    }
+
+    /// Metadata of the topics named, or of all; creates none. A broken connection is replaced once.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
+        let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
+        let request = MetadataRequest {
+            topics: topics.map(|names| names.iter().map(by_name).collect()),
+            allow_auto_topic_creation: false,
+            ..Default::default()
+        };
+        let answer = match self.any()?.call(&request) {
+            Err(error) if error.is_retriable() => {
+                self.connection = None;
+                self.any()?.call(&request)
+            }
+            answer => answer,
+        };
+        let response = answer?;
+        match response.error_code.is_err() {
+            true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
+            false => Ok(response),
+        }
+    }
+
+    /// Every partition of a topic with its leader, in order.
+    ///
+    /// # Errors
+    /// [`ClientError::NoTopic`], or the broker's.
+    pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
+        let response = self.metadata(Some(std::slice::from_ref(topic)))?;
+        let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
+        check_topic(found, topic)?;
+        let address_of = |id: i32| {
+            let broker = response.brokers.iter().find(|broker| broker.node_id == id);
+            broker.map(|broker| format!("{}:{}", broker.host, broker.port))
+        };
+        let mut places: Vec<PartitionPlace> = found
+            .partitions
+            .iter()
+            .map(|partition| PartitionPlace {
+                topic: topic.clone(),
+                topic_id: found.topic_id,
+                partition: partition.partition_index,
+                leader: address_of(partition.leader_id),
+            })
+            .collect();
+        places.sort_by_key(|place| place.partition);
+        Ok(places)
+    }
+}
+
+/// The error of one topic's metadata.
+pub(super) fn check_topic(found: &MetadataResponseTopic, topic: &str) -> Result<(), ClientError> {
+    match found.error_code {
+        fullbore_wire::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
+        code if code.is_err() => Err(ClientError::kafka(format!("cannot read topic '{topic}'"), code, None)),
+        _ => Ok(()),
+    }
+}
+
+impl Connection {
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of one partition that this broker leads.
+    ///
+    /// # Errors
+    /// The broker's, or a broken connection.
+    pub fn offset(&mut self, topic: &Text, partition: i32, timestamp: i64) -> Result<i64, ClientError> {
+        let wanted = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
+        let topics = vec![ListOffsetsTopic { name: topic.clone(), partitions: vec![wanted], ..Default::default() }];
+        let response = self.call(&ListOffsetsRequest { replica_id: -1, topics, ..Default::default() })?;
+        let found = response.topics.iter().flat_map(|topic| &topic.partitions).next();
+        let what = || format!("cannot find where partition {partition} of topic '{topic}' starts");
+        match found {
+            Some(found) if found.error_code.is_err() => Err(ClientError::kafka(what(), found.error_code, None)),
+            Some(found) => Ok(found.offset),
+            None => Err(ClientError::kafka(what(), fullbore_wire::ErrorCode::UNKNOWN_SERVER_ERROR, None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bootstrap_lists() {
+        let addresses = |list| Cluster::new(list, "test").map(|cluster| cluster.addresses);
+        assert_eq!(addresses("a:1, b:2,").expect("valid"), ["a:1", "b:2"]);
+        for wrong in ["", "a", "a:b", ":1", "a:1,b", "a:70000"] {
+            let error = addresses(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("--bootstrap-server localhost:9092"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_listening_is_one_sentence_with_the_next_step() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+        let mut cluster = Cluster::new(&free.to_string(), "test").expect("valid");
+        let error = cluster.any().err().expect("nobody listens").to_string();
+        assert!(error.contains(&free.to_string()) && error.contains("fullbore serve"), "{error}");
+    }
+}

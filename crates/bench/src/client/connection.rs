@@ -1,0 +1,222 @@
+//! One blocking connection to one broker.
+//!
+//! Invariant: responses are received in the order their requests were sent; a correlation id that does not match ends
+//! the connection.
+
+use super::ClientError;
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::api::{self, Request};
+use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+use fullbore_wire::{ErrorCode, Part, Text};
+use std::collections::{HashMap, VecDeque};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
+const RESPONSE_BYTES_MAX: usize = 256 << 20;
+/// How long a connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a broker may be silent while an answer is due (Kafka's request.timeout.ms).
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection that knows the broker's versions.
+pub struct Connection {
+    socket: TcpStream,
+    address: String,
+    client_id: Text,
+    /// The broker's range of each API.
+    versions: HashMap<i16, (i16, i16)>,
+    next_correlation_id: i32,
+    /// Correlation ids whose responses are due, oldest first.
+    due: VecDeque<i32>,
+    /// The last frame's memory, for the next.
+    spare: BytesMut,
+}
+
+/// Ends a connection from another thread.
+pub struct Stopper(TcpStream);
+
+impl Stopper {
+    /// Makes the connection's thread return from a read at once.
+    pub fn stop(&self) {
+        // The peer may have closed it already, which is as good.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Connection {
+    /// Connects to `host:port` and asks for the versions.
+    ///
+    /// # Errors
+    /// When nobody answers there, or it is not a Kafka broker.
+    pub fn connect(address: &str, client_id: &str) -> Result<Self, ClientError> {
+        let socket = open(address)?;
+        let mut connection = Connection {
+            socket,
+            address: address.to_owned(),
+            client_id: client_id.into(),
+            versions: HashMap::new(),
+            next_correlation_id: 0,
+            due: VecDeque::new(),
+            spare: BytesMut::new(),
+        };
+        connection.negotiate()?;
+        Ok(connection)
+    }
+
+    fn negotiate(&mut self) -> Result<(), ClientError> {
+        let request = ApiVersionsRequest {
+            client_software_name: "fullbore".into(),
+            client_software_version: env!("CARGO_PKG_VERSION").into(),
+            ..Default::default()
+        };
+        let mut version = 3;
+        self.send(&request, version)?;
+        let (_, mut response) = self.receive_versions(version)?;
+        if response.error_code == ErrorCode::UNSUPPORTED_VERSION {
+            version = 0;
+            self.send(&request, version)?;
+            response = self.receive::<ApiVersionsRequest>(version)?.1;
+        }
+        if response.error_code.is_err() {
+            return Err(ClientError::kafka(format!("{} refused ApiVersions", self.address), response.error_code, None));
+        }
+        self.versions = response.api_keys.iter().map(|api| (api.api_key, (api.min_version, api.max_version))).collect();
+        Ok(())
+    }
+
+    /// An old broker answers an ApiVersions request it does not know in the layout of version 0.
+    fn receive_versions(
+        &mut self,
+        version: i16,
+    ) -> Result<(Bytes, fullbore_wire::apis::api_versions::ApiVersionsResponse), ClientError> {
+        let frame = self.receive_frame()?;
+        let decoded = api::decode_response::<ApiVersionsRequest>(frame.clone(), version)
+            .or_else(|_| api::decode_response::<ApiVersionsRequest>(frame.clone(), 0));
+        self.decoded::<ApiVersionsRequest>(frame, decoded)
+    }
+
+    /// The highest version both sides speak.
+    ///
+    /// # Errors
+    /// [`ClientError::Version`].
+    pub fn version<R: Request>(&self) -> Result<i16, ClientError> {
+        let ours = R::KEY.versions();
+        let theirs = self.versions.get(&R::KEY.code());
+        let common = theirs.map(|(min, max)| (*min.max(ours.start()), *max.min(ours.end())));
+        match common {
+            Some((min, max)) if min <= max => Ok(max),
+            _ => Err(ClientError::Version { address: self.address.clone(), api: R::KEY.name() }),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks or the answer is none.
+    pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        let version = self.version::<R>()?;
+        self.send(request, version)?;
+        Ok(self.receive::<R>(version)?.1)
+    }
+
+    /// Sends without waiting for the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks or the request cannot be said in this version.
+    pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
+        let correlation_id = self.next_correlation_id;
+        self.next_correlation_id = correlation_id.wrapping_add(1);
+        let frame = api::encode_request(request, version, correlation_id, Some(&self.client_id))
+            .map_err(|source| ClientError::Encode { api: R::KEY.name(), source })?;
+        let bytes: Vec<u8> = frame.parts.iter().filter_map(memory).flatten().copied().collect();
+        self.socket.write_all(&bytes).map_err(|source| self.broken(source))?;
+        self.due.push_back(correlation_id);
+        Ok(())
+    }
+
+    /// Waits for the answer to the oldest request; its slices point into the frame, which comes with it.
+    ///
+    /// # Errors
+    /// When the connection breaks or the frame is not that answer.
+    pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
+        let frame = self.receive_frame()?;
+        let decoded = api::decode_response::<R>(frame.clone(), version);
+        self.decoded::<R>(frame, decoded)
+    }
+
+    fn decoded<R: Request>(
+        &mut self,
+        frame: Bytes,
+        decoded: Result<(i32, R::Response), fullbore_wire::DecodeError>,
+    ) -> Result<(Bytes, R::Response), ClientError> {
+        let of_decode = |source| ClientError::Decode { address: self.address.clone(), api: R::KEY.name(), source };
+        let (correlation_id, response) = decoded.map_err(of_decode)?;
+        if self.due.pop_front() != Some(correlation_id) {
+            let source = std::io::Error::other(format!("answer {correlation_id} is not the one due"));
+            return Err(self.broken(source));
+        }
+        Ok((frame, response))
+    }
+
+    fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
+        let mut prefix = [0; 4];
+        self.socket.read_exact(&mut prefix).map_err(|source| self.broken(source))?;
+        let len = u32::from_be_bytes(prefix);
+        if len as usize > RESPONSE_BYTES_MAX {
+            return Err(ClientError::TooLarge { address: self.address.clone(), len, max: RESPONSE_BYTES_MAX });
+        }
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.resize(len as usize, 0);
+        self.socket.read_exact(&mut buffer).map_err(|source| self.broken(source))?;
+        Ok(buffer.freeze())
+    }
+
+    /// Gives a frame's memory back once nothing points into it.
+    pub fn recycle(&mut self, frame: Bytes) {
+        if let Ok(buffer) = frame.try_into_mut() {
+            self.spare = buffer;
+        }
+    }
+
+    /// A handle with which another thread can end this connection.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn stopper(&self) -> Result<Stopper, ClientError> {
+        self.socket.try_clone().map(Stopper).map_err(|source| self.broken(source))
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn broken(&self, source: std::io::Error) -> ClientError {
+        ClientError::Io { address: self.address.clone(), source }
+    }
+}
+
+fn memory(part: &Part) -> Option<&Bytes> {
+    match part {
+        Part::Bytes(bytes) => Some(bytes),
+        Part::File(_) => None,
+    }
+}
+
+fn open(address: &str) -> Result<TcpStream, ClientError> {
+    let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
+    let mut last = std::io::Error::other("the name has no address");
+    for candidate in address.to_socket_addrs().map_err(of_connect)? {
+        match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
+            Ok(socket) => {
+                socket.set_nodelay(true).map_err(of_connect)?;
+                socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(of_connect)?;
+                return Ok(socket);
+            }
+            Err(source) => last = source,
+        }
+    }
+    Err(of_connect(last))
+}

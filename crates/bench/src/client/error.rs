@@ -1,0 +1,105 @@
+//! What a tool tells its user, in one sentence with the next step.
+
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode};
+
+/// Why a broker could not be asked or did not give what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No broker of the list answers.
+    #[error(
+        "cannot connect to {address}: {source}; start a broker with `fullbore serve`, or name one with --bootstrap-server"
+    )]
+    Connect {
+        /// Host and port.
+        address: String,
+        /// Of the last attempt.
+        source: std::io::Error,
+    },
+    /// Not `host:port`.
+    #[error("{0:?} is not host:port; write --bootstrap-server localhost:9092, several separated by commas")]
+    Address(String),
+    /// The connection broke.
+    #[error("the connection to {address} broke: {source}; see the broker's log")]
+    Io {
+        /// Host and port.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A frame that is not a response.
+    #[error("{address} answered {api} with bytes that are no response: {source}; is it a Kafka broker?")]
+    Decode {
+        /// Host and port.
+        address: String,
+        /// The request.
+        api: &'static str,
+        /// What is wrong.
+        source: DecodeError,
+    },
+    /// A request that cannot be said.
+    #[error("cannot write {api}: {source}")]
+    Encode {
+        /// The request.
+        api: &'static str,
+        /// What is wrong.
+        source: EncodeError,
+    },
+    /// A frame that would not fit in memory.
+    #[error("{address} announced a response of {len} bytes, more than {max}; is it a Kafka broker?")]
+    TooLarge {
+        /// Host and port.
+        address: String,
+        /// Bytes.
+        len: u32,
+        /// Bytes.
+        max: usize,
+    },
+    /// Nothing in common.
+    #[error("{address} does not offer {api} in a version this program speaks; use a Kafka broker of 2.1 or later")]
+    Version {
+        /// Host and port.
+        address: String,
+        /// The request.
+        api: &'static str,
+    },
+    /// Kafka's error.
+    #[error("{what}: {message}")]
+    Kafka {
+        /// What was tried.
+        what: String,
+        /// Kafka's code.
+        code: ErrorCode,
+        /// The broker's words, or the code's meaning.
+        message: String,
+    },
+    /// Nobody has it.
+    #[error(
+        "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
+    )]
+    NoTopic(String),
+    /// A partition cannot be used now.
+    #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
+    NoLeader {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+    },
+}
+
+impl ClientError {
+    /// Kafka's error with the broker's words when it sent some.
+    pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
+        let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
+        ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
+    }
+
+    /// Whether trying again, perhaps with another broker, can help.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::NoLeader { .. } => true,
+            ClientError::Kafka { code, .. } => code.is_retriable(),
+            _ => false,
+        }
+    }
+}

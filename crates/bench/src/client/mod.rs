@@ -1,0 +1,14 @@
+//! A blocking client for the tools: one request after another to a named broker, and pipelined fetches.
+//!
+//! Not the producer's connection, which is asynchronous and never blocks a thread: a fetcher wants a thread of its own
+//! and one buffer that it reads into again and again.
+
+mod admin;
+mod cluster;
+mod connection;
+mod error;
+
+pub use admin::{TopicDescription, TopicPartition, create_topic, delete_topics, describe_topics, list_topics};
+pub use cluster::{Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use connection::{Connection, Stopper};
+pub use error::ClientError;
