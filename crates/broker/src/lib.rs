@@ -2,6 +2,13 @@
 //!
 //! A library without a command line; the `fullbore` binary is that.
 
+pub mod admin;
+pub mod api;
+pub mod broker;
 pub mod classic;
 pub mod config;
 pub mod control;
+pub mod metrics;
+pub mod net;
+
+pub use broker::{Broker, StartError};

@@ -31,7 +31,7 @@ pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uu
     }
     let overrides = overrides_of(&wanted.configs)?;
     let config = TopicConfig::resolve(broker, &overrides).map_err(invalid_config)?;
-    Ok(Topic { name: wanted.name.clone(), id, partitions, replication_factor, overrides, config })
+    Ok(Topic { name: wanted.name.clone(), id, partitions, replication_factor, overrides, config: Arc::new(config) })
 }
 
 /// The topic that `target` names, which may be deleted.
@@ -57,7 +57,7 @@ pub fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) ->
     for (name, change) in &wanted.changes {
         apply(&mut topic.overrides, broker, name, change)?;
     }
-    topic.config = TopicConfig::resolve(broker, &topic.overrides).map_err(invalid_config)?;
+    topic.config = Arc::new(TopicConfig::resolve(broker, &topic.overrides).map_err(invalid_config)?);
     Ok(topic)
 }
 

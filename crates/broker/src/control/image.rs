@@ -21,7 +21,7 @@ pub struct Topic {
     /// What the topic sets itself, checked.
     pub overrides: BTreeMap<String, String>,
     /// What is in force.
-    pub config: TopicConfig,
+    pub config: Arc<TopicConfig>,
 }
 
 /// All topics, by name and by id.

@@ -178,7 +178,7 @@ fn topic(
     let TopicRow { id, name, partitions, replication_factor } = row;
     let refused = |source| OpenError::TopicConfig { file: file.to_owned(), topic: name.clone(), source };
     let config = TopicConfig::resolve(broker, &overrides).map_err(refused)?;
-    Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config })
+    Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config: Arc::new(config) })
 }
 
 fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()> {

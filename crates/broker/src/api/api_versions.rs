@@ -1,0 +1,38 @@
+//! ApiVersions 0-4. The first request of most clients: what this broker serves.
+
+use super::{Call, Fault, Reply};
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::{ErrorCode, Frame, Version};
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: ApiVersionsRequest = call.body(reply.version)?;
+    let named = is_software_name(&request.client_software_name) && is_software_name(&request.client_software_version);
+    let error_code = if reply.version.number < 3 || named { ErrorCode::NONE } else { ErrorCode::INVALID_REQUEST };
+    reply.frame::<ApiVersionsRequest>(&answer(error_code))
+}
+
+/// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
+/// can ask again.
+pub fn unsupported(correlation_id: i32) -> Result<Frame, Fault> {
+    let version = Version { number: 0, flexible: false };
+    Reply { version, correlation_id }.frame::<ApiVersionsRequest>(&answer(ErrorCode::UNSUPPORTED_VERSION))
+}
+
+fn answer(error_code: ErrorCode) -> ApiVersionsResponse {
+    let range = |key: &ApiKey| {
+        let versions = key.versions();
+        // KAFKA-18659: librdkafka switches features off unless Produce reaches down to 0, though 3 is the floor.
+        let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
+        ApiVersion { api_key: key.code(), min_version, max_version: *versions.end(), ..Default::default() }
+    };
+    ApiVersionsResponse { error_code, api_keys: ApiKey::ALL.iter().map(range).collect(), ..Default::default() }
+}
+
+/// Kafka's rule for client software names and versions (KIP-511).
+fn is_software_name(text: &str) -> bool {
+    let alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    alphanumeric(text.chars().next())
+        && alphanumeric(text.chars().next_back())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+}

@@ -1,0 +1,72 @@
+//! CreateTopics 2-7.
+
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::config::describe_topic;
+use crate::control::{CreateTopic, CreateTopics, Topic};
+use fullbore_wire::apis::create_topics::{
+    CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+};
+use fullbore_wire::{Frame, Text};
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: CreateTopicsRequest = call.body(reply.version)?;
+    let wanted = CreateTopics {
+        topics: request.topics.iter().map(wanted).collect(),
+        validate_only: request.validate_only,
+    };
+    let outcomes = call.broker.control.create_topics(wanted).await;
+    let topics = request
+        .topics
+        .into_iter()
+        .zip(outcomes)
+        .map(|(asked, outcome)| match outcome {
+            Ok(topic) => created(call.broker, &topic),
+            Err(refusal) => CreatableTopicResult {
+                name: asked.name,
+                error_code: refusal.code,
+                error_message: Some(Text::from(refusal.message)),
+                ..Default::default()
+            },
+        })
+        .collect();
+    reply.frame::<CreateTopicsRequest>(&CreateTopicsResponse { topics, ..Default::default() })
+}
+
+fn wanted(topic: &CreatableTopic) -> CreateTopic {
+    CreateTopic {
+        name: topic.name.to_string(),
+        num_partitions: topic.num_partitions,
+        replication_factor: topic.replication_factor,
+        assignments: topic.assignments.iter().map(|a| (a.partition_index, a.broker_ids.clone())).collect(),
+        configs: topic
+            .configs
+            .iter()
+            .map(|config| (config.name.to_string(), config.value.as_ref().map(|value| value.to_string())))
+            .collect(),
+    }
+}
+
+fn created(broker: &Shared, topic: &Topic) -> CreatableTopicResult {
+    let configs = describe_topic(&broker.config, &topic.overrides).unwrap_or_default();
+    CreatableTopicResult {
+        name: Text::from(topic.name.as_str()),
+        topic_id: topic.id,
+        num_partitions: topic.partitions,
+        replication_factor: topic.replication_factor,
+        configs: Some(
+            configs
+                .into_iter()
+                .map(|entry| CreatableTopicConfigs {
+                    name: Text::from_static(entry.name),
+                    value: entry.value.map(Text::from),
+                    read_only: entry.read_only,
+                    config_source: entry.source as i8,
+                    is_sensitive: entry.sensitive,
+                    ..Default::default()
+                })
+                .collect(),
+        ),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,31 @@
+//! DescribeCluster 0-2.
+
+use super::metadata::NO_OPERATIONS;
+use super::{Call, Fault, Reply};
+use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+/// Endpoint types of the request (KIP-919).
+const BROKERS: i8 = 1;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeClusterRequest = call.body(reply.version)?;
+    let broker = call.broker;
+    let mut response = DescribeClusterResponse {
+        endpoint_type: request.endpoint_type,
+        cluster_id: broker.cluster_id.clone(),
+        cluster_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    };
+    if request.endpoint_type == BROKERS {
+        let (host, port) = broker.endpoint(call.listener);
+        let node_id = broker.config.node_id;
+        response.controller_id = node_id;
+        response.brokers =
+            vec![DescribeClusterBroker { broker_id: node_id, host, port, rack: broker.rack(), ..Default::default() }];
+    } else {
+        response.error_code = ErrorCode::MISMATCHED_ENDPOINT_TYPE;
+        response.error_message = Some(Text::from_static("This is a broker; there are no controllers to describe."));
+    }
+    reply.frame::<DescribeClusterRequest>(&response)
+}

@@ -1,0 +1,97 @@
+//! DescribeConfigs 1-4, of topics and of this broker.
+
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::config::{ConfigEntry, describe_broker, describe_topic};
+use crate::control::Refusal;
+use fullbore_wire::apis::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
+    DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+/// Kafka's `ConfigResource.Type`.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeConfigsRequest = call.body(reply.version)?;
+    let results = request.resources.iter().map(|resource| describe(call.broker, &request, resource)).collect();
+    reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
+}
+
+fn describe(
+    broker: &Shared,
+    request: &DescribeConfigsRequest,
+    resource: &DescribeConfigsResource,
+) -> DescribeConfigsResult {
+    let mut result = DescribeConfigsResult {
+        resource_type: resource.resource_type,
+        resource_name: resource.resource_name.clone(),
+        ..Default::default()
+    };
+    match entries(broker, resource) {
+        Ok(entries) => {
+            result.configs = entries
+                .into_iter()
+                .filter(|entry| is_asked_for(entry, resource))
+                .map(|entry| answer(entry, request))
+                .collect();
+        }
+        Err(refusal) => {
+            result.error_code = refusal.code;
+            result.error_message = Some(Text::from(refusal.message));
+        }
+    }
+    result
+}
+
+fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+    let name = resource.resource_name.as_str();
+    match resource.resource_type {
+        TOPIC => {
+            crate::control::check_name(name)?;
+            let image = broker.control.image();
+            let topic = image.topic(name).ok_or_else(|| {
+                Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("Topic '{name}' does not exist."))
+            })?;
+            describe_topic(&broker.config, &topic.overrides)
+                .map_err(|error| Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string()))
+        }
+        BROKER if name == broker.config.node_id.to_string() => Ok(describe_broker(&broker.config)),
+        // The empty name stands for the cluster-wide dynamic defaults, and none can be set.
+        BROKER if name.is_empty() => Ok(Vec::new()),
+        BROKER => Err(Refusal::new(
+            ErrorCode::INVALID_REQUEST,
+            format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
+        )),
+        other => Err(Refusal::new(ErrorCode::INVALID_REQUEST, format!("Resource type {other} has no configuration here."))),
+    }
+}
+
+/// A null list of keys asks for all of them.
+fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
+    resource.configuration_keys.as_ref().is_none_or(|keys| keys.iter().any(|key| *key == entry.name))
+}
+
+fn answer(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
+    let synonyms = entry.synonyms.into_iter().filter(|_| request.include_synonyms);
+    DescribeConfigsResourceResult {
+        name: Text::from_static(entry.name),
+        value: entry.value.filter(|_| !entry.sensitive).map(Text::from),
+        read_only: entry.read_only,
+        config_source: entry.source as i8,
+        is_sensitive: entry.sensitive,
+        synonyms: synonyms
+            .map(|synonym| DescribeConfigsSynonym {
+                name: Text::from_static(synonym.name),
+                value: Some(Text::from(synonym.value)).filter(|_| !entry.sensitive),
+                source: synonym.source as i8,
+                ..Default::default()
+            })
+            .collect(),
+        config_type: entry.of as i8,
+        documentation: request.include_documentation.then(|| Text::from_static(entry.documentation)),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,91 @@
+//! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
+
+use super::metadata::NO_OPERATIONS;
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::control::{Image, Topic};
+use fullbore_wire::apis::describe_topic_partitions::{
+    Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+use std::collections::BTreeSet;
+
+/// Kafka's `max.request.partition.size.limit`.
+const PAGE_MAX: i32 = 2000;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
+    let image = call.broker.control.image();
+    let names = names(&request, &image);
+    let mut left = request.response_partition_limit.clamp(1, PAGE_MAX);
+    let mut response = DescribeTopicPartitionsResponse::default();
+    for name in names {
+        let from = match &request.cursor {
+            Some(cursor) if cursor.topic_name == *name => cursor.partition_index.max(0),
+            _ => 0,
+        };
+        if left == 0 {
+            response.next_cursor = Some(cursor(name, from));
+            break;
+        }
+        let Some(topic) = image.topic(&name) else {
+            response.topics.push(unknown(name));
+            continue;
+        };
+        let until = topic.partitions.min(from.saturating_add(left));
+        response.topics.push(describe(call.broker, topic, from..until));
+        left -= (until - from).max(0);
+        if until < topic.partitions {
+            response.next_cursor = Some(cursor(name, until));
+            break;
+        }
+    }
+    reply.frame::<DescribeTopicPartitionsRequest>(&response)
+}
+
+/// The topics asked for, or all, in name order, from the cursor on.
+fn names(request: &DescribeTopicPartitionsRequest, image: &Image) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = if request.topics.is_empty() {
+        image.topics().map(|topic| topic.name.clone()).collect()
+    } else {
+        request.topics.iter().map(|topic| topic.name.to_string()).collect()
+    };
+    if let Some(cursor) = &request.cursor {
+        names = names.split_off(cursor.topic_name.as_str());
+    }
+    names
+}
+
+fn cursor(topic_name: String, partition_index: i32) -> Cursor {
+    Cursor { topic_name: Text::from(topic_name), partition_index, ..Default::default() }
+}
+
+fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
+    let valid = crate::control::check_name(&name).is_ok();
+    DescribeTopicPartitionsResponseTopic {
+        error_code: if valid { ErrorCode::UNKNOWN_TOPIC_OR_PARTITION } else { ErrorCode::INVALID_TOPIC_EXCEPTION },
+        name: Some(Text::from(name)),
+        topic_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    }
+}
+
+fn describe(broker: &Shared, topic: &Topic, range: std::ops::Range<i32>) -> DescribeTopicPartitionsResponseTopic {
+    let node_id = broker.config.node_id;
+    let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
+        partition_index,
+        leader_id: node_id,
+        leader_epoch: broker.leader_epoch(),
+        replica_nodes: vec![node_id],
+        isr_nodes: vec![node_id],
+        ..Default::default()
+    };
+    DescribeTopicPartitionsResponseTopic {
+        name: Some(Text::from(topic.name.as_str())),
+        topic_id: topic.id,
+        partitions: range.map(partition).collect(),
+        topic_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    }
+}

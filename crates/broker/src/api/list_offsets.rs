@@ -1,0 +1,73 @@
+//! ListOffsets 1-11: offsets by time and by position.
+
+use super::{Call, Fault, Reply, topics};
+use crate::broker::Shared;
+use crate::classic::{Partition, ReadError, TimestampOffset};
+use crate::control::Image;
+use fullbore_wire::apis::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+};
+use fullbore_wire::{ErrorCode, Frame, Uuid};
+
+/// The timestamps with a meaning of their own (Kafka's `ListOffsetsRequest`).
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: ListOffsetsRequest = call.body(reply.version)?;
+    let image = call.broker.control.image();
+    let version = reply.version.number;
+    let topics = request.topics.iter().map(|topic| answer(call.broker, &image, topic, version)).collect();
+    reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
+}
+
+fn answer(broker: &Shared, image: &Image, topic: &ListOffsetsTopic, version: i16) -> ListOffsetsTopicResponse {
+    let partition = |asked: &ListOffsetsPartition| {
+        let found = topics::find(image, &topic.name, Uuid::ZERO)
+            .and_then(|topic| topics::partition(broker, topic, asked.partition_index))
+            .and_then(|partition| {
+                topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
+                look_up(&partition, asked.timestamp, version)
+            });
+        let mut response =
+            ListOffsetsPartitionResponse { partition_index: asked.partition_index, ..Default::default() };
+        match found {
+            Ok(Some(found)) => {
+                response.offset = found.offset;
+                response.timestamp = found.timestamp;
+                response.leader_epoch = found.leader_epoch;
+            }
+            // No such record: the offset and timestamp stay -1.
+            Ok(None) => {}
+            Err(code) => response.error_code = code,
+        }
+        response
+    };
+    ListOffsetsTopicResponse {
+        name: topic.name.clone(),
+        partitions: topic.partitions.iter().map(partition).collect(),
+        ..Default::default()
+    }
+}
+
+/// The offset for a timestamp or one of the special ones, as far as `version` knows them.
+fn look_up(partition: &Partition, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
+    let code = |error: ReadError| error.code();
+    let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
+    match timestamp {
+        LATEST => position(partition.offsets().map_err(code)?.high_watermark),
+        EARLIEST => position(partition.offsets().map_err(code)?.log_start),
+        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp().map_err(code),
+        EARLIEST_LOCAL if version >= 8 => position(partition.offsets().map_err(code)?.log_start),
+        // Nothing is tiered.
+        LATEST_TIERED if version >= 9 => Ok(None),
+        EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
+        time if time >= 0 => partition.offset_for_timestamp(time).map_err(code),
+        _ => Err(ErrorCode::UNSUPPORTED_VERSION),
+    }
+}

@@ -1,0 +1,116 @@
+//! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
+
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::control::{CreateTopic, CreateTopics, Topic};
+use fullbore_wire::apis::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
+    MetadataResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::sync::Arc;
+
+/// What stands for "operations were not asked for" in the authorized-operations fields.
+pub const NO_OPERATIONS: i32 = i32::MIN;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: MetadataRequest = call.body(reply.version)?;
+    let version = reply.version.number;
+    let broker = call.broker;
+    let everything = match &request.topics {
+        None => true,
+        // In version 0 an empty list asks for all topics, later for none.
+        Some(topics) => version == 0 && topics.is_empty(),
+    };
+    let topics = if everything {
+        broker.control.image().topics().map(|topic| describe(broker, topic)).collect()
+    } else {
+        // Before version 4 a client cannot say no.
+        let create = version < 4 || request.allow_auto_topic_creation;
+        named(broker, request.topics.unwrap_or_default(), create).await
+    };
+    let (host, port) = broker.endpoint(call.listener);
+    let node_id = broker.config.node_id;
+    let response = MetadataResponse {
+        brokers: vec![MetadataResponseBroker { node_id, host, port, rack: broker.rack(), ..Default::default() }],
+        cluster_id: Some(broker.cluster_id.clone()),
+        controller_id: node_id,
+        topics,
+        cluster_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    };
+    reply.frame::<MetadataRequest>(&response)
+}
+
+/// The topics asked for, in that order, the missing ones created first where that is allowed.
+async fn named(broker: &Shared, wanted: Vec<MetadataRequestTopic>, create: bool) -> Vec<MetadataResponseTopic> {
+    let image = broker.control.image();
+    let missing: Vec<CreateTopic> = wanted
+        .iter()
+        .filter_map(|topic| topic.name.as_ref().filter(|name| topic.topic_id.is_zero() && image.topic(name).is_none()))
+        .map(|name| CreateTopic {
+            name: name.to_string(),
+            num_partitions: -1,
+            replication_factor: -1,
+            ..Default::default()
+        })
+        .collect();
+    let mut refused = std::collections::HashMap::new();
+    if create && broker.config.auto_create_topics_enable && !missing.is_empty() {
+        let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
+        let outcomes = broker.control.create_topics(CreateTopics { topics: missing, validate_only: false }).await;
+        for (name, outcome) in names.into_iter().zip(outcomes) {
+            if let Err(refusal) = outcome {
+                refused.insert(name, refusal.code);
+            }
+        }
+    }
+    let image = broker.control.image();
+    wanted
+        .into_iter()
+        .map(|topic| {
+            let name = topic.name.clone().unwrap_or_default();
+            match super::topics::find(&image, &name, topic.topic_id) {
+                Ok(found) => describe(broker, found),
+                Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code)),
+            }
+        })
+        .collect()
+}
+
+fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic {
+    let valid = topic.name.as_ref().is_none_or(|name| crate::control::check_name(name).is_ok());
+    let error_code = match code {
+        _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
+        // Somebody else created it between the look and the try; the client asks again.
+        ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
+        code => code,
+    };
+    MetadataResponseTopic {
+        error_code,
+        name: Some(topic.name.unwrap_or_default()),
+        topic_id: topic.topic_id,
+        topic_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    }
+}
+
+fn describe(broker: &Shared, topic: &Arc<Topic>) -> MetadataResponseTopic {
+    let node_id = broker.config.node_id;
+    let partition = |partition_index| MetadataResponsePartition {
+        partition_index,
+        leader_id: node_id,
+        leader_epoch: broker.leader_epoch(),
+        replica_nodes: vec![node_id],
+        isr_nodes: vec![node_id],
+        ..Default::default()
+    };
+    MetadataResponseTopic {
+        error_code: ErrorCode::NONE,
+        name: Some(Text::from(topic.name.as_str())),
+        topic_id: Uuid(topic.id.0),
+        partitions: (0..topic.partitions).map(partition).collect(),
+        topic_authorized_operations: NO_OPERATIONS,
+        ..Default::default()
+    }
+}

@@ -1,0 +1,163 @@
+//! What the broker does for each Kafka API, one file an API. Each opens with its versions and reads as a list of
+//! checks in wire order.
+//!
+//! Produce and Fetch are admitted at once and may complete later; every other API completes before the next request
+//! of its connection is admitted, so that clients see Kafka's ordering.
+
+mod api_versions;
+mod create_topics;
+mod delete_topics;
+mod describe_cluster;
+mod describe_configs;
+mod describe_topic_partitions;
+mod fetch;
+mod find_coordinator;
+mod init_producer_id;
+mod list_offsets;
+mod metadata;
+mod offset_for_leader_epoch;
+mod produce;
+mod topics;
+
+pub use fetch::sessions::Sessions;
+
+use crate::broker::Shared;
+use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
+use fullbore_wire::{DecodeError, EncodeError, Frame, Part, Reader, Version};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Why a connection is closed instead of answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The request header is malformed.
+    #[error("malformed request header: {0}")]
+    Header(DecodeError),
+    /// An API this broker does not serve.
+    #[error("API key {0} is not served")]
+    Api(i16),
+    /// A version outside the advertised range.
+    #[error("{} version {version} is not served", api.name())]
+    Version {
+        /// The API.
+        api: ApiKey,
+        /// The version asked for.
+        version: i16,
+    },
+    /// The body is not what the header says.
+    #[error("malformed {} request: {error}", api.name())]
+    Body {
+        /// The API.
+        api: ApiKey,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// The answer cannot be said in the version asked for.
+    #[error("answer to {}: {error}", api.name())]
+    Answer {
+        /// The API.
+        api: ApiKey,
+        /// What is wrong.
+        error: EncodeError,
+    },
+    /// A produce with acks=0 failed; closing is the only way to tell.
+    #[error("produce with acks=0 failed: {0}")]
+    Unacknowledged(fullbore_wire::ErrorCode),
+}
+
+/// An answer on its way.
+pub enum Completion {
+    /// Known at admission.
+    Ready(Frame),
+    /// Known later; nothing happens unless it is awaited.
+    Later(Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>),
+}
+
+impl Completion {
+    /// Bytes of memory held until the answer is out, for a request of `request_len` bytes.
+    pub fn bytes_held(&self, request_len: usize) -> usize {
+        match self {
+            Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
+            Completion::Later(_) => request_len,
+        }
+    }
+}
+
+/// One request being admitted.
+pub struct Call<'a> {
+    /// The broker.
+    pub broker: &'a Arc<Shared>,
+    /// The index of the listener it came through: tells which address the client can reach.
+    pub listener: usize,
+    /// The request's header.
+    pub header: RequestHeader,
+    /// At the body.
+    pub reader: Reader,
+}
+
+/// What an answer needs of its request.
+#[derive(Clone, Copy)]
+pub struct Reply {
+    version: Version,
+    correlation_id: i32,
+}
+
+impl Reply {
+    /// The frame of a response.
+    ///
+    /// # Errors
+    /// [`Fault::Answer`].
+    pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
+        encode_response::<R>(response, self.version, self.correlation_id)
+            .map_err(|error| Fault::Answer { api: R::KEY, error })
+    }
+}
+
+impl Call<'_> {
+    /// The request's body.
+    fn body<R: Request>(&mut self, version: Version) -> Result<R, Fault> {
+        decode_request(&mut self.reader, version).map_err(|error| Fault::Body { api: R::KEY, error })
+    }
+}
+
+/// Admits a request. `None` when it is not to be answered (acks=0).
+///
+/// # Errors
+/// When the connection must be closed.
+pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
+    let code = call.header.api_key;
+    let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
+    let number = call.header.api_version;
+    let correlation_id = call.header.correlation_id;
+    let Some(version) = api.version(number) else {
+        if api == ApiKey::ApiVersions {
+            return Ok(Some((api, Completion::Ready(api_versions::unsupported(correlation_id)?))));
+        }
+        return Err(Fault::Version { api, version: number });
+    };
+    let reply = Reply { version, correlation_id };
+    let call = &mut call;
+    let frame = match api {
+        ApiKey::Produce => {
+            let request = call.body(version)?;
+            return Ok(produce::admit(call.broker, request, reply)?.map(|completion| (api, completion)));
+        }
+        ApiKey::Fetch => {
+            let request = call.body(version)?;
+            return Ok(Some((api, fetch::admit(call.broker, request, reply)?)));
+        }
+        ApiKey::ApiVersions => api_versions::handle(call, reply)?,
+        ApiKey::Metadata => metadata::handle(call, reply).await?,
+        ApiKey::ListOffsets => list_offsets::handle(call, reply)?,
+        ApiKey::CreateTopics => create_topics::handle(call, reply).await?,
+        ApiKey::DeleteTopics => delete_topics::handle(call, reply).await?,
+        ApiKey::DescribeConfigs => describe_configs::handle(call, reply)?,
+        ApiKey::InitProducerId => init_producer_id::handle(call, reply).await?,
+        ApiKey::DescribeCluster => describe_cluster::handle(call, reply)?,
+        ApiKey::FindCoordinator => find_coordinator::handle(call, reply)?,
+        ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(call, reply)?,
+        ApiKey::DescribeTopicPartitions => describe_topic_partitions::handle(call, reply)?,
+    };
+    Ok(Some((api, Completion::Ready(frame))))
+}

@@ -1,0 +1,42 @@
+//! OffsetForLeaderEpoch 2-4: where an epoch's records end, for clients that check for truncation (KIP-320).
+
+use super::{Call, Fault, Reply, topics};
+use fullbore_wire::apis::offset_for_leader_epoch::{
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+};
+use fullbore_wire::{Frame, Text, Uuid};
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
+    let topics = request
+        .topics
+        .into_iter()
+        .map(|topic| OffsetForLeaderTopicResult {
+            partitions: topic.partitions.iter().map(|asked| answer(call, &topic.topic, asked)).collect(),
+            topic: topic.topic,
+            ..Default::default()
+        })
+        .collect();
+    reply.frame::<OffsetForLeaderEpochRequest>(&OffsetForLeaderEpochResponse { topics, ..Default::default() })
+}
+
+fn answer(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> EpochEndOffset {
+    let broker = call.broker;
+    let image = broker.control.image();
+    let found = topics::find(&image, topic, Uuid::ZERO)
+        .and_then(|topic| topics::partition(broker, topic, asked.partition))
+        .and_then(|partition| {
+            topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
+            partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())
+        });
+    let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };
+    match found {
+        Ok(end) => {
+            response.leader_epoch = end.leader_epoch;
+            response.end_offset = end.end_offset;
+        }
+        Err(code) => response.error_code = code,
+    }
+    response
+}

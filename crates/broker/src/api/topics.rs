@@ -1,0 +1,44 @@
+//! How requests name topics, before and after topic ids (KIP-516), and how names reach partitions.
+
+use crate::broker::Shared;
+use crate::classic::Partition;
+use crate::control::{Image, Topic};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::sync::Arc;
+
+/// The topic of a request that names it by `name`, or by `id` in the versions that have ids.
+///
+/// # Errors
+/// UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic>, ErrorCode> {
+    if id.is_zero() {
+        image.topic(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    } else {
+        image.topic_by_id(id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)
+    }
+}
+
+/// One partition of a topic.
+///
+/// # Errors
+/// UNKNOWN_TOPIC_OR_PARTITION.
+pub fn partition(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Partition>, ErrorCode> {
+    if (0..topic.partitions).contains(&index) {
+        Ok(broker.logs.partition(&topic.name, topic.id, index, Arc::clone(&topic.config)))
+    } else {
+        Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    }
+}
+
+/// Compares the leader epoch a client believes in with the one in force (KIP-320); -1 means it has none.
+///
+/// # Errors
+/// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+pub fn check_leader_epoch(believed: i32, in_force: i32) -> Result<(), ErrorCode> {
+    match believed {
+        -1 => Ok(()),
+        epoch if epoch < in_force => Err(ErrorCode::FENCED_LEADER_EPOCH),
+        epoch if epoch > in_force => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
+        _ => Ok(()),
+    }
+}

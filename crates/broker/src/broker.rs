@@ -1,0 +1,207 @@
+//! The broker as a whole: what it is made of, how it starts and how it stops.
+//!
+//! Start: lock the data folder, open the control plane, open the logs, bind, accept. Stop: accept no more, answer what
+//! was admitted, close the logs, close the control plane. Invariant: nothing listens before everything it needs is
+//! open, and the logs close after the last request is answered.
+
+use crate::admin;
+use crate::api::Sessions;
+use crate::classic::{self, Logs};
+use crate::config::BrokerConfig;
+use crate::control::{self, Control, FolderLock, Image};
+use crate::metrics::Metrics;
+use crate::net::{self, Limits};
+use fullbore_wire::Text;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long a stop waits for clients to take the answers they are owed.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+/// The leader epoch of every partition: with one broker, leadership never moves.
+const LEADER_EPOCH: i32 = 0;
+
+/// Why a broker does not start, one line each.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data folder or its database.
+    #[error("{0}")]
+    Control(#[from] control::OpenError),
+    /// The logs.
+    #[error("{0}")]
+    Logs(#[from] classic::OpenError),
+    /// A listener.
+    #[error("cannot listen on {host}:{port}: {}", of_bind(error))]
+    Bind {
+        /// As configured.
+        host: String,
+        /// As configured.
+        port: u16,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+fn of_bind(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is taken by another program".to_owned(),
+        io::ErrorKind::PermissionDenied => "no permission for this port".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// What every connection shares.
+pub struct Shared {
+    /// The settings.
+    pub config: Arc<BrokerConfig>,
+    /// The control plane.
+    pub control: Control,
+    /// The classic logs.
+    pub logs: Arc<Logs>,
+    /// Fetch sessions.
+    pub sessions: Sessions,
+    /// Counters.
+    pub metrics: Metrics,
+    /// What one connection may use.
+    pub limits: Limits,
+    /// The cluster's id as clients see it.
+    pub cluster_id: Text,
+    endpoints: Vec<(Text, i32)>,
+    stop: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Host and port at which a client of this listener reaches the broker.
+    pub fn endpoint(&self, listener: usize) -> (Text, i32) {
+        self.endpoints[listener].clone()
+    }
+
+    /// The broker's rack, if it has one.
+    pub fn rack(&self) -> Option<Text> {
+        self.config.rack.as_deref().map(Text::from)
+    }
+
+    /// The leader epoch in force.
+    pub fn leader_epoch(&self) -> i32 {
+        LEADER_EPOCH
+    }
+
+    /// The wall clock in milliseconds since 1970.
+    pub fn now_ms(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Becomes true when the broker stops.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+}
+
+/// A running broker.
+pub struct Broker {
+    shared: Arc<Shared>,
+    addrs: Vec<SocketAddr>,
+    admin_addr: Option<SocketAddr>,
+    serving: JoinHandle<()>,
+    admin: Option<JoinHandle<()>>,
+    _lock: FolderLock,
+}
+
+impl Broker {
+    /// Starts a broker; when this returns, clients can connect.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
+        let config = Arc::new(config);
+        let lock = FolderLock::take(&config.data_dir)?;
+        let control = Control::open(Arc::clone(&config), &lock)?;
+        let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
+        know_partitions(&logs, &control.image());
+        let mut listeners = Vec::with_capacity(config.listeners.len());
+        for listener in &config.listeners {
+            let bound = net::bind(listener, &config).await.map_err(|error| StartError::Bind {
+                host: listener.host.clone(),
+                port: listener.port,
+                error,
+            })?;
+            listeners.push(bound);
+        }
+        let addrs = listeners.iter().map(|bound| bound.addr).collect();
+        let shared = Arc::new(Shared {
+            limits: limits(&config),
+            sessions: Sessions::new(config.fetch_session_cache_slots),
+            metrics: Metrics::default(),
+            cluster_id: Text::from(control.cluster_id().to_string()),
+            endpoints: listeners
+                .iter()
+                .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
+                .collect(),
+            stop: watch::channel(false).0,
+            config,
+            control,
+            logs,
+        });
+        let (admin_addr, admin) = match admin::start(&shared).await? {
+            Some((addr, task)) => (Some(addr), Some(task)),
+            None => (None, None),
+        };
+        let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
+        Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
+    }
+
+    /// Where the first listener accepts clients.
+    pub fn addr(&self) -> SocketAddr {
+        self.addrs[0]
+    }
+
+    /// Where the admin page is, unless it is off.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> &str {
+        &self.shared.cluster_id
+    }
+
+    /// Stops cleanly: what was admitted is answered, what was appended is on disk.
+    pub async fn shutdown(self) {
+        self.shared.stop.send_replace(true);
+        if timeout(STOP_MAX, self.serving).await.is_err() {
+            tracing::warn!("some clients did not take their answers in time");
+        }
+        if let Some(admin) = self.admin {
+            admin.abort();
+        }
+        let logs = Arc::clone(&self.shared.logs);
+        if let Err(error) = tokio::task::spawn_blocking(move || logs.close()).await {
+            tracing::error!(%error, "the logs did not close; the next start recovers them");
+        }
+    }
+}
+
+/// Tells the logs of every partition there is: retention looks only at those.
+fn know_partitions(logs: &Logs, image: &Image) {
+    for topic in image.topics() {
+        for index in 0..topic.partitions {
+            logs.partition(&topic.name, topic.id, index, Arc::clone(&topic.config));
+        }
+    }
+}
+
+fn limits(config: &BrokerConfig) -> Limits {
+    Limits {
+        request_bytes_max: config.socket_request_max_bytes,
+        requests_max: config.connection_requests_max,
+        bytes_max: config.connection_bytes_max,
+        idle_max: config.connections_max_idle_ms.map(Duration::from_millis),
+    }
+}

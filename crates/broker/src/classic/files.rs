@@ -1,0 +1,163 @@
+//! Names of the files and folders of a data folder, and the small text files among them.
+//!
+//! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant:
+//! it is written beside its place and renamed.
+//!
+//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
+//! `CleanShutdownFileHandler`.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use fullbore_wire::Uuid;
+
+pub const LOG: &str = "log";
+pub const OFFSET_INDEX: &str = "index";
+pub const TIME_INDEX: &str = "timeindex";
+pub const SNAPSHOT: &str = "snapshot";
+/// Appended to the files of a segment, and to a partition's folder, that are to be removed.
+pub const DELETED: &str = "deleted";
+pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
+pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
+pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
+pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
+const METADATA: &str = "partition.metadata";
+/// The longest file name a Linux file system takes.
+const NAME_MAX: usize = 255;
+
+/// `<20 digits>.<suffix>` in `dir`.
+pub fn offset_path(dir: &Path, offset: i64, suffix: &str) -> PathBuf {
+    dir.join(format!("{offset:020}.{suffix}"))
+}
+
+/// The offset and suffix of such a name.
+pub fn parse_offset_name(name: &str) -> Option<(i64, &str)> {
+    let (digits, suffix) = name.split_once('.')?;
+    (digits.len() == 20).then(|| digits.parse().ok().map(|offset| (offset, suffix)))?
+}
+
+/// The folder of a partition.
+pub fn partition_dir(data_dir: &Path, topic: &str, index: i32) -> PathBuf {
+    data_dir.join(format!("{topic}-{index}"))
+}
+
+/// A name for a partition's folder that is no longer in use; `unique` tells recreated topics apart.
+pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffix: &str) -> PathBuf {
+    let tail = format!("-{index}.{unique:032x}-{suffix}");
+    let room = NAME_MAX - tail.len();
+    data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
+}
+
+/// Replaces a file as a whole, and has it on the disk before it has the name.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".tmp");
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&beside, path)
+}
+
+/// Makes names created or renamed in `dir` survive a power cut.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Offsets by topic and partition, as one checkpoint file holds them.
+pub type OffsetsByPartition = HashMap<(String, i32), i64>;
+
+/// Reads an offset checkpoint; one that is missing or damaged knows nothing, which is always safe.
+pub fn read_offsets(path: &Path) -> OffsetsByPartition {
+    let Ok(text) = fs::read_to_string(path) else {
+        return HashMap::new();
+    };
+    parse_offsets(&text).unwrap_or_else(|| {
+        tracing::warn!(path = %path.display(), "damaged checkpoint ignored");
+        HashMap::new()
+    })
+}
+
+fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
+    let mut lines = text.lines();
+    if lines.next()? != "0" {
+        return None;
+    }
+    let count: usize = lines.next()?.parse().ok()?;
+    let mut offsets = HashMap::new();
+    for line in lines {
+        let mut words = line.split(' ');
+        let (topic, partition) = (words.next()?, words.next()?.parse().ok()?);
+        offsets.insert((topic.to_owned(), partition), words.next()?.parse().ok()?);
+    }
+    (offsets.len() == count).then_some(offsets)
+}
+
+/// Writes an offset checkpoint, in order of topic and partition.
+pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
+    let mut rows: Vec<_> = offsets.iter().collect();
+    rows.sort();
+    let mut text = format!("0\n{}\n", rows.len());
+    for ((topic, partition), offset) in rows {
+        text.push_str(&format!("{topic} {partition} {offset}\n"));
+    }
+    replace(path, text.as_bytes())
+}
+
+/// The topic id a partition's folder belongs to; `None` if it does not say.
+pub fn read_topic_id(dir: &Path) -> Option<Uuid> {
+    let text = fs::read_to_string(dir.join(METADATA)).ok()?;
+    text.lines()
+        .find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()))
+}
+
+/// Says to which topic id a partition's folder belongs.
+pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
+    let text = format!("version: 0\ntopic_id: {topic_id}\n");
+    fs::write(dir.join(METADATA), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kafkas() {
+        let dir = Path::new("/d");
+        assert_eq!(
+            offset_path(dir, 42, LOG),
+            Path::new("/d/00000000000000000042.log")
+        );
+        assert_eq!(
+            parse_offset_name("00000000000000000042.timeindex"),
+            Some((42, "timeindex"))
+        );
+        for strange in ["42.log", "leader-epoch-checkpoint", "0000000000000000004x.log"] {
+            assert_eq!(parse_offset_name(strange), None, "{strange}");
+        }
+        let retired = retired_dir(dir, &"t".repeat(249), 7, 1, "delete");
+        let name = retired.file_name().expect("has a name").len();
+        assert_eq!(name, NAME_MAX);
+    }
+
+    #[test]
+    fn an_offset_checkpoint_comes_back_and_a_damaged_one_knows_nothing() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join(RECOVERY_POINTS);
+        let offsets = HashMap::from([(("a.b-c".to_owned(), 3), 17), (("a".to_owned(), 0), 0)]);
+        write_offsets(&path, &offsets).expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "0\n2\na 0 0\na.b-c 3 17\n");
+        assert_eq!(read_offsets(&path), offsets);
+        fs::write(&path, "0\n3\na 0 0\na.b-c 3 17\n").expect("written");
+        assert!(read_offsets(&path).is_empty());
+    }
+
+    #[test]
+    fn a_topic_id_comes_back() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(read_topic_id(dir.path()), None);
+        write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
+        assert_eq!(read_topic_id(dir.path()), Some(Uuid([7; 16])));
+    }
+}

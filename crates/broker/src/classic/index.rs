@@ -1,0 +1,270 @@
+//! A segment's index file: entries of fixed size in ascending order, appended and searched.
+//!
+//! The newest entries are in memory and reach the file a page at a time, so an index costs no mapping,
+//! no descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end;
+//! recovery then writes it anew.
+//!
+//! Invariant: the file's entries followed by those in memory are ascending in every field.
+//!
+//! Formats: Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64,
+//! relative offset i32).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
+const TAIL_MAX: usize = 512;
+
+/// One entry of an index.
+pub trait Entry: Copy {
+    /// Bytes in the file.
+    const LEN: usize;
+    fn encode(self, into: &mut Vec<u8>);
+    /// `bytes` has [`Entry::LEN`] bytes.
+    fn decode(bytes: &[u8]) -> Self;
+}
+
+/// A batch, by the offset of its last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffsetEntry {
+    /// Less the segment's base offset.
+    pub relative_offset: u32,
+    /// Of the batch's first byte in the log file.
+    pub position: u32,
+}
+
+impl Entry for OffsetEntry {
+    const LEN: usize = 8;
+
+    fn encode(self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.relative_offset.to_be_bytes());
+        into.extend_from_slice(&self.position.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        OffsetEntry {
+            relative_offset: u32::from_be_bytes(bytes[..4].try_into().expect("8 bytes")),
+            position: u32::from_be_bytes(bytes[4..8].try_into().expect("8 bytes")),
+        }
+    }
+}
+
+/// The largest timestamp so far, and the last offset of the batch that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeEntry {
+    pub timestamp: i64,
+    /// Less the segment's base offset.
+    pub relative_offset: u32,
+}
+
+impl Entry for TimeEntry {
+    const LEN: usize = 12;
+
+    fn encode(self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.timestamp.to_be_bytes());
+        into.extend_from_slice(&self.relative_offset.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        TimeEntry {
+            timestamp: i64::from_be_bytes(bytes[..8].try_into().expect("12 bytes")),
+            relative_offset: u32::from_be_bytes(bytes[8..12].try_into().expect("12 bytes")),
+        }
+    }
+}
+
+/// One index. It does not know its path, since segments are many and their names follow from offsets.
+#[derive(Debug)]
+pub struct Index<E> {
+    on_disk: u32,
+    tail: Vec<E>,
+}
+
+impl<E: Entry> Index<E> {
+    /// An index without entries, whatever the file holds.
+    pub fn empty() -> Self {
+        Index {
+            on_disk: 0,
+            tail: Vec::new(),
+        }
+    }
+
+    /// The index in a file of so many bytes; `None` if it has no such length.
+    pub fn of_file_len(bytes: u64) -> Option<Self> {
+        let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
+        bytes.is_multiple_of(E::LEN as u64).then(|| Index {
+            on_disk: entries,
+            tail: Vec::new(),
+        })
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.on_disk as usize + self.tail.len()
+    }
+
+    /// Adds an entry in memory. [`Index::spill`] is to follow before the next one.
+    pub fn push(&mut self, entry: E) {
+        self.tail.push(entry);
+    }
+
+    /// Writes what is in memory once that is a page.
+    pub fn spill(&mut self, path: &Path) -> io::Result<()> {
+        if self.tail.len() >= TAIL_MAX { self.write(path) } else { Ok(()) }
+    }
+
+    /// Whether the next [`Index::spill`] writes.
+    pub fn is_tail_full(&self) -> bool {
+        self.tail.len() >= TAIL_MAX
+    }
+
+    /// Writes everything; the file then is exactly the index. On an error nothing is lost.
+    pub fn write(&mut self, path: &Path) -> io::Result<()> {
+        let start = u64::from(self.on_disk) * E::LEN as u64;
+        let mut bytes = Vec::with_capacity(self.tail.len() * E::LEN);
+        self.tail.iter().for_each(|entry| entry.encode(&mut bytes));
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        file.set_len(start)?;
+        file.write_all_at(&bytes, start)?;
+        self.on_disk += self.tail.len() as u32;
+        self.tail = Vec::new();
+        Ok(())
+    }
+
+    /// The last entry.
+    pub fn last(&self, path: &Path) -> io::Result<Option<E>> {
+        match (self.tail.last(), self.on_disk) {
+            (Some(entry), _) => Ok(Some(*entry)),
+            (None, 0) => Ok(None),
+            (None, entries) => entry_at(&File::open(path)?, entries - 1).map(Some),
+        }
+    }
+
+    /// The last entry that `is_before`, which holds for a prefix of the entries. What memory cannot answer
+    /// is left to [`OnDisk::last_before`], so that no lock is held during it.
+    pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> Found<E> {
+        match self.tail.partition_point(is_before) {
+            0 if self.on_disk == 0 => Found::Entry(None),
+            0 => Found::OnDisk(OnDisk {
+                entries: self.on_disk,
+            }),
+            at => Found::Entry(Some(self.tail[at - 1])),
+        }
+    }
+}
+
+/// Where an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found<E> {
+    /// Here, if there is one at all.
+    Entry(Option<E>),
+    /// In the file, or nowhere.
+    OnDisk(OnDisk),
+}
+
+impl<E: Entry> Found<E> {
+    /// The entry, from the file if need be.
+    pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
+        match self {
+            Found::Entry(entry) => Ok(entry),
+            Found::OnDisk(on_disk) => on_disk.last_before(path, is_before),
+        }
+    }
+}
+
+/// The part of an index that is in its file; it is never rewritten while the segment lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDisk {
+    entries: u32,
+}
+
+impl OnDisk {
+    /// The last entry of the file that `is_before`.
+    pub fn last_before<E: Entry>(
+        self,
+        path: &Path,
+        is_before: impl Fn(&E) -> bool,
+    ) -> io::Result<Option<E>> {
+        let file = File::open(path)?;
+        let (mut low, mut high) = (0, self.entries);
+        let mut best = None;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = entry_at(&file, middle)?;
+            if is_before(&entry) {
+                best = Some(entry);
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(best)
+    }
+}
+
+fn entry_at<E: Entry>(file: &File, index: u32) -> io::Result<E> {
+    let mut bytes = [0; 16];
+    let bytes = &mut bytes[..E::LEN];
+    file.read_exact_at(bytes, u64::from(index) * E::LEN as u64)?;
+    Ok(E::decode(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_search_finds_what_a_linear_scan_finds(
+            steps in prop::collection::vec((1u32..5, 1u32..5), 0..1200),
+            writes in prop::collection::vec(0usize..1200, 0..4),
+            wanted in prop::collection::vec(0u32..6000, 20),
+        ) {
+            let dir = tempfile::tempdir().expect("temporary folder");
+            let path = dir.path().join("index");
+            let mut index = Index::empty();
+            let mut entries = Vec::new();
+            let mut last = OffsetEntry { relative_offset: 0, position: 0 };
+            for (at, (offsets, bytes)) in steps.into_iter().enumerate() {
+                last = OffsetEntry { relative_offset: last.relative_offset + offsets, position: last.position + bytes };
+                entries.push(last);
+                index.push(last);
+                index.spill(&path).expect("written");
+                if writes.contains(&at) {
+                    index.write(&path).expect("written");
+                }
+            }
+            prop_assert_eq!(index.len(), entries.len());
+            prop_assert_eq!(index.last(&path).expect("read"), entries.last().copied());
+            for offset in wanted {
+                let is_before = |entry: &OffsetEntry| entry.relative_offset <= offset;
+                let linear = entries.iter().rev().find(|entry| is_before(entry)).copied();
+                prop_assert_eq!(index.last_before(is_before).load(&path, is_before).expect("read"), linear);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_odd_length_is_no_index() {
+        assert!(Index::<TimeEntry>::of_file_len(24).is_some_and(|index| index.len() == 2));
+        assert!(Index::<TimeEntry>::of_file_len(25).is_none());
+    }
+
+    #[test]
+    fn what_a_crash_left_behind_is_cut_off_by_the_next_write() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("index");
+        std::fs::write(&path, [9; 100]).expect("written");
+        let mut index = Index::empty();
+        index.push(OffsetEntry {
+            relative_offset: 1,
+            position: 2,
+        });
+        index.write(&path).expect("written");
+        assert_eq!(std::fs::read(&path).expect("read"), [0, 0, 0, 1, 0, 0, 0, 2]);
+    }
+}

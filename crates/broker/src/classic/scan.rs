@@ -1,0 +1,205 @@
+//! Walking the batches of a log file by their headers, with or without checking their contents.
+//!
+//! Not an index, and no records: a batch is opaque here. The memory used does not depend on the file.
+//!
+//! Invariant: a [`Header`] stands for a batch that is whole within the limit given, and whose fields no
+//! sane writer would contradict.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crc_fast::{CrcAlgorithm, Digest};
+use fullbore_rules::sequence::Stamp;
+use fullbore_wire::batch::{BatchView, HEADER_LEN};
+
+/// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
+const WINDOW: usize = 4096;
+const CHUNK: usize = 256 * 1024;
+/// Where the checksummed part of a batch starts.
+const CRC_END: usize = 21;
+
+/// The header of a batch in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Of the batch's first byte.
+    pub position: u64,
+    /// Of the whole batch.
+    pub size: u32,
+    pub base_offset: i64,
+    pub leader_epoch: i32,
+    pub crc: u32,
+    pub max_timestamp: i64,
+    pub is_control: bool,
+    /// Also gives the offsets covered.
+    pub stamp: Stamp,
+}
+
+impl Header {
+    fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
+        let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;
+        let i16_at = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let i32_at = |at: usize| i32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let i64_at = |at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let header = Header {
+            position,
+            size: u32::try_from(size).map_err(|_| format!("length {size}"))?,
+            base_offset: i64_at(0),
+            leader_epoch: i32_at(12),
+            crc: i32_at(17) as u32,
+            max_timestamp: i64_at(35),
+            is_control: i16_at(21) & 0x20 != 0,
+            stamp: Stamp {
+                producer_id: i64_at(43),
+                producer_epoch: i16_at(51),
+                base_sequence: i32_at(53),
+                record_count: i32_at(23).saturating_add(1),
+            },
+        };
+        if header.stamp.record_count < 1 || header.base_offset < 0 {
+            return Err(format!("offsets {} + {}", header.base_offset, i32_at(23)));
+        }
+        Ok(header)
+    }
+
+    /// The offset of the last record.
+    pub fn last_offset(&self) -> i64 {
+        self.base_offset.saturating_add(i64::from(self.stamp.record_count) - 1)
+    }
+
+    /// The position after the batch.
+    pub fn end(&self) -> u64 {
+        self.position + u64::from(self.size)
+    }
+
+    /// Reads the batch's bytes and compares the checksum.
+    pub fn has_valid_crc(&self, file: &File) -> io::Result<bool> {
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        let mut buffer = vec![0; CHUNK.min(self.size as usize)];
+        let mut at = self.position + CRC_END as u64;
+        while at < self.end() {
+            let part = buffer.len().min((self.end() - at) as usize);
+            file.read_exact_at(&mut buffer[..part], at)?;
+            digest.update(&buffer[..part]);
+            at += part as u64;
+        }
+        Ok(digest.finalize() as u32 == self.crc)
+    }
+}
+
+/// Why a walk ended before its limit.
+#[derive(Debug)]
+pub enum ScanError {
+    /// The system did not give the bytes.
+    Io(io::Error),
+    /// No whole batch is here.
+    Bad {
+        /// Where.
+        position: u64,
+        /// What is there instead.
+        why: String,
+    },
+}
+
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> Self {
+        ScanError::Io(error)
+    }
+}
+
+impl From<ScanError> for io::Error {
+    fn from(error: ScanError) -> Self {
+        match error {
+            ScanError::Io(error) => error,
+            ScanError::Bad { position, why } => {
+                io::Error::new(io::ErrorKind::InvalidData, format!("bad batch at byte {position}: {why}"))
+            }
+        }
+    }
+}
+
+/// Walks from batch to batch.
+pub struct Scan<'a> {
+    file: &'a File,
+    position: u64,
+    limit: u64,
+    window: [u8; WINDOW],
+    /// What `window` holds of the file.
+    window_start: u64,
+    window_len: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// From a batch's first byte up to `limit`, the position after the last batch.
+    pub fn new(file: &'a File, position: u64, limit: u64) -> Self {
+        Scan {
+            file,
+            position,
+            limit,
+            window: [0; WINDOW],
+            window_start: 0,
+            window_len: 0,
+        }
+    }
+
+    /// The next batch; `None` at the limit. After an error it stays where it is.
+    pub fn next(&mut self) -> Result<Option<Header>, ScanError> {
+        let position = self.position;
+        if position >= self.limit {
+            return Ok(None);
+        }
+        let bad = |why| ScanError::Bad { position, why };
+        if self.limit - position < HEADER_LEN as u64 {
+            return Err(bad("the batch is cut short".to_owned()));
+        }
+        let header = Header::parse(position, self.header_bytes()?).map_err(bad)?;
+        if header.end() > self.limit {
+            return Err(bad("the batch is cut short".to_owned()));
+        }
+        self.position = header.end();
+        Ok(Some(header))
+    }
+
+    fn header_bytes(&mut self) -> io::Result<&[u8; HEADER_LEN]> {
+        let window_end = self.window_start + self.window_len as u64;
+        if self.position < self.window_start || self.position + HEADER_LEN as u64 > window_end {
+            let len = WINDOW.min((self.limit - self.position) as usize);
+            self.window_len = 0;
+            self.file.read_exact_at(&mut self.window[..len], self.position)?;
+            (self.window_start, self.window_len) = (self.position, len);
+        }
+        let at = (self.position - self.window_start) as usize;
+        Ok(self.window[at..at + HEADER_LEN].try_into().expect("a whole header"))
+    }
+}
+
+/// The first whole batch with a valid checksum after byte `from` that could continue a log whose next
+/// offset is `next_offset`. It tells corruption, which has records behind it, from a torn tail.
+pub fn find_later_batch(file: &File, from: u64, limit: u64, next_offset: i64) -> io::Result<Option<Header>> {
+    let mut buffer = vec![0; CHUNK + HEADER_LEN];
+    let mut start = from;
+    while start + HEADER_LEN as u64 <= limit {
+        let len = buffer.len().min((limit - start) as usize);
+        file.read_exact_at(&mut buffer[..len], start)?;
+        for at in 0..=len - HEADER_LEN {
+            let bytes = buffer[at..at + HEADER_LEN].try_into().expect("a whole header");
+            if let Some(header) = candidate(start + at as u64, bytes, limit, next_offset)
+                && header.has_valid_crc(file)?
+            {
+                return Ok(Some(header));
+            }
+        }
+        start += (len - HEADER_LEN + 1) as u64;
+    }
+    Ok(None)
+}
+
+fn candidate(position: u64, bytes: &[u8; HEADER_LEN], limit: u64, next_offset: i64) -> Option<Header> {
+    // The magic byte first: it rules out nearly every position at once.
+    if bytes[16] != 2 {
+        return None;
+    }
+    let header = Header::parse(position, bytes).ok()?;
+    let near = next_offset..next_offset.saturating_add(1 << 31);
+    (near.contains(&header.base_offset) && header.end() <= limit).then_some(header)
+}

@@ -1,0 +1,137 @@
+//! One client's connection: admit in order, complete concurrently, answer in order.
+//!
+//! The reading half admits each request, which fixes its place in the order, and queues its completion; the writing
+//! half awaits the completions in that order. Both run in one task, so that a request answered at once costs no
+//! switch. Invariants: responses leave in request order; requests and bytes between the halves are bounded; a fault
+//! of this connection is nobody else's.
+
+use super::input::{Input, InputError};
+use super::output;
+use crate::api::{self, Call, Completion, Fault};
+use crate::broker::Shared;
+use bytes::Bytes;
+use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+/// What one connection may use.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of one request (`socket.request.max.bytes`).
+    pub request_bytes_max: usize,
+    /// Requests admitted and not yet answered.
+    pub requests_max: usize,
+    /// Bytes those requests and their answers hold in memory; one is always let in.
+    pub bytes_max: usize,
+    /// Time from one request to the next (`connections.max.idle.ms`).
+    pub idle_max: Option<Duration>,
+}
+
+/// A completion on its way from the reading to the writing half.
+struct Admitted {
+    api: ApiKey,
+    completion: Completion,
+    received: Instant,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// Why a connection ended, when it was not the client's orderly close.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("{0}")]
+    Input(#[from] InputError),
+    #[error("write: {0}")]
+    Output(std::io::Error),
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("no request for {0:?} (connections.max.idle.ms)")]
+    Idle(Duration),
+}
+
+/// Serves one client until either side is done.
+pub async fn serve(broker: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, listener: usize, stop: watch::Receiver<bool>) {
+    let (queue, completions) = mpsc::channel(broker.limits.requests_max);
+    let reading = read(broker, &stream, listener, queue, stop);
+    let writing = write(broker, &stream, completions);
+    let ended = tokio::try_join!(reading, writing);
+    match ended {
+        Ok(_) => tracing::debug!(%peer, "connection closed"),
+        Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
+        Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
+            tracing::debug!(%peer, %error, "connection lost");
+        }
+        Err(error) => tracing::warn!(%peer, %error, "connection closed on a bad request"),
+    }
+}
+
+/// The reading half: until the client closes, the broker stops, or a request is beyond answering.
+async fn read(
+    broker: &Arc<Shared>,
+    stream: &TcpStream,
+    listener: usize,
+    queue: mpsc::Sender<Admitted>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Ended> {
+    let limits = &broker.limits;
+    let bytes = Arc::new(Semaphore::new(limits.bytes_max));
+    let mut input = Input::new(stream, limits.request_bytes_max);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = next_frame(&mut input, limits.idle_max) => frame?,
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let received = Instant::now();
+        let frame_len = frame.len();
+        let Some((api, completion)) = admit(broker, listener, frame).await? else { continue };
+        let held = completion.bytes_held(frame_len).min(limits.bytes_max);
+        let permits = u32::try_from(held).unwrap_or(u32::MAX);
+        let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
+        let admitted = Admitted { api, completion, received, _bytes: bytes };
+        if queue.send(admitted).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The next frame, if it comes within the idle limit.
+async fn next_frame(input: &mut Input<'_>, idle_max: Option<Duration>) -> Result<Option<Bytes>, Ended> {
+    match idle_max {
+        None => Ok(input.frame().await?),
+        Some(max) => Ok(timeout(max, input.frame()).await.map_err(|_| Ended::Idle(max))??),
+    }
+}
+
+/// Reads the header and hands the request to its API. `None` when nothing is to be answered.
+async fn admit(
+    broker: &Arc<Shared>,
+    listener: usize,
+    frame: Bytes,
+) -> Result<Option<(ApiKey, Completion)>, Fault> {
+    let mut reader = request_reader(frame);
+    let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
+    let call = Call { broker, listener, header, reader };
+    api::admit(call).await
+}
+
+/// The writing half: until the reading half is done and everything is answered.
+async fn write(
+    broker: &Arc<Shared>,
+    stream: &TcpStream,
+    mut completions: mpsc::Receiver<Admitted>,
+) -> Result<(), Ended> {
+    while let Some(Admitted { api, completion, received, _bytes }) = completions.recv().await {
+        let frame = match completion {
+            Completion::Ready(frame) => frame,
+            Completion::Later(answer) => answer.await?,
+        };
+        output::write(stream, &frame).await.map_err(Ended::Output)?;
+        broker.metrics.answered(api, received.elapsed(), frame.len());
+    }
+    Ok(())
+}

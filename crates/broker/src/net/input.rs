@@ -1,0 +1,93 @@
+//! Frames out of a socket. Not here: what is in them.
+//!
+//! One buffer per connection, given back by the request once it is admitted, so that a busy connection reads without
+//! allocating and an idle one holds no memory. Invariant: nothing is reserved for a frame before its length passed the
+//! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::io;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Bytes asked of the socket when it is not known how much is coming.
+const CHUNK: usize = 16 * 1024;
+/// A frame longer than this is read by itself, so that the next one need not be moved.
+const LARGE: usize = 64 * 1024;
+/// The first reservation for a large frame.
+const STEP: usize = 1024 * 1024;
+/// After this long without a byte a connection gives its buffer back.
+const BUFFER_IDLE: Duration = Duration::from_secs(1);
+
+/// Why a connection cannot go on reading.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The socket failed, or closed inside a frame.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The length prefix is negative or above `socket.request.max.bytes`.
+    #[error("a frame of {length} bytes is not between 0 and {max} (socket.request.max.bytes)")]
+    Length {
+        /// The prefix.
+        length: i32,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// The reading half of a connection.
+pub struct Input<'a> {
+    stream: &'a TcpStream,
+    buffer: BytesMut,
+    frame_max: usize,
+}
+
+impl<'a> Input<'a> {
+    /// Reads frames of at most `frame_max` bytes.
+    pub fn new(stream: &'a TcpStream, frame_max: usize) -> Self {
+        Input { stream, buffer: BytesMut::new(), frame_max }
+    }
+
+    /// The next frame without its length prefix; `None` when the peer closed between frames.
+    ///
+    /// # Errors
+    /// [`InputError`]; the connection is of no use afterwards.
+    pub async fn frame(&mut self) -> Result<Option<Bytes>, InputError> {
+        while self.buffer.len() < 4 {
+            if self.fill(CHUNK).await? == 0 {
+                return if self.buffer.is_empty() { Ok(None) } else { Err(closed_inside_a_frame()) };
+            }
+        }
+        let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
+        let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
+        let len = len.ok_or(InputError::Length { length, max: self.frame_max })?;
+        self.buffer.advance(4);
+        while self.buffer.len() < len {
+            let missing = len - self.buffer.len();
+            let want = if len > LARGE { missing.min(self.buffer.len().max(STEP)) } else { missing.max(CHUNK) };
+            if self.fill(want).await? == 0 {
+                return Err(closed_inside_a_frame());
+            }
+        }
+        Ok(Some(self.buffer.split_to(len).freeze()))
+    }
+
+    /// Reads up to `want` bytes; 0 at the end of the stream.
+    async fn fill(&mut self, want: usize) -> io::Result<usize> {
+        loop {
+            if self.buffer.is_empty() && timeout(BUFFER_IDLE, self.stream.readable()).await.is_err() {
+                self.buffer = BytesMut::new();
+            }
+            self.stream.readable().await?;
+            self.buffer.reserve(want);
+            match self.stream.try_read_buf(&mut (&mut self.buffer).limit(want)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+fn closed_inside_a_frame() -> InputError {
+    InputError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "closed inside a frame"))
+}

@@ -1,0 +1,168 @@
+//! Where clients arrive: bind, accept within the limits, one task per connection.
+//!
+//! Invariant: a connection over a limit is closed before anything is read or allocated for it.
+
+use super::connection;
+use crate::broker::Shared;
+use crate::config::{BrokerConfig, Listener};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+/// How long to wait after accept fails for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener bound to its port, not yet accepting.
+pub struct Bound {
+    socket: TcpListener,
+    /// The address taken.
+    pub addr: SocketAddr,
+    /// Host and port told to clients.
+    pub advertised: (String, u16),
+}
+
+/// Binds one listener.
+///
+/// # Errors
+/// The host does not resolve, the port is taken or not allowed.
+pub async fn bind(listener: &Listener, config: &BrokerConfig) -> io::Result<Bound> {
+    let addrs: Vec<_> = tokio::net::lookup_host((listener.host.as_str(), listener.port)).await?.collect();
+    let addr = *addrs.first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    // Buffer sizes must be set before listen to count for the window scale; unset, the kernel tunes them.
+    if let Some(size) = config.socket_send_buffer_bytes {
+        socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
+    }
+    if let Some(size) = config.socket_receive_buffer_bytes {
+        socket.set_recv_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
+    }
+    socket.bind(addr)?;
+    let socket = socket.listen(config.socket_listen_backlog)?;
+    let addr = socket.local_addr()?;
+    let advertised = match &listener.advertised {
+        Some((host, port)) => (host.clone(), if *port == 0 { addr.port() } else { *port }),
+        None => (listener.host.clone(), addr.port()),
+    };
+    Ok(Bound { socket, addr, advertised })
+}
+
+/// Connections by client address, with the broker-wide total in a semaphore.
+struct Admission {
+    total: Arc<Semaphore>,
+    per_ip: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One admitted connection's place under the limits, given back when dropped.
+struct Place {
+    broker: Arc<Shared>,
+    admission: Arc<Admission>,
+    ip: IpAddr,
+    _total: OwnedSemaphorePermit,
+    _open: mpsc::Sender<()>,
+}
+
+impl Admission {
+    /// A place for a connection from `ip`, or the limit it is over.
+    fn enter(
+        self: &Arc<Self>,
+        broker: &Arc<Shared>,
+        ip: IpAddr,
+        open: &mpsc::Sender<()>,
+    ) -> Result<Place, &'static str> {
+        let total = Arc::clone(&self.total).try_acquire_owned().map_err(|_| "max.connections")?;
+        let config = &broker.config;
+        let max = *config.max_connections_per_ip_overrides.get(&ip).unwrap_or(&config.max_connections_per_ip);
+        let mut per_ip = self.per_ip.lock();
+        if per_ip.get(&ip).copied().unwrap_or(0) >= max {
+            return Err("max.connections.per.ip");
+        }
+        *per_ip.entry(ip).or_insert(0) += 1;
+        broker.metrics.connection_opened();
+        Ok(Place {
+            broker: Arc::clone(broker),
+            admission: Arc::clone(self),
+            ip,
+            _total: total,
+            _open: open.clone(),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.broker.metrics.connection_closed();
+        let mut per_ip = self.admission.per_ip.lock();
+        if let Some(count) = per_ip.get_mut(&self.ip) {
+            *count -= 1;
+            if *count == 0 {
+                per_ip.remove(&self.ip);
+            }
+        }
+    }
+}
+
+/// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
+pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
+    let admission = Arc::new(Admission {
+        total: Arc::new(Semaphore::new(broker.config.max_connections.min(Semaphore::MAX_PERMITS))),
+        per_ip: Mutex::new(HashMap::new()),
+    });
+    // Closed when the last clone is dropped, that is, when the last connection has ended.
+    let (open, mut all_closed) = mpsc::channel::<()>(1);
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .enumerate()
+        .map(|(index, bound)| {
+            tokio::spawn(accept(Arc::clone(&broker), bound.socket, index, Arc::clone(&admission), stop.clone(), open.clone()))
+        })
+        .collect();
+    drop(open);
+    for task in accepting {
+        if let Err(error) = task.await {
+            tracing::error!(%error, "a listener ended");
+        }
+    }
+    while all_closed.recv().await.is_some() {}
+}
+
+async fn accept(
+    broker: Arc<Shared>,
+    socket: TcpListener,
+    listener: usize,
+    admission: Arc<Admission>,
+    mut stop: watch::Receiver<bool>,
+    open: mpsc::Sender<()>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            _ = stop.wait_for(|stopping| *stopping) => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), &open) {
+                Ok(place) => spawn(stream, peer, listener, place, stop.clone()),
+                Err(limit) => tracing::warn!(%peer, limit, "connection refused"),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn spawn(stream: TcpStream, peer: SocketAddr, listener: usize, place: Place, stop: watch::Receiver<bool>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "connection lost before its first request");
+        return;
+    }
+    tokio::spawn(async move {
+        connection::serve(&place.broker, stream, peer, listener, stop).await;
+    });
+}
