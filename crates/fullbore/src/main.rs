@@ -1,1 +1,39 @@
-fn main() {}
+//! The `fullbore` binary: what the user types, and one file per command. What the commands do is in the libraries.
+//!
+//! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
+//! be read exits with 2.
+
+mod client;
+mod failure;
+mod topics;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// A Kafka-compatible broker, an idempotent producer and the tools that measure the way between them.
+#[derive(Parser, Debug)]
+#[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Topics(topics::Topics),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
+    let outcome: Result<(), Failure> = match cli.command {
+        Command::Topics(topics) => topics::run(topics),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("fullbore: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

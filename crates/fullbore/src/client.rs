@@ -1,0 +1,43 @@
+//! What the client commands share: where the cluster is, and properties from files and the command line.
+
+use crate::failure::Failure;
+use fullbore_broker::config::Properties;
+use std::path::Path;
+
+/// Where a command looks for a broker when nothing says so.
+pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
+/// The property that names the cluster.
+pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
+
+/// The properties of a file in Java's format; an empty set without one.
+pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
+    let Some(path) = file else { return Ok(Properties::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(format!("cannot read the properties file {}: {error}", path.display())))?;
+    Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
+/// The flag, or the property, or the default.
+pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
+    flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).unwrap_or(BOOTSTRAP_DEFAULT).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_comes_before_the_property_before_the_default() {
+        let mut properties = Properties::default();
+        assert_eq!(bootstrap_servers(None, &properties), "localhost:9092");
+        properties.set(BOOTSTRAP_SERVERS, "a:1");
+        assert_eq!(bootstrap_servers(None, &properties), "a:1");
+        assert_eq!(bootstrap_servers(Some("b:2"), &properties), "b:2");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let failure = read_properties(Some(Path::new("/no/such.properties"))).expect_err("missing");
+        assert!(failure.to_string().contains("/no/such.properties"));
+    }
+}
