@@ -8,14 +8,23 @@ use crate::frame::{Frame, Writer};
 use crate::message::StructSpec;
 use crate::{REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, TaggedFields, Text, apis};
 use bytes::Bytes;
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 /// A request of one API: its key, versions, and the type of its response.
-pub trait Request: Codec + Default {
+pub trait Request: Codec + Default + Debug {
     /// The API.
     const KEY: ApiKey;
     /// What answers it.
-    type Response: Codec + Default;
+    type Response: Codec + Default + Debug;
+}
+
+/// What to do with the types of an API that is known only when the program runs.
+pub trait Visit {
+    /// What comes out.
+    type Output;
+    /// Does it.
+    fn visit<R: Request>(self) -> Self::Output;
 }
 
 macro_rules! api_table {
@@ -32,7 +41,7 @@ macro_rules! api_table {
             pub const ALL: &[ApiKey] = &[$( ApiKey::$name, )*];
 
             /// The API with this key.
-            pub fn from_code(code: i16) -> Option<ApiKey> {
+            pub const fn from_code(code: i16) -> Option<ApiKey> {
                 match code {
                     $( $key => Some(ApiKey::$name), )*
                     _ => None,
@@ -40,33 +49,30 @@ macro_rules! api_table {
             }
 
             /// The versions that encode and decode.
-            pub fn versions(self) -> RangeInclusive<i16> {
+            pub const fn versions(self) -> RangeInclusive<i16> {
                 match self {
                     $( ApiKey::$name => $versions, )*
                 }
             }
 
             /// The first flexible version (KIP-482).
-            pub fn flexible_from(self) -> i16 {
+            pub const fn flexible_from(self) -> i16 {
                 match self {
                     $( ApiKey::$name => $flexible, )*
                 }
             }
 
             /// Kafka's name of the API.
-            pub fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self {
                     $( ApiKey::$name => stringify!($name), )*
                 }
             }
 
-            /// The declarations of request and response, each followed by those of the structs in it.
-            pub fn specs(self) -> (Vec<StructSpec>, Vec<StructSpec>) {
+            /// Calls `visit` with the types of this API.
+            pub fn visit<V: Visit>(self, visit: V) -> V::Output {
                 match self {
-                    $( ApiKey::$name => (
-                        structs_of::<apis::$module::$request>(),
-                        structs_of::<apis::$module::$response>(),
-                    ), )*
+                    $( ApiKey::$name => visit.visit::<apis::$module::$request>(), )*
                 }
             }
         }
@@ -78,12 +84,6 @@ macro_rules! api_table {
             }
         )*
     };
-}
-
-fn structs_of<T: Codec>() -> Vec<StructSpec> {
-    let mut specs = Vec::new();
-    T::specs(&mut specs);
-    specs
 }
 
 api_table! {
@@ -111,6 +111,34 @@ impl ApiKey {
     /// `number` as a version of this API, if it is one.
     pub fn version(self, number: i16) -> Option<Version> {
         self.versions().contains(&number).then(|| Version { number, flexible: number >= self.flexible_from() })
+    }
+}
+
+/// The declarations of an API's structs.
+#[derive(Clone, Debug)]
+pub struct ApiSpec {
+    /// The request, then the structs in it.
+    pub request: Vec<StructSpec>,
+    /// The response, then the structs in it.
+    pub response: Vec<StructSpec>,
+}
+
+struct Specs;
+
+impl Visit for Specs {
+    type Output = ApiSpec;
+    fn visit<R: Request>(self) -> ApiSpec {
+        let mut spec = ApiSpec { request: Vec::new(), response: Vec::new() };
+        R::specs(&mut spec.request);
+        R::Response::specs(&mut spec.response);
+        spec
+    }
+}
+
+impl ApiKey {
+    /// The declarations, for docs/protocol.md and for tests.
+    pub fn spec(self) -> ApiSpec {
+        self.visit(Specs)
     }
 }
 
@@ -179,7 +207,7 @@ pub fn encode_request<R: Request>(
         w.put_uvarint(0);
     }
     request.encode(&mut w, v)?;
-    Ok(w.finish())
+    w.finish()
 }
 
 /// Reads the body of a request whose header named version `v`.
@@ -212,7 +240,7 @@ pub fn encode_response<R: Request>(
         w.put_uvarint(0);
     }
     response.encode(&mut w, v)?;
-    Ok(w.finish())
+    w.finish()
 }
 
 /// Reads a response frame without its length prefix: the correlation id and the body.

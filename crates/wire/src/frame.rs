@@ -4,6 +4,7 @@
 //! [`Frame`] is the result in socket order, ready for one vectored write or sendfile.
 //! Invariant: the first four bytes of a frame are the big-endian length of all that follows.
 
+use crate::EncodeError;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fs::File;
 use std::sync::Arc;
@@ -165,8 +166,11 @@ impl Writer {
     }
 
     /// Fills in the length and cuts the buffer where records belong.
-    pub fn finish(mut self) -> Frame {
-        let len = u32::try_from(self.len()).unwrap_or(u32::MAX);
+    ///
+    /// # Errors
+    /// [`EncodeError::TooLong`] above 2 GiB - 1.
+    pub fn finish(mut self) -> Result<Frame, EncodeError> {
+        let len = i32::try_from(self.len()).map_err(|_| EncodeError::TooLong(self.len()))?;
         self.inline[..4].copy_from_slice(&len.to_be_bytes());
         let mut inline = self.inline.freeze();
         let mut parts = Vec::with_capacity(2 * self.external.len() + 1);
@@ -181,6 +185,6 @@ impl Writer {
         if !inline.is_empty() {
             parts.push(Part::Bytes(inline));
         }
-        Frame { parts }
+        Ok(Frame { parts })
     }
 }

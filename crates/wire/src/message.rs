@@ -14,7 +14,7 @@
 //! which. A field outside its versions is neither read nor written and has its default. Every struct ends with
 //! `tagged`, the tagged fields this program does not know.
 
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 /// One field of a message, for docs/protocol.md.
 #[derive(Clone, Debug)]
@@ -23,10 +23,10 @@ pub struct FieldSpec {
     pub name: &'static str,
     /// Its Rust type, which mirrors Kafka's.
     pub type_name: &'static str,
-    /// The versions it is in.
-    pub versions: &'static str,
-    /// The versions in which it may be null, when not all.
-    pub nullable: Option<&'static str>,
+    /// The versions it is in; an open range ends at `i16::MAX`.
+    pub versions: RangeInclusive<i16>,
+    /// The versions in which it may be null, if it is an `Option`.
+    pub nullable: RangeInclusive<i16>,
     /// Its default, when not its type's.
     pub default: Option<&'static str>,
     /// Its tag, if it is a tagged field.
@@ -48,6 +48,16 @@ pub struct StructSpec {
 
 pub(crate) fn within(versions: impl RangeBounds<i16>, version: i16) -> bool {
     versions.contains(&version)
+}
+
+/// The same versions with both ends named.
+pub(crate) fn closed(versions: impl RangeBounds<i16>) -> RangeInclusive<i16> {
+    let end = |bound, open, offset| match bound {
+        Bound::Included(&version) => version,
+        Bound::Excluded(&version) => version + offset,
+        Bound::Unbounded => open,
+    };
+    end(versions.start_bound(), 0, 1)..=end(versions.end_bound(), i16::MAX, -1)
 }
 
 macro_rules! message {
@@ -153,8 +163,8 @@ macro_rules! message {
                     fields: vec![$( $crate::FieldSpec {
                         name: stringify!($field),
                         type_name: stringify!($type),
-                        versions: stringify!($versions),
-                        nullable: $crate::message::text!($($nullable)?),
+                        versions: $crate::message::closed($versions),
+                        nullable: $crate::message::nullable!($versions $(, $nullable)?),
                         default: $crate::message::text!($($default)?),
                         tag: $crate::message::tag!($($tag)?),
                         doc: concat!($($doc, "\n"),*),
@@ -213,6 +223,16 @@ macro_rules! tag {
     };
 }
 
+/// The versions of a field, or those in which it may be null.
+macro_rules! nullable {
+    ($versions:expr) => {
+        $crate::message::closed($versions)
+    };
+    ($versions:expr, $nullable:expr) => {
+        $crate::message::closed($nullable)
+    };
+}
+
 macro_rules! text {
     () => {
         None
@@ -222,4 +242,4 @@ macro_rules! text {
     };
 }
 
-pub(crate) use {is_plain, message, or_default, tag, text};
+pub(crate) use {is_plain, message, nullable, or_default, tag, text};

@@ -1,0 +1,137 @@
+//! docs/protocol.md is what the declarations say. `UPDATE_DOCS=1 cargo test -p fullbore-wire docs` writes it anew.
+
+use crate::schema::inside;
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::{FieldSpec, StructSpec};
+use std::fmt::Write;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+const INTRODUCTION: &str = "# The Kafka protocol as Fullbore speaks it
+
+Written by `UPDATE_DOCS=1 cargo test -p fullbore-wire docs` from the declarations in `crates/wire/src/apis`; do not edit.
+
+Types are Kafka's. A field is in the versions named, and may be null in the versions named under *null*. A field with a
+tag is a tagged field (KIP-482): it is left out when it has its default. In flexible versions lengths are compact and every
+struct ends with its tagged fields; those this program does not know are kept.
+";
+
+#[test]
+fn protocol_md_is_generated_from_the_declarations() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let expected = document();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &expected).expect("docs/ can be written");
+    }
+    let found = std::fs::read_to_string(&path).expect("docs/protocol.md can be read");
+    assert!(found == expected, "docs/protocol.md is out of date: UPDATE_DOCS=1 cargo test -p fullbore-wire docs");
+}
+
+fn document() -> String {
+    let mut out = format!("{INTRODUCTION}\n| key | API | versions | flexible from |\n|---|---|---|---|\n");
+    for key in ApiKey::ALL {
+        let (name, link, versions) = (key.name(), key.name().to_lowercase(), key.versions());
+        line(
+            &mut out,
+            format_args!("| {} | [{name}](#{link}) | {} | {} |", key.code(), range(&versions), key.flexible_from()),
+        );
+    }
+    for key in ApiKey::ALL {
+        let spec = key.spec();
+        line(&mut out, format_args!("\n## {}", key.name()));
+        let (code, versions, flexible) = (key.code(), range(&key.versions()), key.flexible_from());
+        line(&mut out, format_args!("\nKey {code}, versions {versions}, flexible from {flexible}."));
+        for structs in [spec.request, spec.response] {
+            for (i, spec) in structs.iter().enumerate() {
+                structure(&mut out, spec, i == 0, &versions_of(spec, &structs, key.versions()));
+            }
+        }
+    }
+    out
+}
+
+/// The versions in which `spec` is in its message: those of the field that holds it, which comes before it.
+fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
+    let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
+    match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {
+        Some((outer, field)) => intersection(&field.versions, &versions_of(outer, structs, api)),
+        None => api,
+    }
+}
+
+fn structure(out: &mut String, spec: &StructSpec, outermost: bool, api: &RangeInclusive<i16>) {
+    let level = if outermost { "###" } else { "####" };
+    line(out, format_args!("\n{level} {}\n\n{}\n", spec.name, sentence(spec.doc)));
+    line(
+        out,
+        format_args!("| field | type | versions | null | default | tag | meaning |\n|---|---|---|---|---|---|---|"),
+    );
+    for field in &spec.fields {
+        let tag = field.tag.map(|tag| tag.to_string()).unwrap_or_default();
+        let (type_name, null) = kafka_type(field, api);
+        let (versions, default) = (within(&field.versions, api), field.default.map(literal).unwrap_or_default());
+        let (name, doc) = (field.name, sentence(field.doc));
+        line(out, format_args!("| {name} | {type_name} | {versions} | {null} | {default} | {tag} | {doc} |"));
+    }
+}
+
+/// Kafka's name of a field's type, and the versions in which it may be null.
+fn kafka_type(field: &FieldSpec, api: &RangeInclusive<i16>) -> (String, String) {
+    match inside(field.type_name, "Option") {
+        Some(inner) => (type_name(inner), within(&field.nullable, api)),
+        None => (type_name(field.type_name), String::new()),
+    }
+}
+
+fn type_name(rust: &str) -> String {
+    if let Some(element) = inside(rust, "Vec") {
+        return format!("[]{}", type_name(element));
+    }
+    match rust {
+        "i8" => "int8",
+        "i16" => "int16",
+        "i32" => "int32",
+        "i64" => "int64",
+        "ErrorCode" => "int16 (error code)",
+        "Text" => "string",
+        "Uuid" => "uuid",
+        "Records" => "records",
+        name => name,
+    }
+    .to_owned()
+}
+
+/// A default as Kafka's documentation would write it.
+fn literal(rust: &str) -> String {
+    match rust {
+        "Some(Vec::new())" => "empty".to_owned(),
+        "Some(Text::default())" => "\"\"".to_owned(),
+        "i32::MAX" => i32::MAX.to_string(),
+        "i32::MIN" => i32::MIN.to_string(),
+        "i64::MAX" => i64::MAX.to_string(),
+        number => number.replace('_', ""),
+    }
+}
+
+fn within(versions: &RangeInclusive<i16>, api: &RangeInclusive<i16>) -> String {
+    range(&intersection(versions, api))
+}
+
+fn intersection(a: &RangeInclusive<i16>, b: &RangeInclusive<i16>) -> RangeInclusive<i16> {
+    *a.start().max(b.start())..=*a.end().min(b.end())
+}
+
+fn range(versions: &RangeInclusive<i16>) -> String {
+    match (versions.start(), versions.end()) {
+        (start, end) if start == end => start.to_string(),
+        (start, end) => format!("{start}-{end}"),
+    }
+}
+
+fn sentence(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments) {
+    writeln!(out, "{text}").expect("strings take any text");
+}

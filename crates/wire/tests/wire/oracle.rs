@@ -1,0 +1,91 @@
+//! The crate `kafka-protocol` reads what we write and writes what we read, in every version both know.
+
+use crate::recode::recode;
+use crate::schema::{Dice, Schema, Side, every_message};
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::{DecodeError, Version};
+use kafka_protocol::messages::{ApiKey as OracleKey, RequestKind, ResponseKind};
+use proptest::prelude::*;
+
+/// Versions we speak and the oracle does not.
+const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[(ApiKey::ListOffsets, 11), (ApiKey::InitProducerId, 6)];
+
+fn oracle_key(key: ApiKey) -> OracleKey {
+    OracleKey::try_from(key.code()).expect("the oracle knows every API of ours")
+}
+
+fn oracle_knows(key: ApiKey, version: Version) -> bool {
+    !NOT_IN_ORACLE.contains(&(key, version.number))
+}
+
+/// Decodes and encodes with the oracle: its debug text and its bytes.
+fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) -> (String, Bytes) {
+    let mut out = BytesMut::new();
+    let debug = match side {
+        Side::Request => {
+            let request = RequestKind::decode(oracle_key(key), &mut bytes, version.number).expect("a request");
+            request.encode(&mut out, version.number).expect("the same request");
+            format!("{request:?}")
+        }
+        Side::Response => {
+            let response = ResponseKind::decode(oracle_key(key), &mut bytes, version.number).expect("a response");
+            response.encode(&mut out, version.number).expect("the same response");
+            format!("{response:?}")
+        }
+    };
+    assert!(bytes.is_empty(), "{key:?} {side:?} {version:?}: the oracle leaves {} bytes", bytes.len());
+    (debug, out.freeze())
+}
+
+/// The names of all fields in the order of their values, as `{:?}` shows them.
+fn field_names(debug: &str) -> Vec<String> {
+    let ends = debug.match_indices(": ").map(|(end, _)| end);
+    let word = |end: usize| debug[..end].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+    let ours = |name: &str| match name {
+        "unknown_tagged_fields" => "tagged".to_owned(),
+        name => name.replace('_', ""),
+    };
+    ends.map(|end| ours(word(end))).filter(|name| !name.is_empty() && name.parse::<u32>().is_err()).collect()
+}
+
+#[test]
+fn the_gaps_are_gaps_of_the_oracle_still() {
+    for (key, number) in NOT_IN_ORACLE {
+        assert!(key.versions().contains(number), "{key:?}");
+        let mut bytes = Bytes::from_static(&[0; 64]);
+        let refusal = RequestKind::decode(oracle_key(*key), &mut bytes, *number).expect_err("a gap");
+        assert!(format!("{refusal:#}").contains("version not supported"), "{key:?} {number}: {refusal:#}");
+    }
+}
+
+#[test]
+fn the_oracle_agrees_where_versions_start_and_become_flexible() {
+    for (key, _, version) in every_message().filter(|(key, _, version)| oracle_knows(*key, *version)) {
+        assert_eq!(oracle_key(key).valid_versions().min, *key.versions().start(), "{key:?}");
+        let flexible = oracle_key(key).request_header_version(version.number) == 2;
+        assert_eq!(version.flexible, flexible, "{key:?} {version:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// The bytes come from neither, so each reads the other's and both write the same.
+    #[test]
+    fn the_oracle_reads_and_writes_the_same_bytes_and_fields(seed: u64) {
+        for (key, side, version) in every_message().filter(|(key, _, version)| oracle_knows(*key, *version)) {
+            let bytes = Bytes::from(Schema::new(key, side, version).message(&mut Dice(seed)));
+            let ours = recode(key, side, version, bytes.clone()).unwrap_or_else(context(key, side, version));
+            let (debug, theirs) = oracle_recode(key, side, version, ours.bytes.clone());
+            prop_assert_eq!(&theirs, &ours.bytes, "{:?} {:?} {:?}", key, side, version);
+            let back = recode(key, side, version, theirs).unwrap_or_else(context(key, side, version));
+            prop_assert_eq!(&back.debug, &ours.debug);
+            prop_assert_eq!(field_names(&debug), field_names(&ours.debug), "{:?} {:?}", key, version);
+        }
+    }
+}
+
+fn context<T>(key: ApiKey, side: Side, version: Version) -> impl FnOnce(DecodeError) -> T {
+    move |e| panic!("{key:?} {side:?} {version:?}: {e}")
+}
