@@ -1,0 +1,170 @@
+//! What can go wrong, and the two questions every error answers: may another attempt succeed, and may the
+//! record have been written?
+
+use crate::connection::ConnectionError;
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// Settings a producer cannot start with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A setting without a default that is not given.
+    #[error("{0} must be set")]
+    Missing(&'static str),
+    /// A value that is not allowed.
+    #[error("{key}={value}: {allowed}")]
+    Value {
+        /// The setting.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What may be.
+        allowed: String,
+    },
+    /// Two settings that exclude each other.
+    #[error("{first} contradicts {second}: {why}")]
+    Conflict {
+        /// One of them, with its value.
+        first: String,
+        /// The other, with its value.
+        second: String,
+        /// The rule.
+        why: &'static str,
+    },
+    /// The system refused the producer's thread.
+    #[error("the producer's thread does not start: {0}")]
+    Thread(String),
+}
+
+/// Why a record was not taken: it was surely not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// buffer.memory is in use. From `try_send` only; `send` waits.
+    #[error("buffer.memory is in use")]
+    Full,
+    /// The topic is not known yet. From `try_send` only; `send` waits.
+    #[error("the topic's metadata is on its way")]
+    NoMetadata,
+    /// max.block.ms passed.
+    #[error("no {what} in {waited:?} (max.block.ms)")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// The record does not fit the largest request or batch.
+    #[error("a record of {size} bytes is larger than {max} allowed (max.request.size)")]
+    RecordTooLarge {
+        /// The record in its batch.
+        size: usize,
+        /// What would fit.
+        max: usize,
+    },
+    /// The topic has no such partition.
+    #[error("topic {topic} has no partition {partition}")]
+    NoPartition {
+        /// The topic.
+        topic: String,
+        /// The partition asked for.
+        partition: i32,
+    },
+    /// The broker will not let the topic be used.
+    #[error("topic {topic}: {code}")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// The producer is closed.
+    #[error("the producer is closed")]
+    Closed,
+}
+
+impl SendError {
+    /// Whether sending the record again may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
+    }
+
+    /// Never: a record that was not taken was not sent.
+    pub fn may_have_been_written(&self) -> bool {
+        false
+    }
+}
+
+/// Why a record that was taken is not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProduceError {
+    /// The broker refused its batch.
+    #[error("the broker answered {code}{}", detail(message))]
+    Broker {
+        /// Its error.
+        code: ErrorCode,
+        /// Its words, or empty.
+        message: String,
+        /// Whether some attempt may have been written.
+        possibly_written: bool,
+    },
+    /// delivery.timeout.ms passed, or retries ran out.
+    #[error("not acknowledged in {waited:?}: {last}")]
+    Timeout {
+        /// From `send` until now.
+        waited: Duration,
+        /// What the last attempt met.
+        last: String,
+        /// Whether some attempt may have been written.
+        possibly_written: bool,
+    },
+    /// Whether the batch is in the log cannot be found out: its response was lost and the broker no longer knows the
+    /// sequence.
+    #[error("the response was lost and the broker no longer knows the sequence: {0}")]
+    Unresolved(ErrorCode),
+    /// The producer was closed before the record was acknowledged.
+    #[error("the producer was closed before the record was acknowledged")]
+    Closed {
+        /// Whether some attempt may have been written.
+        possibly_written: bool,
+    },
+}
+
+fn detail(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+impl ProduceError {
+    /// Whether sending the record again, as a new record, may succeed. It may then be in the log twice if
+    /// [`ProduceError::may_have_been_written`].
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Broker { code, .. } => code.is_retriable(),
+            Self::Timeout { .. } | Self::Unresolved(_) => true,
+            Self::Closed { .. } => false,
+        }
+    }
+
+    /// Whether the record may be, or may yet come, into the log.
+    pub fn may_have_been_written(&self) -> bool {
+        match self {
+            Self::Broker { possibly_written, .. }
+            | Self::Timeout { possibly_written, .. }
+            | Self::Closed { possibly_written } => *possibly_written,
+            Self::Unresolved(_) => true,
+        }
+    }
+}
+
+/// Why the cluster could not be asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MetadataError {
+    /// No broker answered.
+    #[error("no broker answered; the last error: {0}")]
+    Connection(#[from] ConnectionError),
+    /// The broker is not in the cluster's metadata.
+    #[error("broker {0} is not known")]
+    UnknownBroker(i32),
+    /// The cluster answered with an error.
+    #[error("the cluster answered {0}")]
+    Broker(ErrorCode),
+}
