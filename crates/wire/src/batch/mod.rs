@@ -1,5 +1,12 @@
-//! Record batches of magic 2.
+//! Record batches of magic 2: seen in place, built in place, compressed and not.
 
+mod builder;
+mod compression;
+mod record;
+mod varint;
 mod view;
 
+pub use builder::{BatchBuilder, Header, Stamp, batches, record_size_max, restamp};
+pub use compression::{Level, compress, decompress};
+pub use record::{Headers, Record, RecordIter, check_records};
 pub use view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};

@@ -1,0 +1,120 @@
+//! The codecs of a batch's records. What a compressed block claims about its size is not believed: output is bounded
+//! while it is made.
+
+use super::view::{BatchError, Compression};
+use bytes::{BufMut, Bytes, BytesMut};
+use std::io::{Read, Write};
+
+/// A codec's level; `None` is its default.
+pub type Level = Option<i32>;
+
+/// What Java's snappy stream starts with: magic, version 1, compatible version 1.
+const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1];
+/// Bytes of one block of Java's snappy stream before compression.
+const XERIAL_BLOCK: usize = 32 * 1024;
+
+/// Appends the compressed form of `input` to `out`. Levels: gzip 1-9, zstd 1-22; snappy and this LZ4 have one.
+///
+/// # Errors
+/// [`BatchError::Decompress`] when the codec fails, which only a lack of memory does.
+pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
+    let failed = |_| BatchError::Decompress;
+    match codec {
+        Compression::None => out.put_slice(input),
+        Compression::Gzip => {
+            let level =
+                level.and_then(|l| u32::try_from(l).ok()).map_or_else(Default::default, flate2::Compression::new);
+            let mut encoder = flate2::write::GzEncoder::new(out.writer(), level);
+            encoder.write_all(input).map_err(failed)?;
+            encoder.finish().map_err(failed)?;
+        }
+        Compression::Snappy => xerial(input, out)?,
+        Compression::Lz4 => {
+            let info = lz4_flex::frame::FrameInfo::new()
+                .block_size(lz4_flex::frame::BlockSize::Max64KB)
+                .block_mode(lz4_flex::frame::BlockMode::Independent);
+            let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, out.writer());
+            encoder.write_all(input).map_err(failed)?;
+            encoder.finish().map_err(|_| BatchError::Decompress)?;
+        }
+        Compression::Zstd => {
+            let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
+            encoder.write_all(input).map_err(failed)?;
+            encoder.finish().map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// The decompressed form of `input`, of at most `max` bytes.
+///
+/// # Errors
+/// [`BatchError::Decompress`], or [`BatchError::TooLarge`] past `max`.
+pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
+    match codec {
+        Compression::None if input.len() > max => Err(BatchError::TooLarge(max)),
+        Compression::None => Ok(Bytes::copy_from_slice(input)),
+        Compression::Gzip => read_bounded(flate2::read::MultiGzDecoder::new(input), max),
+        Compression::Snappy => unsnappy(input, max),
+        Compression::Lz4 => read_bounded(lz4_flex::frame::FrameDecoder::new(input), max),
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(input).map_err(|_| BatchError::Decompress)?;
+            // 8 MiB, the largest window of every level below the ultra ones: a larger one is memory for a stranger.
+            decoder.window_log_max(23).map_err(|_| BatchError::Decompress)?;
+            read_bounded(decoder, max)
+        }
+    }
+}
+
+fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
+    let mut out = Vec::new();
+    reader.take(max as u64 + 1).read_to_end(&mut out).map_err(|_| BatchError::Decompress)?;
+    if out.len() > max { Err(BatchError::TooLarge(max)) } else { Ok(out.into()) }
+}
+
+/// Java's framing of snappy: a header, then blocks with big-endian lengths.
+fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
+    let mut encoder = snap::raw::Encoder::new();
+    out.put_slice(&XERIAL_HEADER);
+    for block in input.chunks(XERIAL_BLOCK) {
+        let at = out.len();
+        out.put_bytes(0, 4 + snap::raw::max_compress_len(block.len()));
+        let len = encoder.compress(block, &mut out[at + 4..]).map_err(|_| BatchError::Decompress)?;
+        out[at..at + 4].copy_from_slice(&(len as u32).to_be_bytes());
+        out.truncate(at + 4 + len);
+    }
+    Ok(())
+}
+
+/// Reads Java's framing, and the bare block that other clients send.
+fn unsnappy(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
+    let mut out = Vec::new();
+    let Some(mut blocks) = input.strip_prefix(&XERIAL_HEADER[..8]).and_then(|rest| rest.get(8..)) else {
+        unsnappy_block(input, max, &mut out)?;
+        return Ok(out.into());
+    };
+    while !blocks.is_empty() {
+        let (len, rest) = blocks.split_first_chunk::<4>().ok_or(BatchError::Decompress)?;
+        let len = u32::from_be_bytes(*len) as usize;
+        let (block, rest) = rest.split_at_checked(len).ok_or(BatchError::Decompress)?;
+        unsnappy_block(block, max, &mut out)?;
+        blocks = rest;
+    }
+    Ok(out.into())
+}
+
+/// Appends one block. Snappy expands at most 64 / 3 times, so that a claim far above the input is false.
+fn unsnappy_block(block: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
+    let len = snap::raw::decompress_len(block).map_err(|_| BatchError::Decompress)?;
+    if len > max.saturating_sub(out.len()) {
+        return Err(BatchError::TooLarge(max));
+    }
+    if len > block.len().saturating_mul(22) {
+        return Err(BatchError::Decompress);
+    }
+    let at = out.len();
+    out.resize(at + len, 0);
+    let written = snap::raw::Decoder::new().decompress(block, &mut out[at..]).map_err(|_| BatchError::Decompress)?;
+    out.truncate(at + written);
+    Ok(())
+}
