@@ -13,7 +13,7 @@ use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchError, BatchView, Compression};
+use fullbore_wire::batch::{BatchError, BatchView, Compression, check_records};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::sync::Arc;
 
@@ -111,6 +111,7 @@ impl Appending<'_> {
             partition_responses.push(match outcome {
                 Ok(appended) => self.appended(index, appended, (at, partition_responses.len())),
                 Err(why) => {
+                    self.broker.metrics.produce_failed(why.code);
                     self.failed = why.code;
                     refused(index, why)
                 }
@@ -191,6 +192,9 @@ fn check_counts(batch: BatchView<'_>, compression: Compression) -> Result<(), Re
     }
     if batch.producer_id() >= 0 && (batch.producer_epoch() < 0 || batch.base_sequence() < 0) {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");
+    }
+    if compression == Compression::None {
+        check_records(&batch).map_err(|error| Refused::new(ErrorCode::INVALID_RECORD, error.to_string()))?;
     }
     Ok(())
 }

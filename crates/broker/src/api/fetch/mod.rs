@@ -19,8 +19,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// The first version with topic ids instead of names.
-const TOPIC_IDS_FROM: i16 = 13;
 /// The longest wait a client can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
