@@ -239,6 +239,11 @@ pub trait Codec: Sized {
 
 /// Types that can be null where a field says so.
 pub trait NullCodec: Codec {
+    /// The bytes null takes: as many as the length that is not there, unless the type has another way to say it.
+    fn size_null(v: Version) -> usize {
+        Self::size_min(v)
+    }
+
     /// Appends a value or null.
     ///
     /// # Errors
@@ -253,9 +258,8 @@ pub trait NullCodec: Codec {
 }
 
 impl<T: NullCodec> Codec for Option<T> {
-    /// A struct's null is one byte in every version.
-    fn size_min(_: Version) -> usize {
-        1
+    fn size_min(v: Version) -> usize {
+        T::size_null(v).min(T::size_min(v))
     }
 
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
@@ -440,7 +444,7 @@ impl Reader {
         self.spend(count, 2)?;
         let mut unknown = TaggedFields::default();
         let mut previous = None;
-        for _ in 0..count {
+        for read in 0..count {
             let tag = self.uvarint()?;
             if previous >= Some(tag) {
                 return Err(DecodeError::Tag(tag));
@@ -449,6 +453,7 @@ impl Reader {
             let size = self.uvarint()? as usize;
             let mut field = Reader::new(self.take(size)?, self.elements_left);
             if let Some(bytes) = known(tag, &mut field)? {
+                unknown.0.reserve_exact(count - read);
                 unknown.0.push((tag, bytes));
             }
             field.finish().map_err(|_| DecodeError::Tag(tag))?;

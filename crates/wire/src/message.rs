@@ -174,7 +174,11 @@ macro_rules! message {
             }
         }
 
-        impl $crate::codec::NullCodec for $name {
+        impl $crate::NullCodec for $name {
+            fn size_null(_: $crate::Version) -> usize {
+                1
+            }
+
             fn encode_nullable(
                 value: Option<&Self>,
                 w: &mut $crate::Writer,

@@ -1,0 +1,177 @@
+//! Record batches: what is built reads back, through our reader and through the oracle's, and hostile bytes cost little.
+
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::batch::{
+    BatchBuilder, BatchError, BatchView, Compression, Header, RecordIter, Stamp, batches, check_records, compress,
+    decompress, restamp,
+};
+use kafka_protocol::records::RecordBatchDecoder;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+const CODECS: [Compression; 5] =
+    [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+const MAX: usize = 64 * 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Owned {
+    timestamp: i64,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+fn record() -> impl Strategy<Value = Owned> {
+    let bytes = || option::of(vec(any::<u8>(), 0..300));
+    // Few distinct keys, so that some repeat.
+    let headers = vec(("[ab]{0,2}", option::of(vec(any::<u8>(), 0..20))), 0..4);
+    (0..1_i64 << 42, bytes(), bytes(), headers)
+        .prop_map(|(timestamp, key, value, headers)| Owned { timestamp, key, value, headers })
+}
+
+fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
+    let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+    for record in records {
+        let headers: Vec<_> =
+            record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
+        let before = builder.size();
+        let (key, value) = (record.key.as_deref(), record.value.as_deref());
+        builder.append(record.timestamp, key, value, &headers);
+        assert!(builder.size() - before <= fullbore_wire::batch::record_size_max(key, value, &headers));
+    }
+    builder.seal(stamp).expect("compresses").0
+}
+
+fn read(batch: &BatchView<'_>) -> Result<Vec<Owned>, BatchError> {
+    let payload = decompress(batch.compression()?, batch.payload(), MAX)?;
+    RecordIter::new(&payload, batch.record_count())
+        .enumerate()
+        .map(|(at, record)| {
+            let record = record?;
+            assert_eq!(record.offset_delta, at as i32);
+            Ok(Owned {
+                timestamp: record.timestamp(batch),
+                key: record.key.map(<[u8]>::to_vec),
+                value: record.value.map(<[u8]>::to_vec),
+                headers: record.headers.map(|(k, v)| (k.to_owned(), v.map(<[u8]>::to_vec))).collect(),
+            })
+        })
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn what_is_built_reads_back(records in vec(record(), 1..30), codec in 0..5_usize, producer_id: i64, epoch: i16, sequence: i32) {
+        let stamp = Stamp { producer_id, producer_epoch: epoch, base_sequence: sequence };
+        let bytes = build(&records, CODECS[codec], stamp);
+        let batch = BatchView::first(&bytes).expect("whole");
+        prop_assert_eq!(batch.size(), bytes.len());
+        batch.check_crc().expect("checksum");
+        prop_assert_eq!((batch.producer_id(), batch.producer_epoch(), batch.base_sequence()), (producer_id, epoch, sequence));
+        prop_assert_eq!(batch.max_timestamp(), records.iter().map(|r| r.timestamp).max().expect("one"));
+        prop_assert_eq!(batch.last_offset_delta() + 1, batch.record_count());
+        prop_assert_eq!(read(&batch).expect("reads"), records);
+    }
+
+    /// The oracle keeps headers in a map, so that only records with distinct header keys compare.
+    #[test]
+    fn the_oracle_reads_what_is_built(mut records in vec(record(), 1..10), codec in 0..5_usize) {
+        for record in &mut records {
+            let mut seen = std::collections::HashSet::new();
+            record.headers.retain(|(key, _)| seen.insert(key.clone()));
+        }
+        let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
+        let mut bytes = build(&records, CODECS[codec], stamp).freeze();
+        let decoded = RecordBatchDecoder::decode(&mut bytes).expect("the oracle reads it").records;
+        prop_assert_eq!(decoded.len(), records.len());
+        for (at, (theirs, ours)) in decoded.iter().zip(&records).enumerate() {
+            prop_assert_eq!(theirs.offset, at as i64);
+            prop_assert_eq!(theirs.sequence, 11 + at as i32);
+            prop_assert_eq!(theirs.timestamp, ours.timestamp);
+            prop_assert_eq!(theirs.key.as_deref(), ours.key.as_deref());
+            prop_assert_eq!(theirs.value.as_deref(), ours.value.as_deref());
+            let headers: Vec<_> = theirs.headers.iter().map(|(k, v)| (k.to_string(), v.as_ref().map(|v| v.to_vec()))).collect();
+            prop_assert_eq!(&headers, &ours.headers);
+        }
+    }
+
+    #[test]
+    fn mutated_bytes_never_panic(records in vec(record(), 1..5), codec in 0..5_usize, at: usize, byte: u8) {
+        let mut bytes = build(&records, CODECS[codec], Stamp::NONE);
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(batch) = BatchView::first(&bytes) {
+            let _ = check_records(&batch);
+            let _ = read(&batch);
+        }
+    }
+
+    #[test]
+    fn a_block_of_any_bytes_never_panics(codec in 1..5_usize, bytes in vec(any::<u8>(), 0..200)) {
+        let _ = decompress(CODECS[codec], &bytes, 1 << 16);
+    }
+}
+
+#[test]
+fn cut_short_at_every_byte_is_truncated() {
+    let records = [Owned { timestamp: 5, key: None, value: Some(vec![1; 40]), headers: vec![] }];
+    let bytes = build(&records, Compression::None, Stamp::NONE);
+    for len in 0..bytes.len() {
+        assert_eq!(BatchView::first(&bytes[..len]).err(), Some(BatchError::Truncated), "at {len}");
+    }
+    let twice: Bytes = [&bytes[..], &bytes[..bytes.len() - 1]].concat().into();
+    assert_eq!(batches(&twice).filter(Result::is_ok).count(), 1);
+}
+
+#[test]
+fn counts_that_do_not_add_up_are_seen() {
+    let records: Vec<_> =
+        (0..3).map(|_| Owned { timestamp: 5, key: None, value: Some(vec![1; 40]), headers: vec![] }).collect();
+    let bytes = build(&records, Compression::None, Stamp::NONE);
+    assert_eq!(check_records(&BatchView::first(&bytes).expect("whole")), Ok(()));
+    for count in [2_i32, 4, i32::MAX, -1] {
+        let mut wrong = bytes.clone();
+        wrong[57..61].copy_from_slice(&count.to_be_bytes());
+        assert!(check_records(&BatchView::first(&wrong).expect("whole")).is_err(), "{count}");
+    }
+}
+
+#[test]
+fn a_bomb_costs_no_more_than_the_cap() {
+    let zeros = vec![0; 50 << 20];
+    for codec in &CODECS[1..] {
+        let mut bomb = BytesMut::new();
+        compress(*codec, None, &zeros, &mut bomb).expect("compresses");
+        assert_eq!(decompress(*codec, &bomb, 1 << 20), Err(BatchError::TooLarge(1 << 20)), "{codec:?}");
+        assert_eq!(decompress(*codec, &bomb, 50 << 20).expect("at the cap").len(), 50 << 20, "{codec:?}");
+    }
+    // A block of snappy that claims 4 GiB.
+    let claim = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
+    assert!(decompress(Compression::Snappy, &claim, usize::MAX).is_err());
+}
+
+#[test]
+fn a_restamped_batch_differs_in_stamp_and_checksum_only() {
+    let records = [Owned { timestamp: 5, key: None, value: Some(vec![1; 40]), headers: vec![] }];
+    let stamp = Stamp { producer_id: 9, producer_epoch: 1, base_sequence: 0 };
+    let mut bytes = build(&records, Compression::None, Stamp::NONE);
+    restamp(&mut bytes, stamp);
+    assert_eq!(bytes, build(&records, Compression::None, stamp));
+    BatchView::first(&bytes).expect("whole").check_crc().expect("checksum");
+}
+
+#[test]
+fn snappy_is_read_with_and_without_javas_framing() {
+    let text = b"the same words, the same words, the same words".repeat(2000);
+    let mut framed = BytesMut::new();
+    compress(Compression::Snappy, None, &text, &mut framed).expect("compresses");
+    assert_eq!(&framed[..8], b"\x82SNAPPY\0");
+    assert_eq!(decompress(Compression::Snappy, &framed, MAX).expect("framed"), text);
+    let mut bare = vec![0; 80_000];
+    // Bare blocks come from other clients; the framing's blocks are bare blocks themselves.
+    let len = u32::from_be_bytes(framed[16..20].try_into().expect("4 bytes")) as usize;
+    bare.truncate(0);
+    bare.extend_from_slice(&framed[20..20 + len]);
+    assert_eq!(decompress(Compression::Snappy, &bare, MAX).expect("bare"), text[..32 * 1024]);
+}
