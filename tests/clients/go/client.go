@@ -58,6 +58,12 @@ func within() context.Context {
 	return ctx
 }
 
+func until(condition func() bool) {
+	for ctx := within(); !condition(); {
+		check(ctx.Err())
+	}
+}
+
 // --- writing and reading ---------------------------------------------------------------------------
 
 func client(options ...kgo.Opt) *kgo.Client {
@@ -108,6 +114,7 @@ func newTopic(name string, partitions int32, configs ...string) string {
 		table[key] = &value
 	}
 	check(create(topic, partitions, 1, table))
+	until(func() bool { return exists(topic) }) // Apache Kafka answers before it knows the topic
 	return topic
 }
 
@@ -438,9 +445,7 @@ func topicLife() {
 	deleted, err := admin.DeleteTopics(within(), topic)
 	check(err)
 	check(deleted.Error())
-	for ctx := within(); exists(topic); {
-		check(ctx.Err())
-	}
+	until(func() bool { return !exists(topic) })
 	newTopic("life", 1)
 	want(listTopics()[topic].ID != first.ID, "the topic id came back")
 	roundTrip(topic)

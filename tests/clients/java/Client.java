@@ -136,8 +136,10 @@ public class Client {
     }
 
     static String newTopic(String name, int partitions, Map<String, String> configs) throws Exception {
-        create(RUN + "-" + name, partitions, 1, configs);
-        return RUN + "-" + name;
+        String topic = RUN + "-" + name;
+        create(topic, partitions, 1, configs);
+        until(topic, true); // Apache Kafka answers before it knows the topic
+        return topic;
     }
 
     static String newTopic(String name) throws Exception { return newTopic(name, 1, Map.of()); }
@@ -378,6 +380,11 @@ public class Client {
 
     static boolean exists(String topic) throws Exception { return get(admin.listTopics().names()).contains(topic); }
 
+    static void until(String topic, boolean there) throws Exception {
+        long deadline = System.nanoTime() + WAIT.toNanos();
+        while (exists(topic) != there) want(System.nanoTime() < deadline, topic);
+    }
+
     static TopicDescription describe(String topic) throws Exception {
         return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic);
     }
@@ -399,7 +406,7 @@ public class Client {
         want(first.partitions().stream().allMatch(p -> p.leader() != null && p.replicas().size() == 1 && p.isr().size() == 1), first);
         roundTrip(topic, oddRecords());
         delete(List.of(topic));
-        for (long deadline = System.nanoTime() + WAIT.toNanos(); exists(topic); ) want(System.nanoTime() < deadline, topic);
+        until(topic, false);
         refused(UnknownTopicOrPartitionException.class, () -> describe(topic));
         newTopic("life");
         want(!describe(topic).topicId().equals(first.topicId()), "the old topic id");
@@ -411,7 +418,7 @@ public class Client {
         var id = describe(topic).topicId();
         same(get(admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()).get(id).name(), topic);
         get(admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all());
-        for (long deadline = System.nanoTime() + WAIT.toNanos(); exists(topic); ) want(System.nanoTime() < deadline, topic);
+        until(topic, false);
     }
 
     static ConfigEntry config(ConfigResource.Type type, String name, String key) throws Exception {
@@ -436,11 +443,13 @@ public class Client {
     static void createAnswer() throws Exception {
         String topic = RUN + "-answer";
         var created = admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(Map.of("retention.ms", "12345000"))));
+        until(topic, true);
         same(get(created.topicId(topic)), describe(topic).topicId());
         same(get(created.numPartitions(topic)), 2);
         same(get(created.replicationFactor(topic)), 1);
         same(get(created.config(topic)).get("retention.ms").value(), "12345000");
         create(RUN + "-defaults", -1, -1, Map.of());
+        until(RUN + "-defaults", true);
         want(!describe(RUN + "-defaults").partitions().isEmpty(), "no partitions");
     }
 

@@ -49,7 +49,14 @@ def new_topic(name, partitions=1, **config):
     topic = f"{RUN}-{name}"
     config = {key.replace("_", "."): value for key, value in config.items()}
     ADMIN.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(WAIT_S)
+    until(lambda: topic in ADMIN.list_topics(timeout=WAIT_S).topics)  # Apache Kafka answers before it knows the topic
     return topic
+
+
+def until(condition):
+    deadline = time.time() + WAIT_S
+    while not condition():
+        assert time.time() < deadline, "not in time"
 
 
 def send(topic, records, partition=0, stamps=None, **config):
@@ -277,18 +284,12 @@ def topic_life():
     assert [p.id for p in first.partitions] == [0, 1, 2] and not first.is_internal
     assert all(p.leader and len(p.replicas) == len(p.isr) == 1 for p in first.partitions)
     ADMIN.delete_topics([topic])[topic].result(WAIT_S)
-    gone(topic)
+    until(lambda: topic not in ADMIN.list_topics(timeout=WAIT_S).topics)
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, describe)
     new_topic("life", 1)
     assert str(describe().topic_id) != str(first.topic_id)
     send(topic, odd_records()[:1])
     same(read(topic, 1), odd_records()[:1])
-
-
-def gone(topic):
-    deadline = time.time() + WAIT_S
-    while topic in ADMIN.list_topics(timeout=WAIT_S).topics:
-        assert time.time() < deadline, f"{topic} is still listed"
 
 
 @case("configs of a topic and of the broker")
