@@ -46,10 +46,8 @@ fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
 fn read(batch: &BatchView<'_>) -> Result<Vec<Owned>, BatchError> {
     let payload = decompress(batch.compression()?, batch.payload(), MAX)?;
     RecordIter::new(&payload, batch.record_count())
-        .enumerate()
-        .map(|(at, record)| {
+        .map(|record| {
             let record = record?;
-            assert_eq!(record.offset_delta, at as i32);
             Ok(Owned {
                 timestamp: record.timestamp(batch),
                 key: record.key.map(<[u8]>::to_vec),
