@@ -1,10 +1,68 @@
-//! The admin port.
+//! The admin page: metrics and health over HTTP, on loopback unless told otherwise. It reads and changes nothing.
+//!
+//! Invariant: whatever is done to this port, clients of the broker do not notice (see `server` for the limits).
+
+mod health;
+mod server;
+
 use crate::broker::{Shared, StartError};
+use crate::metrics::{Gauges, page};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use health::health;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Starts the admin listener unless it is off.
-pub async fn start(_broker: &Arc<Shared>) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
-    Ok(None)
+/// What the text of `/metrics` is.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves the admin page at `fullbore.admin.listener`, until the task is aborted. `None` when it is off.
+///
+/// # Errors
+/// [`StartError::Bind`].
+pub async fn start(broker: &Arc<Shared>) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+    let Some((host, port)) = &broker.config.admin_listener else { return Ok(None) };
+    let bound = server::bind(host, *port).await;
+    let (listener, addr) = bound.map_err(|error| StartError::Bind { host: host.clone(), port: *port, error })?;
+    let task = tokio::spawn(server::run(listener, routes(Arc::clone(broker)), server::CONNECTION_MAX));
+    Ok(Some((addr, task)))
+}
+
+fn routes(broker: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .with_state(broker)
+}
+
+async fn index(State(broker): State<Arc<Shared>>) -> String {
+    let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node_id);
+    format!(
+        "Fullbore {version}, broker {node_id} of cluster {}\n\n\
+         /metrics  counters, for Prometheus (docs/metrics.md)\n\
+         /healthz  200 while the broker serves, else 503 and why\n",
+        broker.cluster_id
+    )
+}
+
+async fn metrics(State(broker): State<Arc<Shared>>) -> Response {
+    // Counting descriptors reads a folder, which is no work for a thread that serves clients.
+    match spawn_blocking(move || page(&broker.metrics, Gauges::read(&broker))).await {
+        Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn healthz(State(broker): State<Arc<Shared>>) -> (StatusCode, String) {
+    match spawn_blocking(move || health(&broker)).await {
+        Ok(Ok(())) => (StatusCode::OK, "ok\n".to_owned()),
+        Ok(Err(unhealthy)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{unhealthy}\n")),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+    }
 }

@@ -9,6 +9,7 @@ use crate::broker::Shared;
 use crate::classic::{Appended, FlushTicket};
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic};
+use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
@@ -63,7 +64,8 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
     if tickets.is_empty() {
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
-    Ok(Some(Completion::Later(Box::pin(after_flush(response, tickets, reply)))))
+    let metrics = broker.metrics.clone();
+    Ok(Some(Completion::Later(Box::pin(after_flush(response, tickets, reply, metrics)))))
 }
 
 /// Where in the response a batch is whose fsync is still to come.
@@ -78,9 +80,11 @@ async fn after_flush(
     mut response: ProduceResponse,
     tickets: Vec<Unflushed>,
     reply: Reply,
+    metrics: Metrics,
 ) -> Result<fullbore_wire::Frame, Fault> {
     for Unflushed { topic, partition, ticket } in tickets {
         if let Err(error) = ticket.wait().await {
+            metrics.produce_failed(ErrorCode::KAFKA_STORAGE_ERROR);
             let at = &mut response.responses[topic].partition_responses[partition];
             *at = refused(at.index, Refused::new(ErrorCode::KAFKA_STORAGE_ERROR, error.to_string()));
         }

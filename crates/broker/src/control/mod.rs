@@ -74,6 +74,11 @@ impl Control {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
+    pub fn is_serving(&self) -> bool {
+        self.shared.queue.as_ref().is_some_and(|queue| !queue.is_closed())
+    }
+
     /// The same for ever; its text is 22 characters.
     pub fn cluster_id(&self) -> Uuid {
         self.shared.cluster_id

@@ -88,7 +88,10 @@ async fn read(
         let Some(frame) = frame else { return Ok(()) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let Some((api, completion)) = admit(broker, listener, frame).await? else { continue };
+        let Some((api, completion)) = admit(broker, listener, frame).await? else {
+            broker.metrics.unanswered();
+            continue;
+        };
         let held = completion.bytes_held(frame_len).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");

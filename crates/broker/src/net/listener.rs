@@ -147,7 +147,10 @@ async fn accept(
         match accepted {
             Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), &open) {
                 Ok(place) => spawn(stream, peer, listener, place, stop.clone()),
-                Err(limit) => tracing::warn!(%peer, limit, "connection refused"),
+                Err(limit) => {
+                    broker.metrics.connection_refused();
+                    tracing::warn!(%peer, limit, "connection refused");
+                }
             },
             Err(error) => {
                 tracing::warn!(%error, "accept failed");

@@ -11,6 +11,7 @@ use super::{Completion, Fault, Reply, topics};
 use crate::broker::Shared;
 use crate::classic::Partition;
 use crate::control::Image;
+use crate::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use sessions::Plan;
@@ -66,15 +67,20 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     };
     let plan = match broker.sessions.plan(request, broker.now_ms()) {
         Ok(plan) => plan,
-        Err(code) => return Ok(Completion::Ready(answer::error(code, 0, reply)?)),
+        Err(code) => {
+            broker.metrics.fetch_failed(code);
+            return Ok(Completion::Ready(answer::error(code, 0, reply)?));
+        }
     };
     let fetched = attempt(broker, &plan.wanted, &limits);
     if fetched.is_enough || deadline <= Instant::now() {
+        fetched.count(&broker.metrics);
         return Ok(Completion::Ready(answer::of(plan, fetched.partitions, reply)?));
     }
     let broker = Arc::clone(broker);
     Ok(Completion::Later(Box::pin(async move {
         let fetched = wait(&broker, &plan, &limits, deadline).await;
+        fetched.count(&broker.metrics);
         answer::of(plan, fetched.partitions, reply)
     })))
 }
@@ -90,6 +96,18 @@ struct Attempt {
     partitions: Vec<Fetched>,
     /// Whether it must not wait any longer.
     is_enough: bool,
+}
+
+impl Attempt {
+    fn count(&self, metrics: &Metrics) {
+        for Fetched { data, .. } in &self.partitions {
+            match &data.records {
+                _ if data.error_code.is_err() => metrics.fetch_failed(data.error_code),
+                Some(records) if !records.is_empty() => metrics.fetched(records.len()),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.

@@ -1,0 +1,58 @@
+//! The table of metrics as a page of documentation; a test holds the committed page to it.
+
+use super::families::FAMILIES;
+use prometheus_client::registry::Unit;
+
+const HEAD: &str = "\
+# Metrics
+
+The broker shows these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.listener`), as text for Prometheus
+(OpenMetrics 1.0). Counters start at zero with the process. A histogram `x` has the samples `x_bucket`, `x_sum` and
+`x_count`. `/healthz` beside it answers 200 while the broker serves, else 503 with the reason; it stays up
+while a stopping broker still answers its clients.
+Generated from the table in `crates/broker/src/metrics/families.rs`; a test compares this page with it. To write it
+anew: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
+
+| name | type | unit | labels | meaning |
+|---|---|---|---|---|
+";
+
+/// The text of `docs/metrics.md`.
+pub fn markdown() -> String {
+    let mut text = HEAD.to_owned();
+    for family in FAMILIES {
+        let (name, kind) = (family.full_name(), family.kind.as_str());
+        let unit = family.unit.map_or("", Unit::as_str);
+        let labels: Vec<_> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        text.push_str(&format!("| `{name}` | {kind} | {unit} | {} | {} |\n", labels.join(", "), family.help));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_page_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, markdown()).expect("docs is writable");
+        }
+        let committed = std::fs::read_to_string(path).expect("docs/metrics.md is there");
+        assert!(
+            committed == markdown(),
+            "docs/metrics.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page"
+        );
+    }
+
+    #[test]
+    fn names_are_prometheus_names_and_helps_are_sentences() {
+        for family in FAMILIES {
+            let name = family.full_name();
+            assert!(name.starts_with("fullbore_"), "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+            assert!(family.help.ends_with('.') && !family.help.contains(['\n', '\\', '|']), "{name}: {}", family.help);
+        }
+    }
+}

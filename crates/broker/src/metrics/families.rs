@@ -1,0 +1,159 @@
+//! The table of metrics: every family the page shows, in its order.
+//!
+//! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
+
+use super::errors::Errors;
+use super::page::Page;
+use fullbore_wire::api::ApiKey;
+use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
+use prometheus_client::registry::Unit;
+use std::fmt;
+
+/// One family: a name, and samples told apart by labels.
+pub(super) struct Family {
+    /// Without the unit, and without what the type adds (`_total`, `_info`).
+    pub name: &'static str,
+    pub unit: Option<&'static Unit>,
+    pub kind: MetricType,
+    pub labels: &'static [&'static str],
+    /// A sentence.
+    pub help: &'static str,
+    /// Writes the samples.
+    pub write: fn(&Page, MetricEncoder<'_>) -> fmt::Result,
+}
+
+static BYTES: Unit = Unit::Bytes;
+static SECONDS: Unit = Unit::Seconds;
+
+const API: &[&str] = &["api"];
+const CODE: &[&str] = &["code"];
+
+#[rustfmt::skip]
+pub(super) static FAMILIES: &[Family] = &[
+    Family { name: "fullbore_broker", unit: None, kind: Info, labels: &["cluster_id", "node_id", "version"],
+        help: "Which broker of which cluster this is, and its version; always 1.",
+        write: |page, mut encoder| encoder.encode_info(&[
+            ("cluster_id", page.gauges.cluster_id.as_str()),
+            ("node_id", &page.gauges.node_id.to_string()),
+            ("version", env!("CARGO_PKG_VERSION")),
+        ]) },
+    Family { name: "fullbore_uptime", unit: Some(&SECONDS), kind: Gauge, labels: &[],
+        help: "Time since the broker started.",
+        write: |page, encoder| gauge(encoder, page.counters().started.elapsed().as_secs_f64()) },
+
+    Family { name: "fullbore_connections_open", unit: None, kind: Gauge, labels: &[],
+        help: "Connections of clients now.",
+        write: |page, encoder| gauge(encoder, page.metrics.connections_open()) },
+    Family { name: "fullbore_connections_accepted", unit: None, kind: Counter, labels: &[],
+        help: "Connections let in.",
+        write: |page, encoder| counter(encoder, page.counters().connections.accepted.get()) },
+    Family { name: "fullbore_connections_refused", unit: None, kind: Counter, labels: &[],
+        help: "Connections closed at once: over max.connections or max.connections.per.ip.",
+        write: |page, encoder| counter(encoder, page.counters().connections.refused.get()) },
+
+    Family { name: "fullbore_request_duration", unit: Some(&SECONDS), kind: Histogram, labels: API,
+        help: "From a request read whole to its answer handed to the system, waiting for earlier answers and long polls \
+               included; its count is the number of requests answered.",
+        write: durations },
+    Family { name: "fullbore_response", unit: Some(&BYTES), kind: Counter, labels: API,
+        help: "Responses, length prefixes included.",
+        write: response_bytes },
+
+    Family { name: "fullbore_produce_batches", unit: None, kind: Counter, labels: &[],
+        help: "Record batches appended for producers.",
+        write: |page, encoder| counter(encoder, page.counters().produce.batches.get()) },
+    Family { name: "fullbore_produce_records", unit: None, kind: Counter, labels: &[],
+        help: "Records in those batches.",
+        write: |page, encoder| counter(encoder, page.counters().produce.records.get()) },
+    Family { name: "fullbore_produce", unit: Some(&BYTES), kind: Counter, labels: &[],
+        help: "Those batches as they are on disk, that is, compressed if the producer compressed them.",
+        write: |page, encoder| counter(encoder, page.counters().produce.bytes.get()) },
+    Family { name: "fullbore_produce_unanswered", unit: None, kind: Counter, labels: &[],
+        help: "Produce requests with acks=0, which are not in fullbore_request_duration_seconds.",
+        write: |page, encoder| counter(encoder, page.counters().produce.unanswered.get()) },
+    Family { name: "fullbore_produce_errors", unit: None, kind: Counter, labels: CODE,
+        help: "Partitions of produce requests that failed, by Kafka's error code; a code shows once it occurred.",
+        write: |page, encoder| errors(encoder, &page.counters().produce.errors) },
+
+    Family { name: "fullbore_fetch", unit: Some(&BYTES), kind: Counter, labels: &[],
+        help: "Record batches in the responses to fetches, as they are on disk.",
+        write: |page, encoder| counter(encoder, page.counters().fetch.bytes.get()) },
+    Family { name: "fullbore_fetch_errors", unit: None, kind: Counter, labels: CODE,
+        help: "Partitions or sessions of fetch requests that failed, by Kafka's error code; a code shows once it occurred.",
+        write: |page, encoder| errors(encoder, &page.counters().fetch.errors) },
+    Family { name: "fullbore_fetch_sessions", unit: None, kind: Gauge, labels: &[],
+        help: "Fetch sessions (KIP-227) now; at most max.incremental.fetch.session.cache.slots.",
+        write: |page, encoder| gauge(encoder, page.gauges.fetch_sessions) },
+
+    Family { name: "fullbore_topics", unit: None, kind: Gauge, labels: &[],
+        help: "Topics of the cluster.",
+        write: |page, encoder| gauge(encoder, page.gauges.topics) },
+    Family { name: "fullbore_partitions", unit: None, kind: Gauge, labels: &[],
+        help: "Partitions of those topics.",
+        write: |page, encoder| gauge(encoder, page.gauges.partitions) },
+    Family { name: "fullbore_metadata_epoch", unit: None, kind: Gauge, labels: &[],
+        help: "Goes up with every change to the topics, across restarts too.",
+        write: |page, encoder| gauge(encoder, page.gauges.metadata_epoch) },
+
+    Family { name: "fullbore_process_cpu", unit: Some(&SECONDS), kind: Counter, labels: &[],
+        help: "Processor time of all threads.",
+        write: |page, encoder| counter(encoder, page.gauges.process.cpu_s) },
+    Family { name: "fullbore_process_resident_memory", unit: Some(&BYTES), kind: Gauge, labels: &[],
+        help: "Memory in use that is not swapped out; without the page cache, where the logs are. Linux only.",
+        write: |page, encoder| known(encoder, page.gauges.process.resident_bytes) },
+    Family { name: "fullbore_process_open_fds", unit: None, kind: Gauge, labels: &[],
+        help: "File descriptors in use: connections and the files of the logs. Linux only.",
+        write: |page, encoder| known(encoder, page.gauges.process.open_fds) },
+    Family { name: "fullbore_process_max_fds", unit: None, kind: Gauge, labels: &[],
+        help: "File descriptors this process may use (RLIMIT_NOFILE); left out when unlimited.",
+        write: |page, encoder| known(encoder, page.gauges.process.max_fds) },
+];
+
+impl Family {
+    /// The name samples have, but for what a histogram adds.
+    pub fn full_name(&self) -> String {
+        let unit = self.unit.map_or(String::new(), |unit| format!("_{}", unit.as_str()));
+        let suffix = match self.kind {
+            Counter => "_total",
+            Info => "_info",
+            _ => "",
+        };
+        format!("{}{unit}{suffix}", self.name)
+    }
+}
+
+fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::Result {
+    encoder.encode_gauge(&value)
+}
+
+/// No sample when there is nothing to say.
+fn known(encoder: MetricEncoder<'_>, value: Option<u64>) -> fmt::Result {
+    value.map_or(Ok(()), |value| gauge(encoder, value))
+}
+
+fn counter(mut encoder: MetricEncoder<'_>, value: impl EncodeCounterValue) -> fmt::Result {
+    encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
+}
+
+fn durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    ApiKey::ALL.iter().try_for_each(|api| {
+        let seen = page.counters().api(*api).duration.seen();
+        let labels = [("api", api.name())];
+        encoder.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seen.sum_s, seen.count, &seen.buckets, None)
+    })
+}
+
+fn response_bytes(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    ApiKey::ALL.iter().try_for_each(|api| {
+        let labels = [("api", api.name())];
+        counter(encoder.encode_family(&labels)?, page.counters().api(*api).response_bytes.get())
+    })
+}
+
+fn errors(mut encoder: MetricEncoder<'_>, errors: &Errors) -> fmt::Result {
+    errors.occurred().try_for_each(|(code, count)| {
+        let labels = [("code", code)];
+        counter(encoder.encode_family(&labels)?, count)
+    })
+}

@@ -1,0 +1,214 @@
+//! What the broker counts: a handful of relaxed additions on the way of a request, read when somebody asks.
+//!
+//! Not here: the HTTP page that shows it (`admin`). Every family shown is a row of `families`, from which the page and
+//! `docs/metrics.md` both come. Invariant: recording takes no lock, allocates nothing and never waits.
+
+mod docs;
+mod errors;
+mod families;
+mod histogram;
+mod page;
+mod process;
+
+pub use docs::markdown;
+pub use page::{Gauges, page};
+pub use process::Process;
+
+use errors::Errors;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::api::ApiKey;
+use histogram::Histogram;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// One more than the largest API key.
+const API_CODES: usize = ApiKey::ALL[ApiKey::ALL.len() - 1] as usize + 1;
+
+/// Where an API's counters are, by its key: keys have gaps, counters have none.
+const SLOTS: [u8; API_CODES] = {
+    let mut slots = [0; API_CODES];
+    let mut at = 0;
+    while at < ApiKey::ALL.len() {
+        slots[ApiKey::ALL[at] as usize] = at as u8;
+        at += 1;
+    }
+    slots
+};
+
+/// A handle on the counters, cheap to clone. They start at zero with the broker and only rise.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct Counters {
+    started: Instant,
+    connections: Connections,
+    apis: [PerApi; ApiKey::ALL.len()],
+    produce: Produce,
+    fetch: Fetch,
+}
+
+/// A count that only rises.
+#[derive(Debug, Default)]
+struct Counter(AtomicU64);
+
+impl Counter {
+    fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Connections {
+    accepted: Counter,
+    closed: Counter,
+    refused: Counter,
+}
+
+/// One API's counters, on cache lines of their own so that producers do not slow consumers down.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct PerApi {
+    duration: Histogram,
+    response_bytes: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Produce {
+    batches: Counter,
+    records: Counter,
+    bytes: Counter,
+    unanswered: Counter,
+    errors: Errors,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Fetch {
+    bytes: Counter,
+    errors: Errors,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            started: Instant::now(),
+            connections: Connections::default(),
+            apis: Default::default(),
+            produce: Produce::default(),
+            fetch: Fetch::default(),
+        }
+    }
+}
+
+impl Counters {
+    fn api(&self, api: ApiKey) -> &PerApi {
+        &self.apis[usize::from(SLOTS[api as usize])]
+    }
+}
+
+impl Metrics {
+    /// A connection was let in.
+    pub fn connection_opened(&self) {
+        self.counters.connections.accepted.add(1);
+    }
+
+    /// A connection that was let in has ended.
+    pub fn connection_closed(&self) {
+        self.counters.connections.closed.add(1);
+    }
+
+    /// A connection was turned away at a limit.
+    pub fn connection_refused(&self) {
+        self.counters.connections.refused.add(1);
+    }
+
+    /// A response of `response_bytes`, length prefix included, is out `elapsed` after its request was in.
+    pub fn answered(&self, api: ApiKey, elapsed: Duration, response_bytes: usize) {
+        let counters = self.counters.api(api);
+        counters.duration.observe(elapsed);
+        counters.response_bytes.add(response_bytes as u64);
+    }
+
+    /// A produce with acks=0 was taken; nobody waits for an answer.
+    pub fn unanswered(&self) {
+        self.counters.produce.unanswered.add(1);
+    }
+
+    /// A batch of so many bytes and records is in the log.
+    pub fn appended(&self, batch_bytes: usize, records: i32) {
+        let produce = &self.counters.produce;
+        produce.batches.add(1);
+        produce.bytes.add(batch_bytes as u64);
+        produce.records.add(u64::try_from(records).unwrap_or(0));
+    }
+
+    /// A partition's batch was refused, or lost after it was appended.
+    pub fn produce_failed(&self, code: ErrorCode) {
+        self.counters.produce.errors.add(code);
+    }
+
+    /// So many bytes of records go into the response of a fetch.
+    pub fn fetched(&self, records_bytes: usize) {
+        self.counters.fetch.bytes.add(records_bytes as u64);
+    }
+
+    /// A partition, or the session, of a fetch was answered with an error.
+    pub fn fetch_failed(&self, code: ErrorCode) {
+        self.counters.fetch.errors.add(code);
+    }
+
+    fn connections_open(&self) -> u64 {
+        // Closed first: a connection that comes and goes in between must not make the difference negative.
+        let closed = self.counters.connections.closed.get();
+        self.counters.connections.accepted.get().saturating_sub(closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_api_has_counters_of_its_own() {
+        let metrics = Metrics::default();
+        for (at, api) in ApiKey::ALL.iter().enumerate() {
+            metrics.answered(*api, Duration::ZERO, at + 1);
+        }
+        for (at, api) in ApiKey::ALL.iter().enumerate() {
+            assert_eq!(metrics.counters.api(*api).response_bytes.get(), at as u64 + 1, "{}", api.name());
+        }
+    }
+
+    #[test]
+    fn open_is_what_came_and_did_not_go() {
+        let metrics = Metrics::default();
+        metrics.connection_opened();
+        metrics.connection_opened();
+        metrics.connection_closed();
+        metrics.connection_refused();
+        assert_eq!(metrics.connections_open(), 1);
+        assert_eq!(metrics.counters.connections.refused.get(), 1);
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let metrics = Metrics::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| metrics.appended(10, 3)));
+            }
+        });
+        let produce = &metrics.counters.produce;
+        assert_eq!((produce.batches.get(), produce.bytes.get(), produce.records.get()), (40_000, 400_000, 120_000));
+    }
+}

@@ -1,0 +1,183 @@
+//! The counters as text for Prometheus (OpenMetrics 1.0, which the 0.0.4 parsers read too).
+//!
+//! Invariant: a page is made from one look at the counters; nothing is kept between two of them.
+
+use super::families::FAMILIES;
+use super::{Counters, Metrics, Process};
+use crate::broker::Shared;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::registry::Registry;
+use std::fmt;
+
+/// What is not counted but looked up when the page is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Gauges {
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// The broker's id.
+    pub node_id: i32,
+    /// Topics of the cluster.
+    pub topics: usize,
+    /// Partitions of all topics.
+    pub partitions: usize,
+    /// The epoch of the metadata.
+    pub metadata_epoch: u64,
+    /// Fetch sessions in the cache.
+    pub fetch_sessions: usize,
+    /// This process.
+    pub process: Process,
+}
+
+impl Gauges {
+    /// Looks at a broker. May take milliseconds ([`Process::read`]).
+    pub fn read(broker: &Shared) -> Self {
+        let image = broker.control.image();
+        Gauges {
+            cluster_id: broker.cluster_id.to_string(),
+            node_id: broker.config.node_id,
+            topics: image.topics().len(),
+            partitions: image.partition_count(),
+            metadata_epoch: image.epoch(),
+            fetch_sessions: broker.sessions.len(),
+            process: Process::read(),
+        }
+    }
+}
+
+/// What the rows of the table write from.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub metrics: Metrics,
+    pub gauges: Gauges,
+}
+
+impl Page {
+    pub fn counters(&self) -> &Counters {
+        &self.metrics.counters
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        FAMILIES.iter().try_for_each(|family| {
+            let encoder = encoder.encode_descriptor(family.name, family.help, family.unit, family.kind)?;
+            (family.write)(self, encoder)
+        })
+    }
+}
+
+/// The page, of media type `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Page { metrics: metrics.clone(), gauges }));
+    let mut text = String::new();
+    text::encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::ErrorCode;
+    use fullbore_wire::api::ApiKey;
+    use std::collections::{HashMap, HashSet};
+    use std::time::Duration;
+
+    fn used() -> Metrics {
+        let metrics = Metrics::default();
+        metrics.connection_opened();
+        metrics.connection_opened();
+        metrics.connection_closed();
+        metrics.connection_refused();
+        metrics.answered(ApiKey::Produce, Duration::from_millis(3), 100);
+        metrics.answered(ApiKey::Produce, Duration::from_micros(40), 50);
+        metrics.unanswered();
+        metrics.appended(1000, 10);
+        metrics.produce_failed(ErrorCode::MESSAGE_TOO_LARGE);
+        metrics.fetched(700);
+        metrics.fetch_failed(ErrorCode::OFFSET_OUT_OF_RANGE);
+        metrics
+    }
+
+    fn shown() -> String {
+        let process = Process { resident_bytes: Some(4096), open_fds: Some(12), max_fds: None, cpu_s: 1.5 };
+        let gauges = Gauges {
+            cluster_id: "c\"1".to_owned(),
+            node_id: 7,
+            topics: 3,
+            partitions: 60,
+            metadata_epoch: 5,
+            fetch_sessions: 2,
+            process,
+        };
+        page(&used(), gauges)
+    }
+
+    #[test]
+    fn everything_recorded_is_shown() {
+        let text = shown();
+        for line in [
+            "fullbore_connections_open 1",
+            "fullbore_connections_accepted_total 2",
+            "fullbore_connections_refused_total 1",
+            "fullbore_request_duration_seconds_count{api=\"Produce\"} 2",
+            "fullbore_request_duration_seconds_bucket{le=\"0.00005\",api=\"Produce\"} 1",
+            "fullbore_request_duration_seconds_bucket{le=\"0.002\",api=\"Produce\"} 1",
+            "fullbore_request_duration_seconds_bucket{le=\"0.005\",api=\"Produce\"} 2",
+            "fullbore_request_duration_seconds_bucket{le=\"+Inf\",api=\"Produce\"} 2",
+            "fullbore_request_duration_seconds_count{api=\"Fetch\"} 0",
+            "fullbore_response_bytes_total{api=\"Produce\"} 150",
+            "fullbore_produce_batches_total 1",
+            "fullbore_produce_records_total 10",
+            "fullbore_produce_bytes_total 1000",
+            "fullbore_produce_unanswered_total 1",
+            "fullbore_produce_errors_total{code=\"MESSAGE_TOO_LARGE\"} 1",
+            "fullbore_fetch_bytes_total 700",
+            "fullbore_fetch_errors_total{code=\"OFFSET_OUT_OF_RANGE\"} 1",
+            "fullbore_fetch_sessions 2",
+            "fullbore_topics 3",
+            "fullbore_partitions 60",
+            "fullbore_metadata_epoch 5",
+            "fullbore_process_cpu_seconds_total 1.5",
+            "fullbore_process_resident_memory_bytes 4096",
+            "fullbore_process_open_fds 12",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
+        }
+        assert!(!text.contains("\nfullbore_process_max_fds "), "unlimited is not a number");
+        assert!(text.contains("cluster_id=\"c\\\"1\",node_id=\"7\",version="), "{text}");
+    }
+
+    /// What a scraper relies on: samples only under the family declared before them, no sample twice, one end.
+    #[test]
+    fn the_page_is_well_formed() {
+        let text = shown();
+        let (mut types, mut samples) = (HashMap::new(), HashSet::new());
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            match line.strip_prefix("# ") {
+                Some(comment) => {
+                    let mut words = comment.splitn(3, ' ');
+                    let (what, name) = (words.next().unwrap(), words.next().unwrap());
+                    let value = words.next().expect("nothing is empty");
+                    if what == "TYPE" {
+                        assert!(types.insert(name, value).is_none(), "{name} is there twice");
+                    }
+                }
+                None => {
+                    let (sample, value) = line.rsplit_once(' ').expect("a sample has a value");
+                    assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+                    assert!(samples.insert(sample), "{sample} is there twice");
+                    let name = sample.split('{').next().unwrap();
+                    let declared = types.keys().any(|family| {
+                        name.strip_prefix(family)
+                            .is_some_and(|rest| ["", "_total", "_info", "_sum", "_count", "_bucket"].contains(&rest))
+                    });
+                    assert!(declared, "{name} has no TYPE");
+                }
+            }
+        }
+        assert_eq!(types.len(), FAMILIES.len());
+        assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
+    }
+}

@@ -1,0 +1,65 @@
+//! What the system says of this process. Where there is no `/proc`, memory and descriptors are not known.
+
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+
+/// This process now.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Bytes of memory in use that are not swapped out.
+    pub resident_bytes: Option<u64>,
+    /// Open file descriptors.
+    pub open_fds: Option<u64>,
+    /// How many may be open; `None` when unlimited.
+    pub max_fds: Option<u64>,
+    /// Processor time of all threads.
+    pub cpu_s: f64,
+}
+
+impl Process {
+    /// Asks the system. Takes milliseconds with tens of thousands of descriptors open.
+    pub fn read() -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        Process {
+            resident_bytes: fs::read_to_string("/proc/self/status").ok().and_then(|status| resident_bytes(&status)),
+            open_fds: open_fds(),
+            max_fds: getrlimit(Resource::Nofile).current,
+            cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        }
+    }
+}
+
+/// The line `VmRSS:     1234 kB`.
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn open_fds() -> Option<u64> {
+    let listed = fs::read_dir("/proc/self/fd").ok()?.count();
+    // One of them was the listing itself.
+    Some((listed as u64).saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_the_line_in_kib() {
+        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t    1234 kB\nThreads: 1\n"), Some(1234 * 1024));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
+        assert_eq!(resident_bytes("VmRSS: many kB\n"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_all() {
+        let now = Process::read();
+        assert!(now.resident_bytes.is_some_and(|bytes| bytes > 64 * 1024));
+        assert!(now.open_fds.is_some_and(|fds| fds >= 1));
+        assert!(now.cpu_s > 0.0);
+    }
+}
