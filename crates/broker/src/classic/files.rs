@@ -17,11 +17,15 @@ pub const LOG: &str = "log";
 pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
 pub const SNAPSHOT: &str = "snapshot";
-/// Appended to the files of a segment, and to a partition's folder, that are to be removed.
+/// Appended to the files of a segment that are to be removed.
 pub const DELETED: &str = "deleted";
+/// Appended to the folder of a partition that is to be removed.
+pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
+/// Not Kafka's: partitions that were never opened between a crash and the clean shutdown after it.
+pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
 /// The longest file name a Linux file system takes.

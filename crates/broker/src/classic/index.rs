@@ -105,17 +105,12 @@ impl<E: Entry> Index<E> {
         self.on_disk as usize + self.tail.len()
     }
 
-    /// Adds an entry in memory. [`Index::spill`] is to follow before the next one.
+    /// Adds an entry in memory.
     pub fn push(&mut self, entry: E) {
         self.tail.push(entry);
     }
 
-    /// Writes what is in memory once that is a page.
-    pub fn spill(&mut self, path: &Path) -> io::Result<()> {
-        if self.tail.len() >= TAIL_MAX { self.write(path) } else { Ok(()) }
-    }
-
-    /// Whether the next [`Index::spill`] writes.
+    /// Whether so much is in memory that it is to be written before more is added.
     pub fn is_tail_full(&self) -> bool {
         self.tail.len() >= TAIL_MAX
     }
@@ -233,8 +228,7 @@ mod tests {
                 last = OffsetEntry { relative_offset: last.relative_offset + offsets, position: last.position + bytes };
                 entries.push(last);
                 index.push(last);
-                index.spill(&path).expect("written");
-                if writes.contains(&at) {
+                if index.is_tail_full() || writes.contains(&at) {
                     index.write(&path).expect("written");
                 }
             }

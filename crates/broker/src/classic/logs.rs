@@ -1,11 +1,31 @@
-//! skeleton
-use std::path::Path;
+//! Every partition under one data folder, from start to clean shutdown.
+//!
+//! Not the topics' registry: the control plane says which partitions there are. Nothing is opened at
+//! start; what a partition's log needs to know before it is opened is in the checkpoint files.
+//!
+//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only
+//! if every log it vouches for is.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
 use fullbore_wire::Uuid;
-use super::{OpenError, Partition};
+use parking_lot::{Condvar, Mutex};
+
+use super::answer::OpenError;
+use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
+use super::flusher::Flusher;
+use super::housekeeping;
+use super::partition::{LogState, Partition};
+use super::recovery::Known;
 use crate::config::{BrokerConfig, TopicConfig};
 
-/// The broker-wide settings of the log.
+/// The broker-wide settings of the log, in ms; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// log.retention.check.interval.ms
@@ -15,6 +35,7 @@ pub struct Settings {
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
 }
+
 impl From<&BrokerConfig> for Settings {
     fn from(config: &BrokerConfig) -> Self {
         Settings {
@@ -24,16 +45,280 @@ impl From<&BrokerConfig> for Settings {
         }
     }
 }
+
 /// Every partition under one data folder.
-pub struct Logs;
-impl Logs {
-    /// Opens the folder, which exists and is locked by the caller. Opens no partition.
-    pub fn open(_data_dir: &Path, _settings: Settings) -> Result<Arc<Logs>, OpenError> { Ok(Arc::new(Logs)) }
-    /// The partition, known from now on; to be called for every partition at start, since retention only looks at known ones.
-    /// `config` replaces the one in force.
-    pub fn partition(&self, _topic: &str, _topic_id: Uuid, _index: i32, _config: Arc<TopicConfig>) -> Arc<Partition> { unimplemented!() }
-    /// Deletes a topic's partitions: gone at once, files removed after file.delete.delay.ms.
-    pub fn delete_topic(&self, _topic: &str, _topic_id: Uuid) {}
-    /// Clean shutdown. Blocks; appends and reads fail from now on.
-    pub fn close(&self) {}
+#[derive(Debug)]
+pub struct Logs {
+    dir: Arc<Path>,
+    pub(super) settings: Settings,
+    topics: Mutex<HashMap<String, Topic>>,
+    checkpoints: Mutex<Checkpoints>,
+    /// Files and folders out of use, and when they may be removed.
+    pub(super) doomed: Mutex<Vec<(Instant, PathBuf)>>,
+    flusher: Arc<Flusher>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) stopping: Mutex<bool>,
+    pub(super) stop: Condvar,
 }
+
+#[derive(Debug)]
+struct Topic {
+    id: Uuid,
+    partitions: HashMap<i32, Arc<Partition>>,
+}
+
+/// What the files say of partitions that are not open.
+#[derive(Debug)]
+struct Checkpoints {
+    clean: bool,
+    recovery_points: OffsetsByPartition,
+    log_starts: OffsetsByPartition,
+    /// Partitions not opened since a crash, though the broker was shut down cleanly in between.
+    unrecovered: OffsetsByPartition,
+}
+
+impl Checkpoints {
+    fn read(dir: &Path) -> Checkpoints {
+        Checkpoints {
+            clean: dir.join(CLEAN_SHUTDOWN).exists(),
+            recovery_points: files::read_offsets(&dir.join(RECOVERY_POINTS)),
+            log_starts: files::read_offsets(&dir.join(LOG_STARTS)),
+            unrecovered: files::read_offsets(&dir.join(UNRECOVERED)),
+        }
+    }
+
+    fn known(&self, key: &(String, i32)) -> Known {
+        Known {
+            clean: self.clean && !self.unrecovered.contains_key(key),
+            recovery_point: self.recovery_points.get(key).copied().unwrap_or(0),
+            log_start: self.log_starts.get(key).copied().unwrap_or(0),
+        }
+    }
+
+    fn forget(&mut self, key: &(String, i32)) {
+        self.recovery_points.remove(key);
+        self.log_starts.remove(key);
+        self.unrecovered.remove(key);
+    }
+}
+
+impl Logs {
+    /// Opens a folder, which exists and is locked by the caller, and starts three threads: two that flush
+    /// and one for retention and other housekeeping. Opens no partition.
+    ///
+    /// # Errors
+    /// [`OpenError`] naming what cannot be read or written.
+    pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
+        let failed = |error| OpenError {
+            path: data_dir.to_owned(),
+            error,
+        };
+        let checkpoints = Checkpoints::read(data_dir);
+        let doomed = list_doomed(data_dir).map_err(failed)?;
+        remove_marker(data_dir).map_err(failed)?;
+        let flusher = Arc::new(Flusher::default());
+        let logs = Arc::new(Logs {
+            dir: data_dir.into(),
+            settings,
+            topics: Mutex::default(),
+            checkpoints: Mutex::new(checkpoints),
+            doomed: Mutex::new(doomed),
+            flusher: flusher.clone(),
+            threads: Mutex::default(),
+            stopping: Mutex::new(false),
+            stop: Condvar::new(),
+        });
+        let mut threads = flusher.start().map_err(failed)?;
+        threads.push(housekeeping::start(Arc::downgrade(&logs)).map_err(failed)?);
+        *logs.threads.lock() = threads;
+        Ok(logs)
+    }
+
+    /// The partition, known to retention from now on: to be called at start for every partition there is.
+    /// `config` replaces the one in force. A topic of the same name with another id is deleted first.
+    pub fn partition(&self, topic: &str, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> Arc<Partition> {
+        let mut topics = self.topics.lock();
+        if let Some(known) = topics.get(topic).filter(|known| known.id != topic_id) {
+            let id = known.id;
+            self.delete_locked(&mut topics, topic, id);
+        }
+        if !topics.contains_key(topic) {
+            let partitions = HashMap::new();
+            topics.insert(topic.to_owned(), Topic { id: topic_id, partitions });
+        }
+        let known = topics.get_mut(topic).expect("inserted when it was missing");
+        if let Some(partition) = known.partitions.get(&index) {
+            partition.set_config(config);
+            return partition.clone();
+        }
+        let before = self.checkpoints.lock().known(&(topic.to_owned(), index));
+        let name = match known.partitions.values().next() {
+            Some(sibling) => sibling.topic_name(),
+            None => topic.into(),
+        };
+        let flusher = self.flusher.clone();
+        let partition = Partition::new(name, topic_id, index, self.dir.clone(), flusher, config, before);
+        let partition = Arc::new(partition);
+        known.partitions.insert(index, partition.clone());
+        partition
+    }
+
+    /// Deletes a topic: its partitions are gone at once, their files after file.delete.delay.ms. Does
+    /// nothing if the topic of this name has another id.
+    pub fn delete_topic(&self, topic: &str, topic_id: Uuid) {
+        self.delete_locked(&mut self.topics.lock(), topic, topic_id);
+    }
+
+    fn delete_locked(&self, topics: &mut HashMap<String, Topic>, topic: &str, topic_id: Uuid) {
+        if topics.get(topic).is_none_or(|known| known.id != topic_id) {
+            return;
+        }
+        let deleted = topics.remove(topic).expect("it has just been found");
+        for (index, partition) in deleted.partitions {
+            let delay = Duration::from_millis(partition.config().file_delete_delay_ms);
+            drop(partition.leave());
+            let dir = files::partition_dir(&self.dir, topic, index);
+            let unique = u128::from_be_bytes(topic_id.0);
+            let retired = files::retired_dir(&self.dir, topic, index, unique, files::DELETED_DIR);
+            match fs::rename(&dir, &retired) {
+                Ok(()) => self.doom(delay, retired),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Its topic id keeps a topic created later from taking it for its own.
+                Err(error) => tracing::error!(dir = %dir.display(), %error, "deleted partition's folder stays"),
+            }
+            self.checkpoints.lock().forget(&(topic.to_owned(), index));
+        }
+    }
+
+    /// Removes a file or folder after a while.
+    pub(super) fn doom(&self, delay: Duration, path: PathBuf) {
+        let now = Instant::now();
+        let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
+        self.doomed.lock().push((due, path));
+    }
+
+    /// Every partition known.
+    pub(super) fn partitions(&self) -> Vec<Arc<Partition>> {
+        let topics = self.topics.lock();
+        topics.values().flat_map(|topic| topic.partitions.values().cloned()).collect()
+    }
+
+    /// Writes the checkpoint files anew.
+    pub(super) fn write_checkpoints(&self) -> io::Result<()> {
+        let mut checkpoints = self.checkpoints.lock();
+        for partition in self.partitions() {
+            let state = partition.state.lock();
+            let key = (partition.topic().to_owned(), partition.index());
+            if let LogState::Open(log) = &state.log {
+                checkpoints.recovery_points.insert(key.clone(), log.recovery_point);
+                checkpoints.log_starts.insert(key, log.log_start);
+            }
+        }
+        self.save(&checkpoints)
+    }
+
+    fn save(&self, checkpoints: &Checkpoints) -> io::Result<()> {
+        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &checkpoints.recovery_points)?;
+        files::write_offsets(&self.dir.join(LOG_STARTS), &checkpoints.log_starts)
+    }
+
+    /// Clean shutdown: everything is on the disk and the next start has nothing to recover. Blocks; appends
+    /// and reads fail from now on. Does nothing the second time.
+    pub fn close(&self) {
+        if std::mem::replace(&mut *self.stopping.lock(), true) {
+            return;
+        }
+        self.stop.notify_all();
+        self.flusher.stop();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the log has panicked");
+            }
+        }
+        if let Err(error) = self.close_partitions() {
+            tracing::error!(%error, dir = %self.dir.display(), "no clean shutdown, the next start recovers");
+        }
+    }
+
+    /// Finishes every open log, has the file system write everything at once, and vouches for it.
+    fn close_partitions(&self) -> io::Result<()> {
+        let mut checkpoints = self.checkpoints.lock();
+        let mut unrecovered = std::mem::take(&mut checkpoints.unrecovered);
+        let mut finished = Ok(());
+        if !checkpoints.clean {
+            unrecovered.extend(list_partitions(&self.dir)?.into_iter().map(|key| (key, 0)));
+        }
+        for partition in self.partitions() {
+            let key = (partition.topic().to_owned(), partition.index());
+            let Some(mut log) = partition.leave() else {
+                continue;
+            };
+            let result = log.finish();
+            checkpoints.log_starts.insert(key.clone(), log.log_start);
+            if log.broken || result.is_err() {
+                unrecovered.insert(key, 0);
+            } else {
+                checkpoints.recovery_points.insert(key.clone(), log.log_end);
+                unrecovered.remove(&key);
+            }
+            finished = finished.and(result);
+        }
+        rustix::fs::syncfs(fs::File::open(&self.dir)?)?;
+        self.save(&checkpoints)?;
+        files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)?;
+        files::replace(&self.dir.join(CLEAN_SHUTDOWN), b"{\"version\":0,\"brokerEpoch\":-1}")?;
+        files::sync_dir(&self.dir)?;
+        finished
+    }
+}
+
+impl Drop for Logs {
+    /// Without [`Logs::close`] this is a crash, as far as the files are concerned; only the threads end.
+    fn drop(&mut self) {
+        *self.stopping.get_mut() = true;
+        self.flusher.stop();
+    }
+}
+
+/// Takes the marker away before anything is used, and makes sure that it is gone.
+fn remove_marker(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(CLEAN_SHUTDOWN)) {
+        Ok(()) => files::sync_dir(dir),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Folders of deleted partitions that an earlier run did not get to remove.
+fn list_doomed(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
+    let now = Instant::now();
+    let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));
+    Ok(list_dirs(dir)?
+        .into_iter()
+        .filter(|name| is_doomed(name))
+        .map(|name| (now, dir.join(name)))
+        .collect())
+}
+
+/// Topic and number of every partition's folder.
+fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
+    let parse = |name: String| {
+        let (topic, index) = name.rsplit_once('-')?;
+        Some((topic.to_owned(), index.parse().ok()?))
+    };
+    Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
+}
+
+fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+

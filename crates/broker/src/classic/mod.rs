@@ -1,21 +1,46 @@
 //! The classic log: partitions as Kafka keeps them on disk, and what a leader does with them.
 //!
 //! [`Logs`] holds every partition of one data folder, a [`Partition`] is one of them. All calls are
-//! synchronous; the only thing to await is a [`FlushTicket`] or a waiter's wake-up. No wire formats
+//! synchronous; the only things to await are a [`FlushTicket`] and a waiter's wake-up. No wire formats
 //! but the record batch, no topics' metadata, no replication.
+//!
+//! An append goes `partition` -> `log` -> `stamping` -> `segment` -> `index`, a fetch `partition` ->
+//! `lookup`, a start `logs` -> `partition` -> `recovery`.
 //!
 //! Invariant: a batch is answered only when it is whole in the log at its offset; offsets are dense
 //! and never used twice.
 
 mod answer;
+mod epochs;
+mod files;
+mod flush;
+mod flusher;
+mod housekeeping;
+mod index;
+mod log;
 mod logs;
+mod lookup;
 mod partition;
+mod recent;
+mod recovery;
+mod retention;
+mod scan;
+mod segment;
+mod snapshot;
+mod stamping;
+mod times;
 mod waiters;
 
 pub use answer::{
-    AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError,
-    StorageError, TimestampOffset,
+    AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError,
+    TimestampOffset,
 };
 pub use logs::{Logs, Settings};
 pub use partition::Partition;
 pub use waiters::Registration;
+
+/// The system's clock, in ms; for the background work only, requests bring their time.
+fn now_ms() -> i64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since_epoch.map_or(0, |time| time.as_millis() as i64)
+}

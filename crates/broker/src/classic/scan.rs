@@ -36,7 +36,8 @@ pub struct Header {
 }
 
 impl Header {
-    fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
+    /// Reads the header of a batch at `position`; what is wrong with it, if no writer could have meant it.
+    pub fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;
         let i16_at = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let i32_at = |at: usize| i32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

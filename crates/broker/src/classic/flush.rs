@@ -1,0 +1,130 @@
+//! fsync: what a partition has to flush, and what a flush that failed means.
+//!
+//! Group commit falls out of it: while one flush of a partition runs, appends go on, and one more flush
+//! covers them all. A failed fsync is never repeated and trusted, since the system may have dropped the
+//! pages: the partition takes no appends until the next start looks at what is there.
+//!
+//! Invariant: the recovery point never passes a record that is not on the disk.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::answer::Flushed;
+use super::files::{OFFSET_INDEX, TIME_INDEX, sync_dir};
+use super::log::Log;
+use super::segment::Segment;
+
+/// A segment that gets no more appends and is not on the disk yet.
+#[derive(Debug, Clone)]
+pub struct Sealed {
+    file: Arc<File>,
+    indexes: [PathBuf; 2],
+    /// The offset after its last record.
+    end_offset: i64,
+}
+
+impl Sealed {
+    pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
+        Ok(Sealed {
+            file: segment.file()?,
+            indexes: [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)],
+            end_offset,
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        for index in &self.indexes {
+            match File::open(index) {
+                Ok(file) => file.sync_data()?,
+                // Retention was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One flush, to be run without the partition's lock.
+#[derive(Debug)]
+pub struct FlushPlan {
+    sealed: Vec<Sealed>,
+    active: Option<Arc<File>>,
+    dir: Option<Arc<Path>>,
+    /// Every record before it will be on the disk.
+    upto: i64,
+}
+
+impl FlushPlan {
+    /// Blocks until the disk has it.
+    pub fn run(&self) -> io::Result<()> {
+        self.sealed.iter().try_for_each(Sealed::sync)?;
+        if let Some(active) = &self.active {
+            active.sync_data()?;
+        }
+        match &self.dir {
+            Some(dir) => sync_dir(dir).and_then(|()| dir.parent().map_or(Ok(()), sync_dir)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Log {
+    /// What is to be flushed: sealed segments, and with `active` everything.
+    pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
+        let last = self.segments.back_mut().expect("a log has a segment");
+        let upto = if active { self.log_end } else { last.base_offset };
+        Ok(FlushPlan {
+            sealed: self.sealed.clone(),
+            active: if active { Some(last.file()?) } else { None },
+            dir: std::mem::take(&mut self.new_names).then(|| self.dir.clone()),
+            upto,
+        })
+    }
+
+    /// Takes note of a flush that has run.
+    pub fn flushed(&mut self, plan: &FlushPlan, result: io::Result<()>) {
+        match result {
+            // An earlier failure cannot be made good: pages may be gone that this flush knew nothing of.
+            Ok(()) if self.broken => {}
+            Ok(()) => {
+                self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
+                self.recovery_point = self.recovery_point.max(plan.upto);
+                self.tell(Flushed::Upto(self.recovery_point));
+            }
+            Err(error) => self.flush_failed(&error),
+        }
+    }
+
+    /// No appends from now on.
+    pub fn flush_failed(&mut self, error: &io::Error) {
+        tracing::error!(dir = %self.dir.display(), %error, "flush failed, no appends until the next start");
+        self.broken = true;
+        self.tell(Flushed::Failed);
+    }
+
+    fn tell(&self, news: Flushed) {
+        if let Some(sender) = &self.flushed {
+            sender.send_replace(news);
+        }
+    }
+
+    /// Someone who will be told of flushes.
+    pub fn subscribe(&mut self) -> watch::Receiver<Flushed> {
+        let now = if self.broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
+        self.flushed.get_or_insert_with(|| watch::channel(now).0).subscribe()
+    }
+
+    /// Flushes the sealed segments at once: so many wait that the disk has to be waited for.
+    pub fn flush_sealed(&mut self) -> io::Result<()> {
+        let plan = self.plan_flush(false)?;
+        let result = plan.run();
+        self.flushed(&plan, result);
+        if self.broken { Err(io::Error::other("flush failed")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,187 @@
+//! What happens in the background, once a second: retention, removal of files, expiry of producers,
+//! checkpoints, and giving descriptors back.
+//!
+//! One thread for all partitions. It opens a partition only when retention is due there, or after a
+//! crash, when each is recovered without waiting to be used.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::logs::Logs;
+use super::partition::{LogState, Partition};
+use super::{now_ms, retention, segment};
+
+const ROUND: Duration = Duration::from_secs(1);
+/// The first retention comes soon after the start, whatever the interval.
+const FIRST_RETENTION: Duration = Duration::from_secs(30);
+/// log.flush.offset.checkpoint.interval.ms in Kafka.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+/// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
+const IDLE_ROUNDS: u32 = 60;
+const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
+
+/// When things are due.
+struct Agenda {
+    retention: Instant,
+    expiry: Instant,
+    checkpoint: Instant,
+}
+
+/// Starts the thread; it ends when the logs stop or are dropped.
+pub fn start(logs: Weak<Logs>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("housekeeping".to_owned())
+        .spawn(move || run(&logs))
+}
+
+fn run(logs: &Weak<Logs>) {
+    let Some(settings) = logs.upgrade().map(|logs| logs.settings) else {
+        return;
+    };
+    let retention_interval = Duration::from_millis(settings.retention_check_interval_ms);
+    let expiry_interval = Duration::from_millis(settings.producer_id_expiration_check_interval_ms);
+    let now = Instant::now();
+    let mut agenda = Agenda {
+        retention: now + retention_interval.min(FIRST_RETENTION),
+        expiry: now + expiry_interval,
+        checkpoint: now + CHECKPOINT_INTERVAL,
+    };
+    while let Some(logs) = logs.upgrade() {
+        let mut stopping = logs.stopping.lock();
+        if !*stopping {
+            logs.stop.wait_for(&mut stopping, ROUND);
+        }
+        if *stopping {
+            return;
+        }
+        drop(stopping);
+        logs.round(&mut agenda, retention_interval, expiry_interval);
+    }
+}
+
+/// Whether it is time, and if so, the next time is set.
+fn is_due(at: &mut Instant, interval: Duration) -> bool {
+    let now = Instant::now();
+    let due = *at <= now;
+    if due {
+        *at = now + interval;
+    }
+    due
+}
+
+impl Logs {
+    fn round(&self, agenda: &mut Agenda, retention_interval: Duration, expiry_interval: Duration) {
+        self.remove_doomed();
+        let partitions = self.partitions();
+        close_idle_files(&partitions);
+        if is_due(&mut agenda.retention, retention_interval) {
+            partitions.iter().for_each(|partition| self.retain(partition));
+        }
+        if is_due(&mut agenda.expiry, expiry_interval) {
+            let expiration_ms = i64::try_from(self.settings.producer_id_expiration_ms).unwrap_or(i64::MAX);
+            partitions.iter().for_each(|partition| expire(partition, expiration_ms));
+        }
+        if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)
+            && let Err(error) = self.write_checkpoints()
+        {
+            tracing::error!(%error, "checkpoints not written");
+        }
+        recover_some(&partitions);
+    }
+
+    fn remove_doomed(&self) {
+        let now = Instant::now();
+        let due: Vec<_> = {
+            let mut doomed = self.doomed.lock();
+            doomed.extract_if(.., |(due, _)| *due <= now).collect()
+        };
+        for (_, path) in due {
+            if let Err(error) = remove(&path) {
+                tracing::error!(path = %path.display(), %error, "not removed");
+            }
+        }
+    }
+
+    /// Applies retention to one partition, opening it only if something may be due.
+    fn retain(&self, partition: &Partition) {
+        let now_ms = now_ms();
+        let mut state = partition.state.lock();
+        let config = state.config.clone();
+        let is_open = matches!(state.log, LogState::Open(_));
+        let is_due = || retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false);
+        if !is_open && !(matches!(state.log, LogState::Unopened) && is_due()) {
+            return;
+        }
+        let Ok(Some(log)) = partition.log_to_read(&mut state) else {
+            return;
+        };
+        let before = log.segments.back().map(|segment| segment.base_offset);
+        match log.retire_old(now_ms, &config) {
+            Ok(retired) => {
+                let delay = Duration::from_millis(config.file_delete_delay_ms);
+                retired.into_iter().for_each(|path| self.doom(delay, path));
+            }
+            Err(error) => tracing::error!(dir = %log.dir.display(), %error, "old segments not deleted"),
+        }
+        if log.segments.back().map(|segment| segment.base_offset) != before {
+            log.close_files(false);
+        }
+    }
+}
+
+fn close_idle_files(partitions: &[Arc<Partition>]) {
+    let few_left = segment::open_files() > descriptors_max() / 2;
+    let idle_rounds = if few_left { IDLE_ROUNDS_WHEN_FEW } else { IDLE_ROUNDS };
+    for partition in partitions {
+        let Some(mut state) = partition.state.try_lock() else {
+            continue;
+        };
+        if let LogState::Open(log) = &mut state.log {
+            log.idle_rounds = log.idle_rounds.saturating_add(1);
+            if log.idle_rounds == idle_rounds || (few_left && log.idle_rounds > idle_rounds) {
+                log.close_files(true);
+            }
+        }
+    }
+}
+
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+fn expire(partition: &Partition, expiration_ms: i64) {
+    if let LogState::Open(log) = &mut partition.state.lock().log {
+        log.producers.expire(now_ms(), expiration_ms);
+    }
+}
+
+/// Recovers for about half a round, so that the rest of the housekeeping goes on.
+fn recover_some(partitions: &[Arc<Partition>]) {
+    let started = Instant::now();
+    for partition in partitions {
+        if recover(partition) && started.elapsed() > ROUND / 2 {
+            break;
+        }
+    }
+}
+
+/// Opens the partition if a crash may have left it torn; whether that was so.
+fn recover(partition: &Partition) -> bool {
+    let mut state = partition.state.lock();
+    let is_torn = !state.known.clean && matches!(state.log, LogState::Unopened);
+    // Opening logs its failures, and the next use answers them.
+    is_torn && partition.open(&mut state).is_ok()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

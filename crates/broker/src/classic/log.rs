@@ -1,0 +1,261 @@
+//! The log of one partition: its segments, its offsets, and the append.
+//!
+//! No lock and no threads; [`Partition`](super::Partition) has those. Reading is in [`super::lookup`],
+//! opening in [`super::recovery`], forgetting in [`super::retention`], fsync in [`super::flush`].
+//!
+//! Invariant: there is always a segment, the last one is active, and each begins where the one before
+//! ends. An append changes nothing here unless its bytes are whole in the file.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict, WINDOW_MIN};
+use fullbore_wire::batch::BatchView;
+use tokio::sync::watch;
+
+use super::answer::{AppendError, Flushed};
+use super::epochs::Epochs;
+use super::flush::Sealed;
+use super::recent::Recent;
+use super::segment::{Segment, WriteError};
+use super::snapshot;
+use super::stamping::Stamping;
+use crate::config::{TimestampType, TopicConfig};
+
+/// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
+const SEALED_MAX: usize = 16;
+
+/// The log of one partition.
+#[derive(Debug)]
+pub struct Log {
+    pub dir: Arc<Path>,
+    pub segments: VecDeque<Segment>,
+    pub log_start: i64,
+    pub log_end: i64,
+    pub high_watermark: i64,
+    /// Every record before it is on the disk.
+    pub recovery_point: i64,
+    /// Rolled segments that are not on the disk yet.
+    pub sealed: Vec<Sealed>,
+    /// Whether names were added to the folder since it was last synced.
+    pub new_names: bool,
+    pub producers: Producers,
+    pub epochs: Epochs,
+    /// As of this offset there is a producer snapshot.
+    pub snapshot_offset: i64,
+    pub recent: Recent,
+    /// Told of every flush; made when someone first waits.
+    pub flushed: Option<watch::Sender<Flushed>>,
+    /// What is on the disk is not known any more: no append until the next start.
+    pub broken: bool,
+    /// Rounds of housekeeping since the last use.
+    pub idle_rounds: u32,
+}
+
+/// What an append did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    pub base_offset: i64,
+    /// The offset after its last record.
+    pub end_offset: i64,
+    /// The batch's largest timestamp, as it is in the log.
+    pub timestamp: i64,
+    /// Whether it was there already.
+    pub is_duplicate: bool,
+    /// Whether a segment was sealed, which is to be flushed.
+    pub rolled: bool,
+}
+
+impl Log {
+    /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
+    pub fn append(
+        &mut self,
+        batch: &BatchView<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<Outcome, AppendError> {
+        if self.broken {
+            return Err(AppendError::Storage);
+        }
+        check_size(batch, config)?;
+        check_timestamps(batch, now_ms, config)?;
+        let stamp = stamp_of(batch)?;
+        match self.producers.check(&stamp, self.log_end) {
+            Verdict::Append => {}
+            Verdict::Duplicate {
+                base_offset,
+                timestamp,
+            } => return Ok(duplicate(&stamp, base_offset, timestamp)),
+            Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
+        }
+        let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config)
+            .map_err(|error| {
+                tracing::error!(dir = %self.dir.display(), %error, "append failed");
+                AppendError::Storage
+            })
+    }
+
+    fn write(
+        &mut self,
+        batch: &BatchView<'_>,
+        stamping: &mut Stamping,
+        stamp: &Stamp,
+        leader_epoch: i32,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> io::Result<Outcome> {
+        let base_offset = self.log_end;
+        let end_offset = base_offset + i64::from(stamp.record_count);
+        let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
+        if rolled {
+            self.roll(now_ms)?;
+        }
+        self.epochs.assign(leader_epoch, base_offset)?;
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.spill_indexes()?;
+        let position = active.size;
+        match active.write(stamping.at(base_offset, leader_epoch), batch.payload()) {
+            Ok(()) => {}
+            Err(WriteError::Undone(error)) => return Err(error),
+            Err(WriteError::Broken(error)) => {
+                self.broken = true;
+                return Err(error);
+            }
+        }
+        // The batch is in the log: nothing fails from here on.
+        active.account(&stamping.header(position), config.index_interval_bytes);
+        self.recent.push(base_offset, position);
+        self.producers
+            .append(stamp, base_offset, stamping.max_timestamp, now_ms, WINDOW_MIN);
+        self.log_end = end_offset;
+        self.high_watermark = end_offset;
+        Ok(Outcome {
+            base_offset,
+            end_offset,
+            timestamp: stamping.max_timestamp,
+            is_duplicate: false,
+            rolled,
+        })
+    }
+
+    fn must_roll(
+        &mut self,
+        size: u64,
+        timestamp: i64,
+        last_offset: i64,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> io::Result<bool> {
+        let active = self.segments.back_mut().expect("a log has a segment");
+        if active.size == 0 {
+            return Ok(false);
+        }
+        let index_entries = |len: u64| (config.segment_index_bytes / len).max(1) as usize;
+        let age_ms = match active.first_timestamp()? {
+            Some(first) if first >= 0 => timestamp.saturating_sub(first),
+            _ => now_ms.saturating_sub(active.opened_ms),
+        };
+        Ok(active.size + size > config.segment_bytes
+            || age_ms > i64::try_from(config.segment_ms).unwrap_or(i64::MAX)
+            || active.offsets.len() >= index_entries(8)
+            || active.times.len() + 1 >= index_entries(12).max(2)
+            || !active.can_hold(last_offset))
+    }
+
+    /// Begins a new segment. If a step fails, the old one stays active and the next append tries again.
+    pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
+        if self.sealed.len() >= SEALED_MAX {
+            self.flush_sealed()?;
+        }
+        self.take_snapshot()?;
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.finish_indexes()?;
+        let sealed = Sealed::new(active, self.log_end)?;
+        let next = Segment::create(&self.dir, self.log_end, now_ms)?;
+        self.sealed.push(sealed);
+        self.segments.push_back(next);
+        self.recent.clear();
+        self.new_names = true;
+        Ok(())
+    }
+
+    /// Writes a producer snapshot as of the log end, unless there is one.
+    pub fn take_snapshot(&mut self) -> io::Result<()> {
+        if self.snapshot_offset == self.log_end {
+            return Ok(());
+        }
+        snapshot::write(&self.dir, self.log_end, self.producers.snapshot())?;
+        self.snapshot_offset = self.log_end;
+        self.new_names = true;
+        snapshot::remove_old(&self.dir)
+    }
+
+    /// Leaves the files so that the next start has nothing to recover, but for the fsync.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.finish_indexes()?;
+        self.take_snapshot()
+    }
+
+    /// Gives descriptors back: those of sealed segments, and with `all` the active one's too.
+    pub fn close_files(&mut self, all: bool) {
+        let count = self.segments.len() - usize::from(!all);
+        self.segments.iter_mut().take(count).for_each(|segment| {
+            segment.close_file();
+        });
+    }
+}
+
+fn duplicate(stamp: &Stamp, base_offset: i64, timestamp: i64) -> Outcome {
+    Outcome {
+        base_offset,
+        end_offset: base_offset + i64::from(stamp.record_count),
+        timestamp,
+        is_duplicate: true,
+        rolled: false,
+    }
+}
+
+fn check_size(batch: &BatchView<'_>, config: &TopicConfig) -> Result<(), AppendError> {
+    if batch.size() > config.max_message_bytes {
+        return Err(AppendError::TooLarge);
+    }
+    if batch.size() as u64 > config.segment_bytes {
+        return Err(AppendError::LargerThanSegment);
+    }
+    Ok(())
+}
+
+/// The first and the largest timestamp; -1 means none was set.
+fn check_timestamps(batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<(), AppendError> {
+    if config.message_timestamp_type == TimestampType::LogAppendTime {
+        return Ok(());
+    }
+    let is_far = |timestamp: i64| {
+        timestamp != -1
+            && (now_ms.saturating_sub(timestamp) > config.message_timestamp_before_max_ms
+                || timestamp.saturating_sub(now_ms) > config.message_timestamp_after_max_ms)
+    };
+    if is_far(batch.base_timestamp()) || is_far(batch.max_timestamp()) {
+        return Err(AppendError::Timestamp);
+    }
+    Ok(())
+}
+
+fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, AppendError> {
+    Stamp::from_client(
+        batch.producer_id(),
+        batch.producer_epoch(),
+        batch.base_sequence(),
+        batch.record_count(),
+        batch.last_offset_delta(),
+    )
+    .map_err(|refusal| match refusal {
+        Refusal::InvalidRecord => AppendError::InvalidRecord,
+        other => AppendError::Sequence(other),
+    })
+}

@@ -1,0 +1,187 @@
+//! Finding records: by offset for a fetch, by time for ListOffsets.
+//!
+//! In two steps, so that no file is read under the partition's lock: a [`Plan`] is made from what is in
+//! memory, and run without the lock. Segments may be retired in between; the open file still serves,
+//! and an index file that is gone makes the caller plan anew.
+//!
+//! Invariant: nothing at or past the high watermark is ever in a slice.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fullbore_wire::FileSlice;
+
+use super::files::OFFSET_INDEX;
+use super::index::{Found, OffsetEntry};
+use super::log::Log;
+use super::recent::Place;
+use super::scan::{Header, Scan, ScanError};
+use super::segment::Segment;
+
+/// Where to look for a batch.
+#[derive(Debug)]
+enum Start {
+    /// It is here.
+    At(Place),
+    /// Not before what the index says.
+    From(Found<OffsetEntry>),
+}
+
+/// What it takes to find an offset in one segment without its lock.
+#[derive(Debug)]
+pub struct Plan {
+    file: Arc<File>,
+    index_path: PathBuf,
+    base_offset: i64,
+    offset: i64,
+    /// Bytes of the file that are whole batches.
+    size: u64,
+    start: Start,
+    /// The high watermark, where it is within this segment.
+    limit_offset: Option<i64>,
+    /// Known ends of batches: at most this far past the start, and what they are.
+    soft_end: Option<u64>,
+}
+
+impl Log {
+    /// How to read at `offset`, which is at least the log start and before the high watermark.
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32) -> io::Result<Plan> {
+        let high_watermark = self.high_watermark;
+        let index = self.segment_of(offset);
+        let is_active = index + 1 == self.segments.len();
+        let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
+        let mut plan = Plan::new(&mut self.segments[index], offset)?;
+        if is_active && let Some(place) = self.recent.find(offset, plan.size) {
+            plan.start = Start::At(place);
+            plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
+        }
+        plan.limit_offset = (high_watermark < end_offset).then_some(high_watermark);
+        Ok(plan)
+    }
+
+    /// The place in `segments` of the one that covers `offset`, or of the first.
+    pub fn segment_of(&self, offset: i64) -> usize {
+        let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
+        after.saturating_sub(1)
+    }
+}
+
+impl Plan {
+    /// How to find `offset` in `segment` through its index.
+    pub fn new(segment: &mut Segment, offset: i64) -> io::Result<Plan> {
+        let relative = offset - segment.base_offset;
+        let found = segment
+            .offsets
+            .last_before(|entry| i64::from(entry.relative_offset) <= relative);
+        Ok(Plan {
+            file: segment.file()?,
+            index_path: segment.path(OFFSET_INDEX),
+            base_offset: segment.base_offset,
+            offset,
+            size: segment.size,
+            start: Start::From(found),
+            limit_offset: None,
+            soft_end: None,
+        })
+    }
+
+    /// The slice from the batch with the offset on. Empty if that batch alone is over `max_bytes` and
+    /// `at_least_one` does not ask for it all the same.
+    pub fn read(self, max_bytes: u32, at_least_one: bool) -> io::Result<Option<FileSlice>> {
+        let Some(place) = self.place()? else {
+            return Ok(None);
+        };
+        let end = self.end()?;
+        let first_end = place.position + place.size;
+        if first_end > end {
+            return Ok(None);
+        }
+        let allowed = place.position + u64::from(max_bytes);
+        let cut = match self.soft_end {
+            _ if end <= allowed => end,
+            Some(soft_end) if soft_end >= first_end => soft_end,
+            _ => allowed,
+        };
+        let end = if at_least_one { cut.max(first_end) } else { cut };
+        if end < first_end {
+            return Ok(None);
+        }
+        Ok(Some(FileSlice {
+            file: self.file,
+            position: place.position,
+            len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
+        }))
+    }
+
+    fn place(&self) -> io::Result<Option<Place>> {
+        match self.start {
+            Start::At(place) => Ok(Some(place)),
+            Start::From(_) => {
+                let batch = self.find(self.offset)?;
+                Ok(batch.map(|batch| Place {
+                    position: batch.position,
+                    size: u64::from(batch.size),
+                }))
+            }
+        }
+    }
+
+    /// The end of what may be seen.
+    fn end(&self) -> io::Result<u64> {
+        match self.limit_offset {
+            None => Ok(self.size),
+            Some(offset) => Ok(self.find(offset)?.map_or(self.size, |batch| batch.position)),
+        }
+    }
+
+    /// The batch with `offset`, by the index and the headers after the place it gives.
+    pub fn find(&self, offset: i64) -> io::Result<Option<Header>> {
+        let from = self.indexed_position(offset)?;
+        match self.scan(from, offset) {
+            Err(ScanError::Bad { position, .. }) if position == from && from > 0 => {
+                // The index is not this log's. Headers alone lead there as well.
+                tracing::warn!(index = %self.index_path.display(), "index points at no batch, reading without it");
+                Ok(self.scan(0, offset)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    fn indexed_position(&self, offset: i64) -> io::Result<u64> {
+        let relative = offset - self.base_offset;
+        let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
+        let entry = match self.start {
+            Start::From(found) if offset == self.offset => found.load(&self.index_path, is_before)?,
+            _ => None,
+        };
+        Ok(entry.map_or(0, |entry| u64::from(entry.position)))
+    }
+
+    fn scan(&self, from: u64, offset: i64) -> Result<Option<Header>, ScanError> {
+        let mut scan = Scan::new(&self.file, from, self.size);
+        while let Some(batch) = scan.next()? {
+            if batch.last_offset() >= offset {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first batch at or after the offset whose largest timestamp reaches `timestamp`.
+    pub fn find_timestamp(&self, timestamp: i64) -> io::Result<Option<Header>> {
+        let mut scan = Scan::new(&self.file, self.indexed_position(self.offset)?, self.size);
+        while let Some(batch) = scan.next()? {
+            if batch.last_offset() >= self.offset && batch.max_timestamp >= timestamp {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file the plan is about.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+}

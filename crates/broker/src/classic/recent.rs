@@ -1,0 +1,65 @@
+//! Where the last batches of the active segment lie, so that a consumer at the tail needs no index.
+//!
+//! Not a cache of records; those are in the page cache. Invariant: batches of one segment, in order,
+//! without a gap.
+
+use std::collections::VecDeque;
+
+/// Batches remembered, at 16 bytes each.
+const RECENT_MAX: usize = 64;
+
+/// The newest batches: base offset and position.
+#[derive(Debug, Default)]
+pub struct Recent(VecDeque<(i64, u64)>);
+
+/// A batch's place in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub position: u64,
+    pub size: u64,
+}
+
+impl Recent {
+    pub fn push(&mut self, base_offset: i64, position: u64) {
+        if self.0.len() == RECENT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((base_offset, position));
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The batch with `offset`, which is before the log end; `size` is that of the file.
+    pub fn find(&self, offset: i64, size: u64) -> Option<Place> {
+        let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
+        let (_, position) = *self.0.get(after.checked_sub(1)?)?;
+        let end = self.0.get(after).map_or(size, |&(_, next)| next);
+        Some(Place {
+            position,
+            size: end - position,
+        })
+    }
+
+    /// The last place at or before `limit` where a batch ends, if it is remembered.
+    pub fn end_before(&self, limit: u64) -> Option<u64> {
+        let after = self.0.partition_point(|&(_, position)| position <= limit);
+        self.0.get(after.checked_sub(1)?).map(|&(_, position)| position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_batches_are_known() {
+        let mut recent = Recent::default();
+        (0..100).for_each(|n| recent.push(n * 3, n as u64 * 10));
+        assert_eq!(recent.find(36 * 3 - 1, 1000), None);
+        assert_eq!(recent.find(36 * 3 + 2, 1000), Some(Place { position: 360, size: 10 }));
+        assert_eq!(recent.find(299, 1017), Some(Place { position: 990, size: 27 }));
+        assert_eq!((recent.end_before(359), recent.end_before(375)), (None, Some(370)));
+    }
+}

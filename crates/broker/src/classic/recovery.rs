@@ -1,0 +1,317 @@
+//! Opening a log: what is on the disk becomes a [`Log`] again, after a clean shutdown or a crash.
+//!
+//! After a clean shutdown the files are believed. After a crash every batch past the recovery point is
+//! read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
+//! no batch are
+//! - a torn tail, and cut off, if no batch that could continue the log follows them;
+//! - corruption otherwise: acknowledged records follow, so the partition is refused and the error names
+//!   the file and the byte. Nothing is changed on the disk.
+//!
+//! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_rules::sequence::{Producers, WINDOW_MIN};
+
+use super::answer::StorageError;
+use super::epochs::Epochs;
+use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::log::Log;
+use super::recent::Recent;
+use super::scan::{Header, Scan, ScanError, find_later_batch};
+use super::segment::Segment;
+use super::snapshot;
+use crate::config::TopicConfig;
+
+/// What is known of a log before it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Whether the broker was shut down cleanly.
+    pub clean: bool,
+    pub recovery_point: i64,
+    pub log_start: i64,
+}
+
+impl Known {
+    /// Of a partition that was never there.
+    pub const NOTHING: Known = Known {
+        clean: true,
+        recovery_point: 0,
+        log_start: 0,
+    };
+}
+
+impl Log {
+    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
+    pub fn open(dir: &Arc<Path>, known: Known, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
+        let failed = |error| StorageError::io(dir.as_ref(), error);
+        let bases = list_segments(dir).map_err(failed)?;
+        let mut log = Log {
+            dir: dir.clone(),
+            segments: bases
+                .iter()
+                .map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms))
+                .collect(),
+            log_start: known.log_start,
+            log_end: known.log_start.max(known.recovery_point),
+            high_watermark: 0,
+            recovery_point: known.recovery_point,
+            sealed: Vec::new(),
+            new_names: true,
+            producers: Producers::default(),
+            epochs: Epochs::empty(dir),
+            snapshot_offset: -1,
+            recent: Recent::default(),
+            flushed: None,
+            broken: false,
+            idle_rounds: 0,
+        };
+        if log.segments.is_empty() {
+            let first = Segment::create(dir, log.log_end, now_ms).map_err(failed)?;
+            log.segments.push_back(first);
+            log.epochs.save().map_err(failed)?;
+            return Ok(log.settled());
+        }
+        log.recover_segments(known, config)?;
+        log.load_epochs().map_err(failed)?;
+        log.load_producers(now_ms).map_err(failed)?;
+        Ok(log.settled())
+    }
+
+    /// Offsets that follow from the segments.
+    fn settled(mut self) -> Log {
+        let first = self.segments[0].base_offset;
+        self.log_start = self.log_start.max(first).min(self.log_end);
+        self.high_watermark = self.log_end;
+        self.recovery_point = self.recovery_point.min(self.log_end);
+        self
+    }
+
+    /// Settles every segment's contents, and with them the log end.
+    fn recover_segments(&mut self, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
+        let mut index = 0;
+        while index < self.segments.len() {
+            let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
+            let believed = match next_base {
+                Some(next_base) => known.clean || next_base <= known.recovery_point,
+                None => known.clean,
+            };
+            if !(believed && self.believe(index, next_base, config)?) {
+                let checked_from = if known.clean { 0 } else { known.recovery_point };
+                self.recover_segment(index, checked_from, config)?;
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a segment as it is, but for missing or wrong indexes. False if its end is no batch's.
+    fn believe(&mut self, index: usize, next_base: Option<i64>, config: &TopicConfig) -> Result<bool, StorageError> {
+        let segment = &mut self.segments[index];
+        let path = segment.path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        if !segment.has_index_files() || !segment.has_sound_index().map_err(failed)? {
+            tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
+            match segment.rebuild_indexes(config.index_interval_bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        if let Some(next_base) = next_base {
+            self.log_end = next_base;
+            segment.close_file();
+            return Ok(true);
+        }
+        let last_offset = match segment.last_offset() {
+            Ok(last_offset) => last_offset,
+            Err(ScanError::Bad { .. }) => return Ok(false),
+            Err(ScanError::Io(error)) => return Err(failed(error)),
+        };
+        segment.resume().map_err(failed)?;
+        self.log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
+        Ok(true)
+    }
+
+    /// Reads a whole segment, comparing checksums from an offset on, and writes its indexes anew.
+    fn recover_segment(&mut self, index: usize, checked_from: i64, config: &TopicConfig) -> Result<(), StorageError> {
+        let path = self.segments[index].path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        let segment = &mut self.segments[index];
+        let file = segment.file().map_err(failed)?;
+        let len = segment.size;
+        let mut walk = Walk {
+            next_offset: segment.base_offset,
+            end: 0,
+        };
+        segment.forget_indexes();
+        let bad = walk.run(segment, &file, len, checked_from, config).map_err(failed)?;
+        if let Some(why) = bad {
+            self.refuse_corruption(index, &walk, len, why)?;
+            let segment = &mut self.segments[index];
+            tracing::warn!(path = %path.display(), from = walk.end, bytes = len - walk.end, "torn tail cut off");
+            file.set_len(walk.end).and_then(|()| file.sync_data()).map_err(failed)?;
+            segment.size = walk.end;
+            self.drop_segments_after(index).map_err(failed)?;
+        }
+        self.segments[index].finish_indexes().map_err(failed)?;
+        self.log_end = walk.next_offset;
+        Ok(())
+    }
+
+    /// An error if records follow what is bad, in this segment or a later one.
+    fn refuse_corruption(&mut self, index: usize, walk: &Walk, len: u64, why: String) -> Result<(), StorageError> {
+        let path = self.segments[index].path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        let file = self.segments[index].file().map_err(failed)?;
+        let follows_here = find_later_batch(&file, walk.end + 1, len, walk.next_offset + 1)
+            .map_err(failed)?
+            .is_some();
+        let follows_later = self.segments.iter().skip(index + 1).any(|segment| segment.size > 0);
+        if follows_here || follows_later {
+            return Err(StorageError::Corrupt {
+                path,
+                position: walk.end,
+                why,
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes segments that were begun and never held a batch.
+    fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
+        for segment in self.segments.drain(index + 1..) {
+            for path in segment.retire()? {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The epochs as the file has them, or as the batches do.
+    fn load_epochs(&mut self) -> io::Result<()> {
+        match Epochs::load(&self.dir) {
+            Some(epochs) => {
+                self.epochs = epochs;
+                self.epochs.truncate_to(self.log_end)
+            }
+            None => {
+                let mut epochs = Epochs::empty(&self.dir);
+                self.for_each_batch(self.segments[0].base_offset, |batch| {
+                    epochs.note(batch.leader_epoch, batch.base_offset);
+                })?;
+                self.epochs = epochs;
+                self.epochs.save()
+            }
+        }
+    }
+
+    /// The producers as of the newest snapshot, and then what the batches after it did.
+    fn load_producers(&mut self, now_ms: i64) -> io::Result<()> {
+        let mut producers = Producers::default();
+        let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
+        self.snapshot_offset = offset;
+        producers.restore(entries, now_ms);
+        let from = offset.max(self.segments[0].base_offset);
+        self.for_each_batch(from, |batch| {
+            if batch.stamp.is_idempotent() && !batch.is_control {
+                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, WINDOW_MIN);
+            }
+        })?;
+        self.producers = producers;
+        Ok(())
+    }
+
+    /// Every batch with an offset at or after `from`, in order.
+    fn for_each_batch(&mut self, from: i64, mut visit: impl FnMut(&Header)) -> io::Result<()> {
+        if from >= self.log_end {
+            return Ok(());
+        }
+        let first = self.segment_of(from);
+        let last = self.segments.len() - 1;
+        for index in first..=last {
+            let segment = &mut self.segments[index];
+            let start = segment.position_before(from)?;
+            let file = segment.file()?;
+            let mut scan = Scan::new(&file, start, segment.size);
+            while let Some(batch) = scan.next()? {
+                if batch.last_offset() >= from {
+                    visit(&batch);
+                }
+            }
+            if index < last {
+                segment.close_file();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a recovery has come in a segment.
+struct Walk {
+    next_offset: i64,
+    /// The position after the last good batch.
+    end: u64,
+}
+
+impl Walk {
+    /// Takes note of good batches up to the first bad one; what is wrong with that.
+    fn run(
+        &mut self,
+        segment: &mut Segment,
+        file: &fs::File,
+        len: u64,
+        checked_from: i64,
+        config: &TopicConfig,
+    ) -> io::Result<Option<String>> {
+        let mut scan = Scan::new(file, 0, len);
+        loop {
+            let batch = match scan.next() {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return Ok(None),
+                Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
+                Err(ScanError::Io(error)) => return Err(error),
+            };
+            if batch.base_offset < self.next_offset || !segment.can_hold(batch.last_offset()) {
+                return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
+            }
+            if batch.last_offset() >= checked_from && !batch.has_valid_crc(file)? {
+                return Ok(Some("the checksum does not match".to_owned()));
+            }
+            segment.spill_indexes()?;
+            segment.account(&batch, config.index_interval_bytes);
+            self.next_offset = batch.last_offset() + 1;
+            self.end = batch.end();
+        }
+    }
+}
+
+/// Base offsets and sizes of the segments, in order. Files that a crash left half-done are removed.
+fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
+    let mut segments = Vec::new();
+    let mut indexes = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.ends_with(".tmp") || name.ends_with(&format!(".{DELETED}")) {
+            fs::remove_file(entry.path())?;
+            continue;
+        }
+        match parse_offset_name(name) {
+            Some((base_offset, LOG)) => segments.push((base_offset, entry.metadata()?.len())),
+            Some((base_offset, OFFSET_INDEX | TIME_INDEX)) => indexes.push((base_offset, entry.path())),
+            _ => {}
+        }
+    }
+    segments.sort_unstable();
+    for (base_offset, path) in indexes {
+        if segments.binary_search_by_key(&base_offset, |segment| segment.0).is_err() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(segments)
+}

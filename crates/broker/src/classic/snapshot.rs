@@ -1,0 +1,170 @@
+//! Producer snapshot files: what the producers of a partition wrote last, as of an offset.
+//!
+//! Not the rules; they give and take the entries. One entry per retained batch, oldest first, so that a
+//! restart brings the whole window back; Kafka reads the last entry of each producer.
+//!
+//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it,
+//! count i32, entries. Invariant: an entry read is an entry written.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use fullbore_rules::sequence::SnapshotEntry;
+use fullbore_wire::batch::crc32c;
+
+use super::files::{SNAPSHOT, offset_path, parse_offset_name};
+
+const VERSION: i16 = 1;
+/// Version and checksum.
+const HEAD: usize = 6;
+const ENTRY: usize = 46;
+/// Snapshots kept: the newest, and one to fall back on.
+const KEPT: usize = 2;
+
+/// Writes the snapshot as of `offset`. It reaches the disk with the next flush; the checksum tells a torn
+/// one, and replay stands in for it.
+pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
+    let path = offset_path(dir, offset, SNAPSHOT);
+    let beside = path.with_extension("snapshot.tmp");
+    fs::write(&beside, encode(entries))?;
+    fs::rename(&beside, &path)
+}
+
+/// The newest readable snapshot at or before `log_end`, with its offset. Those past it, and damaged ones,
+/// are removed: their batches are no longer in the log, or only replay can tell.
+pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<(i64, Vec<SnapshotEntry>)>> {
+    let mut offsets = list(dir)?;
+    offsets.sort_unstable();
+    for offset in offsets.into_iter().rev() {
+        let path = offset_path(dir, offset, SNAPSHOT);
+        if offset <= log_end
+            && let Some(entries) = decode(&fs::read(&path)?)
+        {
+            return Ok(Some((offset, entries)));
+        }
+        tracing::warn!(path = %path.display(), log_end, "producer snapshot not usable, removed");
+        fs::remove_file(&path)?;
+    }
+    Ok(None)
+}
+
+/// Removes all but the newest snapshots. What cannot be removed is tried again the next time.
+pub fn remove_old(dir: &Path) -> io::Result<()> {
+    let mut offsets = list(dir)?;
+    offsets.sort_unstable();
+    let old = offsets.len().saturating_sub(KEPT);
+    for offset in &offsets[..old] {
+        fs::remove_file(offset_path(dir, *offset, SNAPSHOT))?;
+    }
+    Ok(())
+}
+
+fn list(dir: &Path) -> io::Result<Vec<i64>> {
+    let mut offsets = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if let Some((offset, SNAPSHOT)) = name.to_str().and_then(parse_offset_name) {
+            offsets.push(offset);
+        }
+    }
+    Ok(offsets)
+}
+
+fn encode(entries: impl Iterator<Item = SnapshotEntry>) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD + 4];
+    let mut count: i32 = 0;
+    for entry in entries {
+        bytes.extend_from_slice(&entry.producer_id.to_be_bytes());
+        bytes.extend_from_slice(&entry.producer_epoch.to_be_bytes());
+        bytes.extend_from_slice(&entry.last_sequence.to_be_bytes());
+        bytes.extend_from_slice(&entry.last_offset.to_be_bytes());
+        bytes.extend_from_slice(&entry.offset_delta.to_be_bytes());
+        bytes.extend_from_slice(&entry.timestamp.to_be_bytes());
+        bytes.extend_from_slice(&entry.coordinator_epoch.to_be_bytes());
+        bytes.extend_from_slice(&entry.current_txn_first_offset.to_be_bytes());
+        count += 1;
+    }
+    bytes[HEAD..HEAD + 4].copy_from_slice(&count.to_be_bytes());
+    bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
+    let crc = crc32c(&bytes[HEAD..]);
+    bytes[2..HEAD].copy_from_slice(&crc.to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<Vec<SnapshotEntry>> {
+    let (head, body) = bytes.split_at_checked(HEAD)?;
+    let crc = u32::from_be_bytes(head[2..].try_into().expect("4 bytes"));
+    if head[..2] != VERSION.to_be_bytes() || crc32c(body) != crc {
+        return None;
+    }
+    let (count, rows) = body.split_at_checked(4)?;
+    let count = i32::from_be_bytes(count.try_into().expect("4 bytes"));
+    let whole = usize::try_from(count).is_ok_and(|count| rows.len() == count * ENTRY);
+    whole.then(|| rows.chunks_exact(ENTRY).map(decode_entry).collect())
+}
+
+fn decode_entry(row: &[u8]) -> SnapshotEntry {
+    let i32_at = |at: usize| i32::from_be_bytes(row[at..at + 4].try_into().expect("4 bytes"));
+    let i64_at = |at: usize| i64::from_be_bytes(row[at..at + 8].try_into().expect("8 bytes"));
+    SnapshotEntry {
+        producer_id: i64_at(0),
+        producer_epoch: i16::from_be_bytes([row[8], row[9]]),
+        last_sequence: i32_at(10),
+        last_offset: i64_at(14),
+        offset_delta: i32_at(22),
+        timestamp: i64_at(26),
+        coordinator_epoch: i32_at(34),
+        current_txn_first_offset: i64_at(38),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(n: i64) -> SnapshotEntry {
+        SnapshotEntry {
+            producer_id: n,
+            producer_epoch: 2,
+            last_sequence: 3,
+            last_offset: 4,
+            offset_delta: 5,
+            timestamp: 6,
+            coordinator_epoch: -1,
+            current_txn_first_offset: -1,
+        }
+    }
+
+    #[test]
+    fn an_entry_is_46_bytes_and_comes_back() {
+        let bytes = encode((0..3).map(entry));
+        assert_eq!(bytes.len(), HEAD + 4 + 3 * ENTRY);
+        assert_eq!(decode(&bytes), Some((0..3).map(entry).collect()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&damaged), None, "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_newest_good_one_before_the_end_counts() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        for offset in [10, 20, 30, 40] {
+            write(dir.path(), offset, std::iter::once(entry(offset))).expect("written");
+        }
+        fs::write(offset_path(dir.path(), 30, SNAPSHOT), b"torn").expect("written");
+        let loaded = load(dir.path(), 35).expect("read");
+        assert_eq!(loaded, Some((20, vec![entry(20)])));
+        assert_eq!(list(dir.path()).expect("read").len(), 2);
+        write(dir.path(), 50, std::iter::empty()).expect("written");
+        remove_old(dir.path()).expect("removed");
+        let mut kept = list(dir.path()).expect("read");
+        kept.sort_unstable();
+        assert_eq!(kept, [20, 50]);
+    }
+}

@@ -1,0 +1,147 @@
+//! ListOffsets by time: the first record not older than a time, and the newest record of all.
+//!
+//! Not an index; the time index and [`super::lookup`] find the batch, here the record in it is found.
+//!
+//! Invariant: an answer is a record between log start and high watermark, with its own timestamp.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use bytes::Bytes;
+use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, TimestampType, decompress};
+
+use super::answer::{ReadError, TimestampOffset};
+use super::log::Log;
+use super::lookup::Plan;
+use super::partition::Partition;
+use super::scan::Header;
+
+/// The most a batch may grow to when it is decompressed to look at its timestamps.
+const DECOMPRESSED_MAX: usize = 256 << 20;
+
+/// Where in one segment a time is to be looked for.
+struct TimePlan {
+    plan: Plan,
+    /// The first offset of the next segment.
+    end_offset: i64,
+    log_start: i64,
+    high_watermark: i64,
+}
+
+impl Partition {
+    /// The first record whose timestamp is at least `timestamp_ms`; `None` if all are older.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
+        let mut from = i64::MIN;
+        loop {
+            let mut state = self.state.lock();
+            let Some(log) = self.log_to_read(&mut state)? else {
+                return Ok(None);
+            };
+            let planned = log.plan_timestamp(timestamp_ms, from);
+            drop(state);
+            let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
+                return Ok(None);
+            };
+            let found = plan.find(timestamp_ms).map_err(|error| self.read_failed(&error))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            from = plan.end_offset;
+        }
+    }
+
+    /// The first record with the largest timestamp; `None` without records.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>, ReadError> {
+        let mut state = self.state.lock();
+        let Some(log) = self.log_to_read(&mut state)? else {
+            return Ok(None);
+        };
+        let largest = log.largest_timestamp();
+        drop(state);
+        match largest.map_err(|error| self.read_failed(&error))? {
+            Some(timestamp) => self.offset_for_timestamp(timestamp),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Log {
+    /// The first segment at or after `from` that may hold such a record.
+    fn plan_timestamp(&mut self, timestamp: i64, from: i64) -> io::Result<Option<TimePlan>> {
+        let from = from.max(self.log_start);
+        for index in self.segment_of(from)..self.segments.len() {
+            let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
+            let segment = &mut self.segments[index];
+            let is_candidate = segment.largest()?.is_some_and(|largest| largest.timestamp >= timestamp);
+            if end_offset <= from || !is_candidate {
+                continue;
+            }
+            let start = segment.base_offset + segment.offset_before(timestamp)?;
+            let plan = Plan::new(segment, start.max(from))?;
+            return Ok(Some(TimePlan {
+                plan,
+                end_offset,
+                log_start: self.log_start,
+                high_watermark: self.high_watermark,
+            }));
+        }
+        Ok(None)
+    }
+
+    fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
+        let mut best = None;
+        for segment in &mut self.segments {
+            best = best.max(segment.largest()?.map(|largest| largest.timestamp));
+        }
+        Ok(best)
+    }
+}
+
+impl TimePlan {
+    /// The record, if this segment has one after all.
+    fn find(&self, timestamp: i64) -> io::Result<Option<TimestampOffset>> {
+        let Some(batch) = self.plan.find_timestamp(timestamp)? else {
+            return Ok(None);
+        };
+        let (offset, timestamp) = match first_record(&self.plan, &batch, timestamp, self.log_start)? {
+            Some(record) => record,
+            // Only a header that claims a timestamp none of its records has leads here.
+            None => (batch.base_offset.max(self.log_start), batch.max_timestamp),
+        };
+        let found = TimestampOffset {
+            offset,
+            timestamp,
+            leader_epoch: batch.leader_epoch,
+        };
+        Ok((offset < self.high_watermark).then_some(found))
+    }
+}
+
+/// Offset and timestamp of the batch's first record from `log_start` on with such a timestamp.
+fn first_record(plan: &Plan, header: &Header, timestamp: i64, log_start: i64) -> io::Result<Option<(i64, i64)>> {
+    let mut bytes = vec![0; header.size as usize];
+    plan.file().read_exact_at(&mut bytes, header.position)?;
+    let broken = |error: BatchError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    let batch = BatchView::first(&bytes).map_err(broken)?;
+    if batch.timestamp_type() == TimestampType::LogAppendTime {
+        return Ok(Some((batch.base_offset().max(log_start), batch.max_timestamp())));
+    }
+    let records = match batch.compression().map_err(broken)? {
+        Compression::None => Bytes::copy_from_slice(batch.payload()),
+        codec => decompress(codec, batch.payload(), DECOMPRESSED_MAX).map_err(broken)?,
+    };
+    for record in RecordIter::new(&records, batch.record_count()) {
+        let record = record.map_err(broken)?;
+        let (offset, own) = (record.offset(&batch), record.timestamp(&batch));
+        if own >= timestamp && offset >= log_start {
+            return Ok(Some((offset, own)));
+        }
+    }
+    Ok(None)
+}
