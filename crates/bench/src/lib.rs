@@ -8,6 +8,7 @@
 //! Works against any Kafka; nothing here knows Fullbore's broker.
 
 pub mod client;
+pub mod consume;
 pub mod measure;
 pub mod report;
 pub mod workload;

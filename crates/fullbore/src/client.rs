@@ -22,6 +22,14 @@ pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String 
     flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).unwrap_or(BOOTSTRAP_DEFAULT).to_owned()
 }
 
+/// `key=value` as `--config` and `--command-property` take it; the value may hold further `=`.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("must be KEY=VALUE".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +47,11 @@ mod tests {
     fn a_missing_file_is_named() {
         let failure = read_properties(Some(Path::new("/no/such.properties"))).expect_err("missing");
         assert!(failure.to_string().contains("/no/such.properties"));
+    }
+
+    #[test]
+    fn values_keep_further_equal_signs() {
+        assert_eq!(key_value("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(key_value("=b").is_err());
     }
 }

@@ -5,6 +5,9 @@
 
 mod client;
 mod failure;
+mod output;
+mod perf;
+mod serve;
 mod topics;
 
 use clap::{Parser, Subcommand};
@@ -21,13 +24,17 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Serve(serve::Serve),
     Topics(topics::Topics),
+    Perf(perf::Perf),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
     let outcome: Result<(), Failure> = match cli.command {
+        Command::Serve(serve) => serve::run(serve),
         Command::Topics(topics) => topics::run(topics),
+        Command::Perf(perf) => perf::run(perf),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,8 @@
 use super::{ClientError, Connection};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic};
-use fullbore_wire::{Text, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::HashMap;
 
 /// The timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
@@ -130,28 +131,41 @@ impl Cluster {
 /// The error of one topic's metadata.
 pub(super) fn check_topic(found: &MetadataResponseTopic, topic: &str) -> Result<(), ClientError> {
     match found.error_code {
-        fullbore_wire::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
         code if code.is_err() => Err(ClientError::kafka(format!("cannot read topic '{topic}'"), code, None)),
         _ => Ok(()),
     }
 }
 
 impl Connection {
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of one partition that this broker leads.
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads.
     ///
     /// # Errors
-    /// The broker's, or a broken connection.
-    pub fn offset(&mut self, topic: &Text, partition: i32, timestamp: i64) -> Result<i64, ClientError> {
-        let wanted = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
-        let topics = vec![ListOffsetsTopic { name: topic.clone(), partitions: vec![wanted], ..Default::default() }];
-        let response = self.call(&ListOffsetsRequest { replica_id: -1, topics, ..Default::default() })?;
-        let found = response.topics.iter().flat_map(|topic| &topic.partitions).next();
-        let what = || format!("cannot find where partition {partition} of topic '{topic}' starts");
-        match found {
-            Some(found) if found.error_code.is_err() => Err(ClientError::kafka(what(), found.error_code, None)),
-            Some(found) => Ok(found.offset),
-            None => Err(ClientError::kafka(what(), fullbore_wire::ErrorCode::UNKNOWN_SERVER_ERROR, None)),
+    /// The first partition's, or a broken connection.
+    pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
+        let mut topics: Vec<ListOffsetsTopic> = Vec::new();
+        for (topic, partition) in of {
+            if topics.last().is_none_or(|last| last.name != *topic) {
+                topics.push(ListOffsetsTopic { name: topic.clone(), ..Default::default() });
+            }
+            let wanted = ListOffsetsPartition { partition_index: *partition, timestamp, ..Default::default() };
+            topics.last_mut().expect("just pushed").partitions.push(wanted);
         }
+        let response = self.call(&ListOffsetsRequest { replica_id: -1, topics, ..Default::default() })?;
+        let found: HashMap<(&Text, i32), _> = response
+            .topics
+            .iter()
+            .flat_map(|topic| topic.partitions.iter().map(move |found| ((&topic.name, found.partition_index), found)))
+            .collect();
+        let offset = |(topic, partition): &(Text, i32)| match found.get(&(topic, *partition)) {
+            Some(found) if !found.error_code.is_err() => Ok(found.offset),
+            other => {
+                let code = other.map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |found| found.error_code);
+                let what = format!("cannot find where partition {partition} of topic '{topic}' starts or ends");
+                Err(ClientError::kafka(what, code, None))
+            }
+        };
+        of.iter().map(offset).collect()
     }
 }
 

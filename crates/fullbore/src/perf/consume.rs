@@ -1,0 +1,273 @@
+//! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
+
+use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, key_value, read_properties};
+use crate::failure::Failure;
+use crate::output::line;
+use crate::topics::topic_filter;
+use clap::{ArgGroup, Args};
+use fullbore_bench::client::{Cluster, EARLIEST, LATEST, list_topics};
+use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, consume};
+use fullbore_bench::report::{
+    CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_line, consume_progress_line,
+    consume_timeout_line, metrics_lines,
+};
+use fullbore_broker::config::Properties;
+use fullbore_wire::Text;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// Read a topic as fast as it comes and print what kafka-consumer-perf-test prints.
+///
+/// All partitions are read by manual assignment: there is no consumer group and nothing is committed, so
+/// rebalance.time.ms is the time it took to find the leaders and the first offsets. Every batch's checksum is verified
+/// (Kafka's tool does not) and every record is parsed. Times are UTC.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Example: fullbore perf consume --topic test --num-records 1000000 --bootstrap-server localhost:9092"
+)]
+#[command(group = ArgGroup::new("what").required(true).args(["topic", "include"]))]
+#[command(group = ArgGroup::new("count").required(true).args(["num_records", "messages"]))]
+pub struct Consume {
+    /// The topic to read.
+    #[arg(long)]
+    topic: Option<String>,
+    /// Read every topic whose whole name matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    include: Option<String>,
+    /// Stop after this many records.
+    #[arg(long)]
+    num_records: Option<u64>,
+    /// The old name of --num-records.
+    #[arg(long, hide = true)]
+    messages: Option<u64>,
+    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    #[arg(long, value_name = "HOST:PORT,...")]
+    bootstrap_server: Option<String>,
+    /// Bytes to fetch of one partition at a time.
+    #[arg(long, visible_alias = "max-partition-fetch-bytes", default_value_t = 1 << 20, value_parser = clap::value_parser!(i32).range(1..))]
+    fetch_size: i32,
+    /// Start with the records that come from now on instead of the oldest.
+    #[arg(long)]
+    from_latest: bool,
+    /// Accepted for kafka-consumer-perf-test's sake; no group is used.
+    #[arg(long)]
+    group: Option<String>,
+    /// Accepted for kafka-consumer-perf-test's sake; the system sizes the socket's buffer.
+    #[arg(long, hide = true)]
+    socket_buffer_size: Option<i32>,
+    /// End when no record came for this many milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    timeout: u64,
+    /// Print a line for every reporting interval instead of one at the end.
+    #[arg(long)]
+    show_detailed_stats: bool,
+    /// Milliseconds between the lines of --show-detailed-stats.
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+    reporting_interval: u64,
+    /// How to print times: y, M, d, H, m, s and S as in Java's SimpleDateFormat.
+    #[arg(long, default_value = "yyyy-MM-dd HH:mm:ss:SSS")]
+    date_format: String,
+    /// Print the counts again as metrics at the end.
+    #[arg(long)]
+    print_metrics: bool,
+    /// Leave the header out.
+    #[arg(long)]
+    hide_header: bool,
+    /// A file of consumer properties.
+    #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
+    command_config: Option<PathBuf>,
+    /// A consumer property, before those of the file; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
+    command_property: Vec<(String, String)>,
+}
+
+/// Runs the tool.
+pub fn run(args: Consume) -> Result<(), Failure> {
+    let dates = DateFormat::parse(&args.date_format)?;
+    let properties = args.properties()?;
+    let plan = args.plan(&properties)?;
+    if args.messages.is_some() {
+        line("Warning: --messages is deprecated. Use --num-records instead.");
+    }
+    if args.group.is_some() {
+        eprintln!("--group has no effect: perf consume reads by manual assignment, without a consumer group");
+    }
+    if !args.hide_header {
+        line(if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER });
+    }
+    let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
+    let servers = bootstrap_servers(args.bootstrap_server.as_deref(), &properties);
+    let mut cluster = Cluster::new(&servers, properties.get("client.id").unwrap_or("perf-consumer-client"))?;
+    let cursors = assignment(&args, &mut cluster)?;
+    let mut reporter = Reporter::new(&args, &dates, started);
+    let outcome = consume(&mut cluster, cursors, &plan, |progress| reporter.observe(progress))?;
+    if outcome.finished.is_none() {
+        line(&consume_timeout_line(args.timeout));
+    }
+    report(&args, &dates, started, &outcome);
+    Ok(())
+}
+
+fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, Failure> {
+    let topics: Vec<Text> = match (&args.topic, &args.include) {
+        (Some(topic), _) => vec![topic.as_str().into()],
+        (None, include) => {
+            let matches = topic_filter(include.as_deref())?;
+            list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| matches(name)).collect()
+        }
+    };
+    let mut cursors = Vec::new();
+    for topic in &topics {
+        for place in cluster.partitions(topic)? {
+            let (topic, topic_id, partition) = (place.topic, place.topic_id, place.partition);
+            cursors.push(Cursor { topic, topic_id, partition, offset: None, sink: () });
+        }
+    }
+    Ok(cursors)
+}
+
+fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<()>) {
+    let progress = &outcome.progress;
+    let at = outcome.finished.unwrap_or_else(SystemTime::now);
+    let ended = Consumed { at, records: progress.records(), bytes: progress.bytes() };
+    if !args.show_detailed_stats {
+        line(&consume_line(started, ended, progress.setup().unwrap_or_default(), dates));
+    }
+    if args.print_metrics {
+        let seconds = at.duration_since(started.at).unwrap_or_default().as_secs_f64();
+        let name = |metric: &str| format!("consumer-fetch-manager-metrics:{metric}:{{client-id=perf-consumer-client}}");
+        line(&metrics_lines(&[
+            (name("records-consumed-total"), ended.records as f64),
+            (name("records-consumed-rate"), ended.records as f64 / seconds),
+            (name("bytes-consumed-total"), ended.bytes as f64),
+            (name("bytes-consumed-rate"), ended.bytes as f64 / seconds),
+        ]));
+    }
+}
+
+/// Prints the lines of `--show-detailed-stats`.
+struct Reporter<'a> {
+    interval: Option<Duration>,
+    dates: &'a DateFormat,
+    last: Consumed,
+    setup_reported: bool,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(args: &Consume, dates: &'a DateFormat, started: Consumed) -> Self {
+        let interval = args.show_detailed_stats.then(|| Duration::from_millis(args.reporting_interval));
+        Reporter { interval, dates, last: started, setup_reported: false }
+    }
+
+    fn observe(&mut self, progress: &Progress) -> bool {
+        let now = Consumed { at: SystemTime::now(), records: progress.records(), bytes: progress.bytes() };
+        let elapsed = now.at.duration_since(self.last.at).unwrap_or_default();
+        if self.interval.is_some_and(|interval| elapsed >= interval) && now.records > self.last.records {
+            let first = !std::mem::replace(&mut self.setup_reported, true);
+            let setup = progress.setup().filter(|_| first).unwrap_or_default();
+            line(&consume_progress_line(self.last, now, setup, self.dates));
+            self.last = now;
+        }
+        true
+    }
+}
+
+impl Consume {
+    fn properties(&self) -> Result<Properties, Failure> {
+        let mut properties = read_properties(self.command_config.as_deref())?;
+        for (key, value) in &self.command_property {
+            properties.set(key.as_str(), value.as_str());
+        }
+        Ok(properties)
+    }
+
+    fn plan(&self, properties: &Properties) -> Result<Plan, Failure> {
+        let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
+        for (key, value) in properties.iter() {
+            let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
+            let number = || value.parse::<i32>().ok().filter(|n| *n >= 0).ok_or_else(|| wrong("must be 0 or more"));
+            match key {
+                "fetch.max.wait.ms" => fetch.max_wait_ms = number()?,
+                "fetch.min.bytes" => fetch.min_bytes = number()?,
+                "fetch.max.bytes" => fetch.max_bytes = number()?,
+                "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
+                "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
+                "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
+                "security.protocol" if value != "PLAINTEXT" => return Err(wrong("must be PLAINTEXT")),
+                BOOTSTRAP_SERVERS | "client.id" | "isolation.level" | "security.protocol" => {}
+                _ => eprintln!("{key}: has no effect on perf consume"),
+            }
+        }
+        Ok(Plan {
+            fetch,
+            records: self.num_records.or(self.messages).unwrap_or(u64::MAX),
+            timeout: Duration::from_millis(self.timeout),
+            start: if self.from_latest { LATEST } else { EARLIEST },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        consume: Consume,
+    }
+
+    fn parse(flags: &str) -> Result<Consume, clap::Error> {
+        Line::try_parse_from(std::iter::once("consume").chain(flags.split_whitespace())).map(|line| line.consume)
+    }
+
+    fn plan(flags: &str) -> Result<Plan, Failure> {
+        let args = parse(flags).expect("flags");
+        args.plan(&args.properties()?)
+    }
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        parse(
+            "--topic t --num-records 5 --bootstrap-server h:1 --fetch-size 99 --from-latest --group g --timeout 1000 \
+             --show-detailed-stats --reporting-interval 200 --print-metrics --hide-header --date-format HH:mm \
+             --consumer.config f --command-property a=b --socket-buffer-size 3",
+        )
+        .expect("kafka-consumer-perf-test's flags");
+        parse("--include t.* --messages 5").expect("the older flags");
+    }
+
+    #[test]
+    fn what_is_missing_or_too_much_is_refused() {
+        for flags in
+            ["--topic t", "--num-records 5", "--topic t --include t --num-records 5", "--topic t --num-records x"]
+        {
+            assert!(parse(flags).is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn properties_shape_the_plan() {
+        let plan = plan(
+            "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false",
+        );
+        let plan = plan.expect("valid");
+        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, LATEST, 70));
+        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, ..Default::default() };
+        assert_eq!(plan.fetch, fetch);
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused_in_one_line() {
+        let refusal = |property: &str| {
+            let failure = plan(&format!("--topic t --num-records 5 --command-property {property}"));
+            failure.expect_err(property).to_string()
+        };
+        assert_eq!(
+            refusal("isolation.level=read_committed"),
+            "isolation.level=read_committed: must be read_uncommitted"
+        );
+        assert_eq!(refusal("fetch.min.bytes=-1"), "fetch.min.bytes=-1: must be 0 or more");
+    }
+}

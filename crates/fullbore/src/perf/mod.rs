@@ -1,0 +1,28 @@
+//! `fullbore perf`: Kafka's perf tools by their flags and their output. What they measure is in `fullbore_bench`.
+
+mod consume;
+mod produce;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+
+/// Measure any Kafka cluster, with the flags and output lines of Kafka's perf tools.
+#[derive(Args, Debug)]
+pub struct Perf {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(Subcommand, Debug)]
+enum Tool {
+    Produce(Box<produce::Produce>),
+    Consume(consume::Consume),
+}
+
+/// Runs the tool.
+pub fn run(perf: Perf) -> Result<(), Failure> {
+    match perf.tool {
+        Tool::Produce(produce) => produce::run(*produce),
+        Tool::Consume(consume) => consume::run(consume),
+    }
+}
