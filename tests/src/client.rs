@@ -1,0 +1,125 @@
+//! One raw connection: requests as `fullbore_wire` writes them, or any bytes at all.
+//!
+//! No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes back.
+
+use bytes::Bytes;
+use fullbore_wire::api::{Request, decode_response, encode_request};
+use fullbore_wire::{Frame, Part, Text};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// An answer that takes longer than this never comes.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// A connection to a broker.
+pub struct Client {
+    stream: TcpStream,
+    next_correlation_id: i32,
+}
+
+/// The bytes of a frame that holds no file.
+pub fn bytes_of(frame: &Frame) -> Vec<u8> {
+    let bytes_of = |part: &Part| match part {
+        Part::Bytes(bytes) => bytes.to_vec(),
+        Part::File(_) => panic!("a client sends no files"),
+    };
+    frame.parts.iter().flat_map(bytes_of).collect()
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(addr: SocketAddr) -> Client {
+        let stream = TcpStream::connect(addr).expect("the broker accepts connections");
+        stream.set_nodelay(true).expect("a connected socket");
+        stream.set_read_timeout(Some(ANSWER_MAX)).expect("a connected socket");
+        stream.set_write_timeout(Some(ANSWER_MAX)).expect("a connected socket");
+        Client { stream, next_correlation_id: 0 }
+    }
+
+    /// A second handle on the same connection: one thread writes, another reads.
+    pub fn split(&self) -> Client {
+        let stream = self.stream.try_clone().expect("a descriptor is free");
+        Client { stream, next_correlation_id: self.next_correlation_id }
+    }
+
+    /// Sends a request without waiting; its correlation id.
+    pub fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
+        let id = self.next_correlation_id;
+        self.next_correlation_id += 1;
+        let client_id = Text::from_static("fullbore-tests");
+        let frame = encode_request(request, version, id, Some(&client_id)).expect("a request of this version");
+        self.send_bytes(&bytes_of(&frame));
+        id
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.try_send_bytes(bytes).expect("the broker reads");
+    }
+
+    /// Sends bytes to a broker that may close the connection meanwhile.
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// The next response: correlation id and body.
+    pub fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
+        self.try_receive::<R>(version).expect("the broker answers instead of closing the connection")
+    }
+
+    /// The next response, or `None` when the broker closed the connection.
+    pub fn try_receive<R: Request>(&mut self, version: i16) -> Option<(i32, R::Response)> {
+        let frame = self.receive_frame()?;
+        Some(decode_response::<R>(frame, version).expect("a response of this version"))
+    }
+
+    /// Sends and waits for the answer.
+    pub fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
+        let sent = self.send(request, version);
+        let (id, response) = self.receive::<R>(version);
+        assert_eq!(id, sent, "the response is to another request");
+        response
+    }
+
+    /// The next frame without its length, or `None` when the broker closed the connection.
+    pub fn receive_frame(&mut self) -> Option<Bytes> {
+        let mut prefix = [0; 4];
+        self.read_exact(&mut prefix)?;
+        let mut frame = vec![0; usize::try_from(i32::from_be_bytes(prefix)).expect("a length")];
+        self.read_exact(&mut frame)?;
+        Some(Bytes::from(frame))
+    }
+
+    /// `None` when the connection is closed or reset.
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
+        match self.stream.read_exact(buffer) {
+            Ok(()) => Some(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                panic!("neither an answer nor a close within the read timeout")
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Waits until the broker closes the connection, skipping what it still answers; how many answers that were.
+    pub fn wait_for_close(&mut self) -> usize {
+        std::iter::from_fn(|| self.receive_frame()).count()
+    }
+
+    /// Tells the broker that nothing more will be sent.
+    pub fn finish(&mut self) {
+        // The broker may have closed the connection already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// How long a write may block before it fails.
+    pub fn set_write_timeout(&mut self, timeout: Duration) {
+        self.stream.set_write_timeout(Some(timeout)).expect("a connected socket");
+    }
+
+    /// How long to wait for an answer before the test fails.
+    pub fn set_read_timeout(&mut self, timeout: Duration) {
+        self.stream.set_read_timeout(Some(timeout)).expect("a connected socket");
+    }
+}

@@ -1,0 +1,277 @@
+//! A broker process: `fullbore serve` on a free port in a folder of its own.
+//!
+//! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` tests
+//! talk to the broker that runs there instead, to compare with a real Kafka; those that kill or configure it fail.
+//! Invariant: no process outlives its `Broker`.
+
+use crate::{Client, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A broker that takes longer to start or stop than this hangs.
+const START_STOP_MAX: Duration = Duration::from_secs(60);
+
+/// A broker under test.
+pub struct Broker {
+    addr: SocketAddr,
+    folder: Arc<Folder>,
+    sets: Vec<String>,
+    /// `None` once it was killed or stopped, and for a peer.
+    process: Option<Running>,
+}
+
+/// Where a broker keeps its data: removed with the last broker that uses it, unless the test owns it.
+enum Folder {
+    Temporary(TempDir),
+    Given(PathBuf),
+}
+
+struct Running {
+    child: Child,
+    stdout: Output,
+    stderr: Output,
+}
+
+/// What a process has printed so far; a thread of its own reads, so that the process never blocks.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<String>>);
+
+impl Output {
+    fn of(pipe: impl Read + Send + 'static) -> Output {
+        let output = Output::default();
+        let shared = output.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                let mut text = shared.0.lock().expect("no holder panics");
+                text.push_str(&String::from_utf8_lossy(&line));
+                text.push('\n');
+            }
+        });
+        output
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().expect("no holder panics").clone()
+    }
+}
+
+/// A start that failed.
+pub struct Refused {
+    pub status: ExitStatus,
+    pub stderr: String,
+}
+
+impl Broker {
+    /// Starts a broker in a new folder, with `key=value` settings; it accepts connections when this returns.
+    pub fn start(sets: &[&str]) -> Broker {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Broker::with_folder(Folder::Temporary(folder), sets)
+    }
+
+    /// Starts a broker in a folder that stays.
+    pub fn start_in(folder: &Path, sets: &[&str]) -> Broker {
+        Broker::with_folder(Folder::Given(folder.to_owned()), sets)
+    }
+
+    fn with_folder(folder: Folder, sets: &[&str]) -> Broker {
+        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut broker = Broker { addr, folder: Arc::new(folder), sets, process: None };
+        match std::env::var("FULLBORE_TEST_PEER") {
+            Ok(peer) => broker.addr = peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"),
+            Err(_) => broker.restart(),
+        }
+        broker
+    }
+
+    /// Starts it again after [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
+    pub fn restart(&mut self) {
+        assert!(self.process.is_none(), "the broker still runs");
+        let mut child = serve(self.data_dir(), &self.sets).spawn().expect("the binary starts");
+        let stdout = Output::of(child.stdout.take().expect("piped"));
+        let stderr = Output::of(child.stderr.take().expect("piped"));
+        let mut running = Running { child, stdout, stderr };
+        wait_until("the broker tells where it listens", START_STOP_MAX, || {
+            let ended = running.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the broker ended instead of starting: {}", running.stderr.text());
+            address_in(&running.stdout.text()).is_some_and(|addr| {
+                self.addr = addr;
+                true
+            })
+        });
+        self.process = Some(running);
+    }
+
+    /// Starts it again with other settings.
+    pub fn restart_with(&mut self, sets: &[&str]) {
+        self.sets = sets.iter().map(|set| (*set).to_owned()).collect();
+        self.restart();
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let mut running = self.process.take().expect("the broker runs");
+        running.child.kill().expect("our child");
+        running.child.wait().expect("our child");
+    }
+
+    /// Asks it to stop, without waiting.
+    pub fn terminate(&self) {
+        kill_process(self.pid(), Signal::TERM).expect("our child");
+    }
+
+    /// SIGTERM, and the end: exit code 0.
+    pub fn stop(&mut self) {
+        self.terminate();
+        let status = self.wait_for_end();
+        assert_eq!(status.code(), Some(0), "SIGTERM ends the broker with code 0");
+    }
+
+    /// Waits until the process ends by itself.
+    pub fn wait_for_end(&mut self) -> ExitStatus {
+        let mut running = self.process.take().expect("the broker runs");
+        wait_for(&mut running.child)
+    }
+
+    /// A new connection.
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The data folder.
+    pub fn data_dir(&self) -> &Path {
+        match &*self.folder {
+            Folder::Temporary(folder) => folder.path(),
+            Folder::Given(folder) => folder,
+        }
+    }
+
+    /// The folder of one partition.
+    pub fn partition_dir(&self, topic: &str, index: i32) -> PathBuf {
+        self.data_dir().join(format!("{topic}-{index}"))
+    }
+
+    /// The files of one partition with this extension, in order.
+    pub fn partition_files(&self, topic: &str, index: i32, extension: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's folder");
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+        files.retain(|file| file.extension().is_some_and(|found| found == extension));
+        files.sort();
+        files
+    }
+
+    /// Bytes of memory in use now.
+    pub fn rss(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("our child");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+
+    /// Open file descriptors.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
+    }
+
+    /// What it has printed to standard error since its last start.
+    pub fn stderr(&self) -> String {
+        self.running().stderr.text()
+    }
+
+    /// What it has printed to standard output since its last start.
+    pub fn stdout(&self) -> String {
+        self.running().stdout.text()
+    }
+
+    fn running(&self) -> &Running {
+        self.process.as_ref().expect("the broker runs")
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.running().child)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let Some(mut running) = self.process.take() else { return };
+        // Nothing can be done about an error here, and the test has its verdict already.
+        let _ = running.child.kill();
+        let _ = running.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the broker's standard error:\n{}", running.stderr.text());
+        }
+    }
+}
+
+/// Starts a broker that is expected to refuse: its exit status and what it said.
+pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let mut child = serve(folder, &sets).spawn().expect("the binary starts");
+    let mut pipe = child.stderr.take().expect("piped");
+    let status = wait_for(&mut child);
+    let mut stderr = String::new();
+    pipe.read_to_string(&mut stderr).expect("text");
+    Refused { status, stderr }
+}
+
+fn serve(folder: &Path, sets: &[String]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data-dir").arg(folder);
+    command.args(["--set", "fullbore.admin.listener="]);
+    for set in sets {
+        command.args(["--set", set]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn wait_for(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    wait_until("the broker ends", START_STOP_MAX, || {
+        status = child.try_wait().expect("our child");
+        status.is_some()
+    });
+    status.expect("waited for it")
+}
+
+/// The first loopback address with a port that a whole line of `text` names.
+fn address_in(text: &str) -> Option<SocketAddr> {
+    let whole_lines = &text[..text.rfind('\n')?];
+    let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
+    let mut ports = whole_lines.split("127.0.0.1:").skip(1).filter_map(|rest| digits(rest).parse::<u16>().ok());
+    ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+/// The `fullbore` binary of the profile these tests were built with, built first.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<this test>
+    let test = std::env::current_exe().expect("this program has a path");
+    let profile = test.parent().and_then(Path::parent).expect("cargo's layout");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "fullbore"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    assert!(command.status().expect("cargo runs").success(), "the binary does not build");
+    profile.join("fullbore")
+}

@@ -1,0 +1,195 @@
+//! The requests most tests need, in versions that name topics by name.
+//!
+//! Not every field of every API: a test of a special one builds its request itself.
+
+use crate::{Batch, Client, Record};
+use bytes::Bytes;
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::apis::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
+};
+use fullbore_wire::apis::produce::{
+    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
+};
+use fullbore_wire::{ErrorCode, Records, Text, Uuid};
+
+/// Produce with names and record errors.
+const PRODUCE: i16 = 9;
+/// Fetch with names and sessions.
+const FETCH: i16 = 12;
+const LIST_OFFSETS: i16 = 9;
+const CREATE_TOPICS: i16 = 7;
+const INIT_PRODUCER_ID: i16 = 4;
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+
+/// One topic's share of a produce request.
+pub fn topic_data(topic: &str, partitions: &[(i32, Bytes)]) -> TopicProduceData {
+    let partition = |(index, records): &(i32, Bytes)| PartitionProduceData {
+        index: *index,
+        records: Some(Records::Memory(records.clone())),
+        ..Default::default()
+    };
+    TopicProduceData {
+        name: Text::from(topic),
+        partition_data: partitions.iter().map(partition).collect(),
+        ..Default::default()
+    }
+}
+
+/// A produce of one batch, acks=all.
+pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
+    ProduceRequest {
+        acks: -1,
+        timeout_ms: 30_000,
+        topic_data: vec![topic_data(topic, &[(partition, records)])],
+        ..Default::default()
+    }
+}
+
+/// Where a fetch reads.
+#[derive(Clone, Copy)]
+pub struct FetchFrom<'a> {
+    pub topic: &'a str,
+    pub partition: i32,
+    pub offset: i64,
+}
+
+/// A fetch of any number of partitions outside a session, 1 MiB of each at most.
+pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -> FetchRequest {
+    let topic = |from: &FetchFrom<'_>| FetchTopic {
+        topic: Text::from(from.topic),
+        partitions: vec![FetchPartition {
+            partition: from.partition,
+            fetch_offset: from.offset,
+            partition_max_bytes: 1 << 20,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
+}
+
+impl Client {
+    /// Creates a topic with `key=value` settings; its id.
+    pub fn create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Uuid {
+        let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+            name: Text::from(*name),
+            value: Some(Text::from(*value)),
+            ..Default::default()
+        };
+        let topic = CreatableTopic {
+            name: Text::from(name),
+            num_partitions: partitions,
+            replication_factor: 1,
+            configs: configs.iter().map(config).collect(),
+            ..Default::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+        let created = self.call(&request, CREATE_TOPICS).topics.remove(0);
+        assert_eq!(created.error_code, ErrorCode::NONE, "{:?}", created.error_message);
+        created.topic_id
+    }
+
+    /// A producer id nobody has.
+    pub fn init_producer_id(&mut self) -> i64 {
+        let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
+        let response = self.call(&request, INIT_PRODUCER_ID);
+        assert_eq!((response.error_code, response.producer_epoch), (ErrorCode::NONE, 0));
+        response.producer_id
+    }
+
+    /// Produces one batch with acks=all.
+    pub fn produce(&mut self, topic: &str, partition: i32, batch: &Batch) -> PartitionProduceResponse {
+        let response = self.call(&produce_request(topic, partition, batch.bytes()), PRODUCE);
+        only_partition(response)
+    }
+
+    /// The base offset of a batch that must be accepted.
+    pub fn produced(&mut self, topic: &str, partition: i32, batch: &Batch) -> i64 {
+        let response = self.produce(topic, partition, batch);
+        assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
+        response.base_offset
+    }
+
+    /// Sends a produce of one batch with acks=all; its correlation id.
+    pub fn send_produce(&mut self, topic: &str, partition: i32, batch: &Batch) -> i32 {
+        self.send(&produce_request(topic, partition, batch.bytes()), PRODUCE)
+    }
+
+    /// The answer to [`Client::send_produce`].
+    pub fn receive_produced(&mut self) -> PartitionProduceResponse {
+        only_partition(self.receive::<ProduceRequest>(PRODUCE).1)
+    }
+
+    /// The answer to [`Client::send_produce`], or `None` when the broker is gone.
+    pub fn try_receive_produced(&mut self) -> Option<PartitionProduceResponse> {
+        self.try_receive::<ProduceRequest>(PRODUCE).map(|(_, response)| only_partition(response))
+    }
+
+    /// What is at `offset` now, without waiting.
+    pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
+        let request = fetch_request(&[FetchFrom { topic, partition, offset }], 0, 0);
+        let mut response = self.call(&request, FETCH);
+        assert_eq!(response.error_code, ErrorCode::NONE);
+        response.responses.remove(0).partitions.remove(0)
+    }
+
+    /// Every batch of a partition, from its log start to its high watermark.
+    pub fn fetch_batches(&mut self, topic: &str, partition: i32) -> Vec<Batch> {
+        let mut offset = self.earliest(topic, partition);
+        let mut all = Vec::new();
+        loop {
+            let data = self.fetch(topic, partition, offset);
+            assert_eq!(data.error_code, ErrorCode::NONE);
+            if offset >= data.high_watermark {
+                return all;
+            }
+            let records = data.records.unwrap_or_default();
+            let batches = Batch::parse_all(records.memory().expect("read from a socket"));
+            let last = batches.last().expect("at least one batch below the high watermark");
+            offset = last.base_offset + i64::from(last.last_offset_delta.expect("parsed")) + 1;
+            all.extend(batches);
+        }
+    }
+
+    /// Every record of a partition; checks that offsets have no gap.
+    pub fn fetch_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
+        let batches = self.fetch_batches(topic, partition);
+        let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();
+        for pair in records.windows(2) {
+            assert_eq!(pair[0].offset + 1, pair[1].offset, "offsets are dense");
+        }
+        records
+    }
+
+    /// ListOffsets of one partition.
+    pub fn list_offset(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
+        let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
+        let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+        self.call(&request, LIST_OFFSETS).topics.remove(0).partitions.remove(0)
+    }
+
+    /// The offset the next record gets.
+    pub fn latest(&mut self, topic: &str, partition: i32) -> i64 {
+        self.listed(topic, partition, LATEST)
+    }
+
+    /// The first offset there is.
+    pub fn earliest(&mut self, topic: &str, partition: i32) -> i64 {
+        self.listed(topic, partition, EARLIEST)
+    }
+
+    fn listed(&mut self, topic: &str, partition: i32, timestamp: i64) -> i64 {
+        let found = self.list_offset(topic, partition, timestamp);
+        assert_eq!(found.error_code, ErrorCode::NONE);
+        found.offset
+    }
+}
+
+fn only_partition(mut response: ProduceResponse) -> PartitionProduceResponse {
+    response.responses.remove(0).partition_responses.remove(0)
+}

@@ -1,0 +1,166 @@
+//! Limits on connections, frames and memory, seen from both sides of each.
+
+use crate::assert_serves;
+use fullbore_tests::{Batch, Broker, bytes_of, produce_request, wait_until};
+use fullbore_wire::api::encode_request;
+use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::produce::ProduceRequest;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(30);
+
+fn metadata_of_all() -> MetadataRequest {
+    MetadataRequest { topics: None, ..Default::default() }
+}
+
+#[test]
+fn a_frame_above_socket_request_max_bytes_closes_the_connection_and_one_below_is_served() {
+    let broker = Broker::start(&["socket.request.max.bytes=10000"]);
+    broker.client().create_topic("small", 1, &[]);
+    let of_size = |size: usize| produce_request("small", 0, Batch::of(&[vec![b'x'; size]]).bytes());
+    assert!(broker.client().call(&of_size(9_000), 9).responses[0].partition_responses[0].error_code.0 == 0);
+    let mut client = broker.client();
+    // The broker may close while the rest is still on its way.
+    let _ = client.try_send_bytes(&bytes_of(&encode_request(&of_size(10_001), 9, 0, None).expect("a request")));
+    assert_eq!(client.wait_for_close(), 0);
+    assert_serves(&broker);
+}
+
+#[test]
+fn a_hundred_claims_of_a_hundred_megabytes_cost_only_what_came() {
+    let broker = Broker::start(&[]);
+    assert_serves(&broker);
+    let before = broker.rss();
+    let mut claims: Vec<_> = (0..100).map(|_| broker.client()).collect();
+    for client in &mut claims {
+        client.send_bytes(&104_857_600_i32.to_be_bytes());
+        client.send_bytes(&[0; 1000]);
+    }
+    // A request of each has been read by the time a later one of another connection is answered.
+    assert_serves(&broker);
+    let grown = broker.rss().saturating_sub(before);
+    assert!(grown < 32 * MIB, "{} MiB for 100 kB", grown / MIB);
+    drop(claims);
+    assert_serves(&broker);
+}
+
+/// A client that asks and never listens: its requests wait in the kernel, not in the broker.
+#[test]
+fn a_flood_of_requests_whose_answers_nobody_reads_is_held_back() {
+    let broker = Broker::start(&["fullbore.connection.bytes.max=1048576"]);
+    let mut client = broker.client();
+    (0..50).for_each(|n| {
+        client.create_topic(&format!("topic-with-a-long-name-to-make-answers-large-{n}"), 20, &[]);
+    });
+    let before = broker.rss();
+    let request = bytes_of(&encode_request(&metadata_of_all(), 9, 0, None).expect("a request"));
+    let burst = request.repeat(1000);
+    let mut floods: Vec<_> = (0..4).map(|_| broker.client()).collect();
+    for flood in &mut floods {
+        flood.set_write_timeout(Duration::from_secs(1));
+        let stuck = (0..10_000).any(|_| flood.try_send_bytes(&burst).is_err());
+        assert!(stuck, "the broker read ten million requests without being read");
+        assert_serves(&broker);
+    }
+    let grown = broker.rss().saturating_sub(before);
+    assert!(grown < 64 * MIB, "{} MiB", grown / MIB);
+    for flood in &mut floods {
+        (0..100).for_each(|_| {
+            flood.receive::<MetadataRequest>(9);
+        });
+    }
+    assert_serves(&broker);
+}
+
+#[test]
+fn a_request_that_comes_one_byte_at_a_time_is_answered_and_delays_nobody() {
+    let broker = Broker::start(&[]);
+    let mut slow = broker.client();
+    let request = bytes_of(&encode_request(&metadata_of_all(), 9, 0, None).expect("a request"));
+    for byte in request {
+        slow.send_bytes(&[byte]);
+        assert_serves(&broker);
+    }
+    slow.receive::<MetadataRequest>(9);
+}
+
+#[test]
+fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not() {
+    let broker = Broker::start(&["connections.max.idle.ms=1000"]);
+    let (mut idle, mut half, mut busy) = (broker.client(), broker.client(), broker.client());
+    idle.call(&metadata_of_all(), 9);
+    half.send_bytes(&[0, 0, 0]);
+    let idle_since = Instant::now();
+    let waiting = std::thread::spawn(move || {
+        assert_eq!(idle.wait_for_close(), 0);
+        let closed_after = idle_since.elapsed();
+        assert_eq!(half.wait_for_close(), 0, "so is one that stopped inside a frame");
+        closed_after
+    });
+    wait_until("the idle connections are closed", SOON, || {
+        busy.call(&metadata_of_all(), 9);
+        waiting.is_finished()
+    });
+    let closed_after = waiting.join().expect("both were closed");
+    assert!(closed_after >= Duration::from_millis(900), "closed after {closed_after:?} already");
+    busy.call(&metadata_of_all(), 9);
+}
+
+#[test]
+fn max_connections_closes_the_one_too_many_and_lets_the_next_in_when_one_leaves() {
+    one_too_many_is_closed(&Broker::start(&["max.connections=3"]));
+}
+
+#[test]
+fn max_connections_per_ip_closes_the_one_too_many_and_lets_the_next_in_when_one_leaves() {
+    one_too_many_is_closed(&Broker::start(&["max.connections.per.ip=3"]));
+}
+
+#[test]
+fn max_connections_per_ip_overrides_come_first() {
+    let sets = ["max.connections.per.ip=1000", "max.connections.per.ip.overrides=127.0.0.1:3"];
+    one_too_many_is_closed(&Broker::start(&sets));
+}
+
+fn one_too_many_is_closed(broker: &Broker) {
+    // The harness connects only here, but a connection it made may still be on its way out.
+    let mut served: Vec<_> = (0..3).map(|_| broker.client()).collect();
+    for client in &mut served {
+        client.call(&metadata_of_all(), 9);
+    }
+    assert_eq!(broker.client().wait_for_close(), 0);
+    served.pop();
+    wait_until("there is room again", SOON, || {
+        let mut next = broker.client();
+        let request = encode_request(&metadata_of_all(), 9, 0, None).expect("a request");
+        let sent = next.try_send_bytes(&bytes_of(&request));
+        sent.is_ok() && next.try_receive::<MetadataRequest>(9).is_some()
+    });
+    for client in &mut served {
+        client.call(&metadata_of_all(), 9);
+    }
+}
+
+/// Sixteen requests of 4 MiB on one connection that may hold 1 MiB: one at a time is let in, and all are served.
+#[test]
+fn requests_larger_than_a_connection_may_hold_are_let_in_one_at_a_time() {
+    let broker = Broker::start(&["fullbore.connection.bytes.max=1048576", "message.max.bytes=8388608"]);
+    let mut reader = broker.client();
+    reader.create_topic("large", 1, &[]);
+    let before = broker.rss();
+    let mut writer = reader.split();
+    let batch = Batch::of(&[vec![b'x'; 4 << 20]]).bytes();
+    let writing = std::thread::spawn(move || {
+        (0..16).for_each(|_| {
+            writer.send(&produce_request("large", 0, batch.clone()), 9);
+        });
+    });
+    for offset in 0..16 {
+        let (_, response) = reader.receive::<ProduceRequest>(9);
+        assert_eq!(response.responses[0].partition_responses[0].base_offset, offset);
+    }
+    writing.join().expect("the writer does not fail");
+    let grown = broker.rss().saturating_sub(before);
+    assert!(grown < 64 * MIB, "{} MiB", grown / MIB);
+}

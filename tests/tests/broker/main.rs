@@ -1,0 +1,21 @@
+//! The broker from outside: one process per test, its wire, its files, its end.
+
+mod hostile;
+mod limits;
+mod pipelining;
+mod sequence;
+mod sequence_bounds;
+
+use fullbore_tests::{Batch, Broker};
+
+/// Shows that the broker serves a client who has done nothing wrong.
+fn assert_serves(broker: &Broker) {
+    let mut client = broker.client();
+    let topic = "honest";
+    if client.list_offset(topic, 0, -1).error_code.is_err() {
+        client.create_topic(topic, 1, &[]);
+    }
+    let offset = client.produced(topic, 0, &Batch::of(&["still here"]));
+    let records = client.fetch_records(topic, 0);
+    assert_eq!(records[usize::try_from(offset).expect("an offset")].text(), "still here");
+}
