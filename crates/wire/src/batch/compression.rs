@@ -13,7 +13,8 @@ const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0,
 /// Bytes of one block of Java's snappy stream before compression.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// Appends the compressed form of `input` to `out`. Levels: gzip 1-9, zstd 1-22; snappy and this LZ4 have one.
+/// Appends the compressed form of `input` to `out`. Levels: gzip 1-9, zstd up to 22, and a level
+/// above is the highest; snappy and this LZ4 have one.
 ///
 /// # Errors
 /// [`BatchError::Decompress`] when the codec fails, which only a lack of memory does.
@@ -22,8 +23,8 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
     match codec {
         Compression::None => out.put_slice(input),
         Compression::Gzip => {
-            let level =
-                level.and_then(|l| u32::try_from(l).ok()).map_or_else(Default::default, flate2::Compression::new);
+            let level = level.and_then(|level| u32::try_from(level).ok());
+            let level = level.map_or_else(Default::default, |level| flate2::Compression::new(level.min(9)));
             let mut encoder = flate2::write::GzEncoder::new(out.writer(), level);
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
@@ -57,12 +58,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
         Compression::Gzip => read_bounded(flate2::read::MultiGzDecoder::new(input), max),
         Compression::Snappy => unsnappy(input, max),
         Compression::Lz4 => read_bounded(lz4_flex::frame::FrameDecoder::new(input), max),
-        Compression::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(input).map_err(|_| BatchError::Decompress)?;
-            // 8 MiB, the largest window of every level below the ultra ones: a larger one is memory for a stranger.
-            decoder.window_log_max(23).map_err(|_| BatchError::Decompress)?;
-            read_bounded(decoder, max)
-        }
+        Compression::Zstd => unzstd(input, max),
     }
 }
 
@@ -70,6 +66,26 @@ fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
     let mut out = Vec::new();
     reader.take(max as u64 + 1).read_to_end(&mut out).map_err(|_| BatchError::Decompress)?;
     if out.len() > max { Err(BatchError::TooLarge(max)) } else { Ok(out.into()) }
+}
+
+/// Decompresses in one go, into a buffer that doubles until the records fit. A stream would need a window of the size
+/// that the frame claims: 128 MiB at level 22, for a stranger's few bytes.
+fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
+    /// What zstd returns for `dstSize_tooSmall`, a number that zstd_errors.h promises to keep.
+    const OUTPUT_FULL: usize = 0usize.wrapping_sub(70);
+    let mut context = zstd::zstd_safe::DCtx::create();
+    let mut capacity = input.len().saturating_mul(8).max(4096).min(max);
+    loop {
+        let mut out = Vec::with_capacity(capacity);
+        match context.decompress(&mut out, input) {
+            // A vector may hold more than was asked for.
+            Ok(_) if out.len() > max => return Err(BatchError::TooLarge(max)),
+            Ok(_) => return Ok(out.into()),
+            Err(OUTPUT_FULL) if capacity == max => return Err(BatchError::TooLarge(max)),
+            Err(OUTPUT_FULL) => capacity = capacity.saturating_mul(2).min(max),
+            Err(_) => return Err(BatchError::Decompress),
+        }
+    }
 }
 
 /// Java's framing of snappy: a header, then blocks with big-endian lengths.
