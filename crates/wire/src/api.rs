@@ -3,7 +3,7 @@
 //! Invariant: what is in the table is implemented by this crate in both directions at every version named; which
 //! of them a broker serves is the broker's to say.
 
-use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::codec::{Codec, DecodeError, EncodeError, NullCodec, Reader, Version};
 use crate::frame::{Frame, Writer};
 use crate::message::StructSpec;
 use crate::{REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, TaggedFields, Text, apis};
@@ -202,7 +202,7 @@ pub fn encode_request<R: Request>(
     R::KEY.code().encode(&mut w, CLASSIC)?;
     version.encode(&mut w, CLASSIC)?;
     correlation_id.encode(&mut w, CLASSIC)?;
-    client_id.cloned().encode(&mut w, CLASSIC)?;
+    Text::encode_nullable(client_id, &mut w, CLASSIC)?;
     if v.flexible {
         w.put_uvarint(0);
     }

@@ -128,7 +128,7 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// A length prefix: `None` for null. `short` strings have 16 bits in the old form.
+    /// A length prefix: `None` for null. `short` lengths have 16 bits in the old form, and fit them in the new one.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -137,9 +137,10 @@ impl Reader {
         } else {
             i64::from(i32::from_be_bytes(self.array()?))
         };
+        let max = if short { i64::from(i16::MAX) } else { i64::from(i32::MAX) };
         match length {
             -1 => Ok(None),
-            n if (0..=i64::from(i32::MAX)).contains(&n) => Ok(Some(n as usize)),
+            n if (0..=max).contains(&n) => Ok(Some(n as usize)),
             n => Err(DecodeError::Length(n)),
         }
     }
@@ -201,7 +202,7 @@ impl Writer {
     }
 
     fn put_length(&mut self, len: Option<usize>, v: Version, short: bool) -> Result<(), EncodeError> {
-        let max = if short && !v.flexible { i16::MAX as usize } else { i32::MAX as usize - 1 };
+        let max = if short { i16::MAX as usize } else { i32::MAX as usize - 1 };
         if let Some(len) = len.filter(|len| *len > max) {
             return Err(EncodeError::TooLong(len));
         }
@@ -291,7 +292,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(i8, i16, i32, i64, u16, u32, f64);
+numbers!(i8, i16, i32, i64);
 
 impl Codec for bool {
     fn size_min(_: Version) -> usize {

@@ -6,6 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 
 /// An immutable string backed by [`Bytes`]: cloning and decoding never copy the characters.
+///
+/// A decoded string keeps its whole frame in memory, so what outlives the request is copied: `Text::from(&*text)`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(Bytes);
 

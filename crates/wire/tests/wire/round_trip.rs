@@ -4,6 +4,7 @@ use crate::recode::{flat, recode};
 use crate::schema::{Dice, Schema, every_message};
 use bytes::Bytes;
 use fullbore_wire::api::{self, RequestHeader};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::apis::metadata::MetadataRequest;
@@ -45,6 +46,15 @@ fn null_is_refused_in_versions_that_have_none() {
     assert_eq!(api::encode_request(&request, 0, 1, None).err(), Some(EncodeError::Null("topics")));
     let frame = api::encode_request(&request, 1, 1, None).expect("version 1 has null");
     assert_eq!(decode::<MetadataRequest>(flat(&frame)).1, request);
+}
+
+#[test]
+fn strings_longer_than_kafka_reads_are_refused() {
+    let name = |len: usize| DeleteTopicsRequest { topic_names: vec!["a".repeat(len).into()], ..Default::default() };
+    for version in [1, 5] {
+        assert!(api::encode_request(&name(32_767), version, 1, None).is_ok());
+        assert_eq!(api::encode_request(&name(32_768), version, 1, None).err(), Some(EncodeError::TooLong(32_768)));
+    }
 }
 
 #[test]
