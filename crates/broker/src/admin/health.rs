@@ -21,17 +21,40 @@ pub(super) enum Unhealthy {
 /// # Errors
 /// The first thing found wrong.
 pub(super) fn health(broker: &Shared) -> Result<(), Unhealthy> {
-    if *broker.stopping().borrow() {
+    let stopping = *broker.stopping().borrow();
+    judge(stopping, broker.control.is_serving(), &broker.config.data_dir)
+}
+
+fn judge(stopping: bool, control_serves: bool, folder: &Path) -> Result<(), Unhealthy> {
+    if stopping {
         return Err(Unhealthy::Stopping);
     }
-    if !broker.control.is_serving() {
+    if !control_serves {
         return Err(Unhealthy::Control);
     }
-    data_folder(&broker.config.data_dir)
+    data_folder(folder)
 }
 
 /// Gone, read-only (as Linux remounts a failing disk) or not ours.
 fn data_folder(folder: &Path) -> Result<(), Unhealthy> {
     access(folder, Access::WRITE_OK | Access::EXEC_OK)
         .map_err(|error| Unhealthy::DataFolder { folder: folder.to_owned(), error: error.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let said = |stopping, control_serves, folder: &Path| {
+            judge(stopping, control_serves, folder).map_err(|unhealthy| unhealthy.to_string())
+        };
+        assert_eq!(said(false, true, folder.path()), Ok(()));
+        assert_eq!(said(true, false, folder.path()), Err("stopping".to_owned()));
+        assert!(said(false, false, folder.path()).is_err_and(|why| why.contains("control thread")));
+        let gone = folder.path().join("gone");
+        assert!(said(false, true, &gone).is_err_and(|why| why.contains("gone cannot be written")));
+    }
 }
