@@ -25,7 +25,6 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(serve::Serve),
-    Serve(serve::Serve),
     Topics(topics::Topics),
     Perf(perf::Perf),
 }
@@ -33,7 +32,6 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
     let outcome: Result<(), Failure> = match cli.command {
-        Command::Serve(serve) => serve::run(serve),
         Command::Serve(serve) => serve::run(serve),
         Command::Topics(topics) => topics::run(topics),
         Command::Perf(perf) => perf::run(perf),
