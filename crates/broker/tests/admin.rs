@@ -1,7 +1,14 @@
 //! The admin page of a running broker, over a real socket.
 
+use bytes::{Bytes, BytesMut};
 use fullbore_broker::config::{BrokerConfig, Properties};
 use fullbore_broker::{Broker, StartError};
+use fullbore_wire::api::{Request, decode_response, encode_request};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
+use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_wire::{ErrorCode, Frame, Part, Records, Text};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -29,6 +36,43 @@ async fn get(addr: SocketAddr, path: &str) -> String {
         answer
     };
     timeout(PATIENCE, asking).await.expect("an answer in time")
+}
+
+async fn send(stream: &mut TcpStream, frame: &Frame) {
+    for part in &frame.parts {
+        let Part::Bytes(bytes) = part else { panic!("requests are in memory") };
+        stream.write_all(bytes).await.expect("the broker reads");
+    }
+}
+
+async fn ask<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> R::Response {
+    send(stream, &encode_request(request, version, 1, None).expect("a request")).await;
+    let len = stream.read_u32().await.expect("a length");
+    let mut answer = vec![0; len as usize];
+    stream.read_exact(&mut answer).await.expect("a whole frame");
+    decode_response::<R>(answer.into(), version).expect("a response").1
+}
+
+/// The batch for partition 0 of a topic.
+fn produce(topic: &'static str, acks: i16, batch: &Bytes) -> ProduceRequest {
+    let data = PartitionProduceData { index: 0, records: Some(Records::Memory(batch.clone())), ..Default::default() };
+    let name = Text::from_static(topic);
+    let topic_data = vec![TopicProduceData { name, partition_data: vec![data], ..Default::default() }];
+    ProduceRequest { acks, timeout_ms: 1000, topic_data, ..Default::default() }
+}
+
+fn two_records() -> Bytes {
+    let mut batch = BatchBuilder::new(BytesMut::with_capacity(1024), Compression::None, None);
+    batch.append(1, None, Some(b"one"), &[]);
+    batch.append(2, None, Some(b"two"), &[]);
+    batch.seal(Stamp::NONE).expect("nothing to compress").0.freeze()
+}
+
+fn fetch(topic: &'static str, offset: i64) -> FetchRequest {
+    let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1 << 20, ..Default::default() };
+    let topic = Text::from_static(topic);
+    let topics = vec![FetchTopic { topic, partitions: vec![partition], ..Default::default() }];
+    FetchRequest { topics, max_bytes: 1 << 20, min_bytes: 1, max_wait_ms: 0, ..Default::default() }
 }
 
 /// ApiVersions v0, asked and answered.
@@ -68,6 +112,54 @@ async fn shows_what_happens() {
         .find_map(|line| line.strip_prefix("fullbore_request_duration_seconds_count{api=\"ApiVersions\"} "))
         .expect("ApiVersions is counted");
     assert!(matches!(count, "1" | "2"), "{count}");
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn counts_records_errors_and_refusals() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Broker::start(config(folder.path(), "127.0.0.1:0\nmax.connections=1")).await.expect("starts");
+    let admin = broker.admin_addr().expect("the page is on");
+    let mut client = TcpStream::connect(broker.addr()).await.expect("the broker listens");
+    let name = Text::from_static("t");
+    let topic = CreatableTopic { name, num_partitions: 2, replication_factor: 1, ..Default::default() };
+    let created = ask(&mut client, &CreateTopicsRequest { topics: vec![topic], ..Default::default() }, 7).await;
+    assert_eq!(created.topics[0].error_code, ErrorCode::NONE);
+
+    let batch = two_records();
+    // acks=0 first: later answers on this connection show that it was taken.
+    send(&mut client, &encode_request(&produce("t", 0, &batch), 9, 1, None).expect("a request")).await;
+    let taken = ask(&mut client, &produce("t", 1, &batch), 9).await;
+    assert_eq!(taken.responses[0].partition_responses[0].base_offset, 2);
+    let refused = ask(&mut client, &produce("nowhere", 1, &batch), 9).await;
+    assert_eq!(refused.responses[0].partition_responses[0].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    let fetched = ask(&mut client, &fetch("t", 0), 12).await;
+    let records = fetched.responses[0].partitions[0].records.as_ref().expect("records");
+    assert_eq!(records.len(), 2 * batch.len());
+    let past = ask(&mut client, &fetch("t", 99), 12).await;
+    assert_eq!(past.responses[0].partitions[0].error_code, ErrorCode::OFFSET_OUT_OF_RANGE);
+    let mut second = TcpStream::connect(broker.addr()).await.expect("the system accepts");
+    assert!(timeout(PATIENCE, second.read_u8()).await.expect("closed in time").is_err());
+
+    let page = get(admin, "/metrics").await;
+    let bytes = 2 * batch.len();
+    for line in [
+        "fullbore_connections_open 1",
+        "fullbore_connections_refused_total 1",
+        "fullbore_topics 1",
+        "fullbore_partitions 2",
+        "fullbore_produce_batches_total 2",
+        "fullbore_produce_records_total 4",
+        &format!("fullbore_produce_bytes_total {bytes}"),
+        "fullbore_produce_unanswered_total 1",
+        "fullbore_produce_errors_total{code=\"UNKNOWN_TOPIC_OR_PARTITION\"} 1",
+        &format!("fullbore_fetch_bytes_total {bytes}"),
+        "fullbore_fetch_errors_total{code=\"OFFSET_OUT_OF_RANGE\"} 1",
+        "fullbore_request_duration_seconds_count{api=\"CreateTopics\"} 1",
+        "fullbore_request_duration_seconds_count{api=\"Produce\"} 2",
+    ] {
+        assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
+    }
     broker.shutdown().await;
 }
 
