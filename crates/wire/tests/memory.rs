@@ -1,16 +1,17 @@
 //! Decoding never holds more memory than a fixed multiple of the frame, whatever the frame claims.
 //!
-//! One test, alone in its process, because it counts every allocation of it.
+//! A process of its own, because its allocator counts what each thread allocates.
 
 #[path = "wire/schema.rs"]
 mod schema;
 
 use bytes::Bytes;
-use fullbore_wire::api::{Request, Visit};
-use fullbore_wire::{Codec, REQUEST_ELEMENTS_MAX, Reader, Version};
+use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
+use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::{Codec, Part, REQUEST_ELEMENTS_MAX, Reader, Records, Version};
 use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 
 /// The worst known: topic names of one byte each, which become 32 bytes, or topics of two bytes, which become 72.
 const BYTES_PER_BYTE_MAX: usize = 64;
@@ -19,20 +20,24 @@ const BYTES_BASE: usize = 1024;
 
 struct Counting;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: every call is passed on to the system's allocator unchanged; the cells neither allocate nor drop.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(held, Relaxed);
+        HELD.set(HELD.get() + layout.size() as isize);
+        PEAK.set(PEAK.get().max(HELD.get()));
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Relaxed);
+        HELD.set(HELD.get() - layout.size() as isize);
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -59,12 +64,12 @@ impl Visit for Cost {
 }
 
 fn cost<T: Codec>(bytes: Bytes, v: Version) -> usize {
-    let before = HELD.load(Relaxed);
-    PEAK.store(before, Relaxed);
+    let before = HELD.get();
+    PEAK.set(before);
     let message = T::decode(&mut Reader::new(bytes, REQUEST_ELEMENTS_MAX), v);
-    let peak = PEAK.load(Relaxed);
+    let peak = PEAK.get();
     drop(message);
-    peak - before
+    usize::try_from(peak - before).expect("the peak was set to what was held before")
 }
 
 /// A valid message, cut anywhere, with a large claim there and room for it to be nearly true.
@@ -99,4 +104,27 @@ fn memory_is_bounded_by_the_frame() {
     }
     println!("at worst {worst:.1} bytes for each byte");
     assert!(worst > 20.0, "the claims must reach the decoder: {worst:.1}");
+}
+
+#[test]
+fn a_produce_request_allocates_its_arrays_and_nothing_else() {
+    for version in ApiKey::Produce.versions() {
+        let records = Some(Records::Memory(Bytes::from(vec![7; 300])));
+        let partition = |index| PartitionProduceData { index, records: records.clone(), ..Default::default() };
+        let topic = || TopicProduceData { partition_data: (0..10).map(partition).collect(), ..Default::default() };
+        let request = ProduceRequest { topic_data: vec![topic(), topic()], ..Default::default() };
+        let frame = api::encode_request(&request, version, 1, Some(&"client".into())).expect("a version of Produce");
+        let [Part::Bytes(frame)] = &frame.parts[..] else { panic!("small records are copied in") };
+        // A frame from a socket has been shared before: it was cut from the connection's buffer.
+        let (frame, _shared) = (frame.slice(4..), frame.clone());
+
+        let before = ALLOCATIONS.get();
+        let mut reader = api::request_reader(frame);
+        let header = RequestHeader::decode(&mut reader).expect("our own header");
+        let (_, v) = header.api().expect("an API of ours");
+        let back = api::decode_request::<ProduceRequest>(&mut reader, v).expect("our own request");
+        let allocations = ALLOCATIONS.get() - before;
+        assert_eq!(back, request);
+        assert_eq!(allocations, 3, "topics, and the partitions of two of them; version {version}");
+    }
 }

@@ -1,0 +1,14 @@
+//! Request frames as a broker reads them: a header, and any version of any API.
+
+#![no_main]
+
+use bytes::Bytes;
+use fullbore_fuzz::Side;
+use fullbore_wire::api::{self, RequestHeader};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    fullbore_fuzz::message(Side::Request, data);
+    if let Ok(header) = RequestHeader::decode(&mut api::request_reader(Bytes::copy_from_slice(data))) {
+        assert!(header.api().is_some() || header.tagged.0.is_empty());
+    }
+});
