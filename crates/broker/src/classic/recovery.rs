@@ -113,7 +113,7 @@ impl Log {
         let segment = &mut self.segments[index];
         let path = segment.path(LOG);
         let failed = |error| StorageError::io(&path, error);
-        if !segment.has_index_files() || !segment.has_sound_index().map_err(failed)? {
+        if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
             tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
             match segment.rebuild_indexes(config.index_interval_bytes) {
                 Ok(()) => {}

@@ -66,6 +66,8 @@ pub struct Segment {
     /// Bytes of whole batches.
     pub size: u64,
     file: Option<OpenFile>,
+    /// Whether both index files were there when the segment was loaded.
+    has_index_files: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
     /// `None`: there is no batch, or it was not looked up since the start.
@@ -99,6 +101,7 @@ impl Segment {
         let times = len(TIME_INDEX).ok().and_then(Index::of_file_len);
         if let (Some(offsets), Some(times)) = (offsets, times) {
             (segment.offsets, segment.times) = (offsets, times);
+            segment.has_index_files = true;
         }
         segment
     }
@@ -109,6 +112,7 @@ impl Segment {
             base_offset,
             size,
             file: None,
+            has_index_files: false,
             offsets: Index::empty(),
             times: Index::empty(),
             largest: None,
@@ -228,20 +232,34 @@ impl Segment {
         (self.last_indexed_timestamp, self.unindexed_bytes) = (i64::MIN, 0);
     }
 
-    /// Whether the last index entry points at the batch it names; an empty index is right.
-    pub fn has_sound_index(&mut self) -> io::Result<bool> {
-        let Some(entry) = self.offsets.last(&self.path(OFFSET_INDEX))? else {
-            return Ok(self.times.last(&self.path(TIME_INDEX))?.is_none() || self.size > 0);
-        };
+    /// Whether the index files can be those of this log file: the last offset entry points at the batch it
+    /// names and is high enough for the number of entries, and none are missing altogether.
+    pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
+        if self.size == 0 {
+            return Ok(true);
+        }
         let file = self.file()?;
+        let offsets = self.offsets.last(&self.path(OFFSET_INDEX));
+        let times = self.times.last(&self.path(TIME_INDEX));
+        let Some(entry) = offsets? else {
+            return Ok(self.has_index_files && times?.is_none() && !self.has_batch_after(index_interval_bytes)?);
+        };
         let first = Scan::new(&file, u64::from(entry.position), self.size).next();
         let offset = self.base_offset + i64::from(entry.relative_offset);
-        Ok(first.is_ok_and(|batch| batch.is_some_and(|batch| batch.last_offset() == offset)))
+        let is_there = first.is_ok_and(|batch| batch.is_some_and(|batch| batch.last_offset() == offset));
+        Ok(is_there && times?.is_some() && entry.relative_offset as usize >= self.offsets.len() - 1)
     }
 
-    /// Whether both index files are there; without batches none is needed.
-    pub fn has_index_files(&self) -> bool {
-        self.size == 0 || [OFFSET_INDEX, TIME_INDEX].iter().all(|suffix| self.path(suffix).exists())
+    /// Whether a batch begins past this position, as the first batch of an index does.
+    fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
+        let file = self.file()?;
+        let mut scan = Scan::new(&file, 0, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.position > position {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A position at or before the batch with `offset`, as far as the index knows.

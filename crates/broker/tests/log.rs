@@ -1,0 +1,17 @@
+//! The classic log through its public face: what clients were told is what is there, whatever happens to
+//! the process and its files in between.
+
+#[path = "log/append.rs"]
+mod append;
+#[path = "log/folder.rs"]
+mod folder;
+#[path = "log/lookup.rs"]
+mod lookup;
+#[path = "log/restart.rs"]
+mod restart;
+#[path = "log/retention.rs"]
+mod retention;
+#[path = "log/storage.rs"]
+mod storage;
+#[path = "log/torn.rs"]
+mod torn;

@@ -1,0 +1,158 @@
+//! A data folder with one partition that tests write to, crash and open again.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use fullbore_broker::classic::{AppendError, Appended, Logs, Partition, Settings};
+use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
+use fullbore_wire::{Records, Uuid};
+
+pub const TOPIC: &str = "topic";
+pub const ID: Uuid = Uuid([7; 16]);
+pub const NOW: i64 = 1_700_000_000_000;
+
+pub struct Folder {
+    pub dir: PathBuf,
+    pub config: TopicConfig,
+    pub settings: Settings,
+    pub logs: Arc<Logs>,
+    /// Removes the folder at the end.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Folder {
+    pub fn new() -> Folder {
+        let temporary = tempfile::tempdir().expect("temporary folder");
+        let mut folder = Folder::at(temporary.path());
+        folder._temporary = Some(temporary);
+        folder
+    }
+
+    pub fn at(dir: &Path) -> Folder {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let settings = Settings::from(&broker);
+        Folder {
+            dir: dir.to_owned(),
+            config: TopicConfig {
+                message_timestamp_after_max_ms: i64::MAX,
+                ..broker.topic_defaults
+            },
+            settings,
+            logs: Logs::open(dir, settings).expect("opened"),
+            _temporary: None,
+        }
+    }
+
+    /// Settings of the topic that differ.
+    pub fn with(mut self, change: impl FnOnce(&mut TopicConfig)) -> Folder {
+        change(&mut self.config);
+        self
+    }
+
+    pub fn partition(&self) -> Arc<Partition> {
+        self.logs.partition(TOPIC, ID, 0, Arc::new(self.config.clone()))
+    }
+
+    /// As kill -9 would: nothing is finished, written or flushed.
+    pub fn crash(&mut self) -> Arc<Partition> {
+        self.logs = Logs::open(&self.dir, self.settings).expect("opened");
+        self.partition()
+    }
+
+    pub fn restart(&mut self) -> Arc<Partition> {
+        self.logs.close();
+        self.crash()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{TOPIC}-0")).join(name)
+    }
+
+    /// File names with this suffix, in order.
+    pub fn files(&self, suffix: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))).expect("listed");
+        let names = entries.map(|entry| entry.expect("listed").file_name().into_string().expect("text"));
+        let mut names: Vec<_> = names.filter(|name| name.ends_with(suffix)).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A batch of records, each with its timestamp.
+pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: &[u8]) -> BytesMut {
+    let mut builder = BatchBuilder::new(BytesMut::new(), compression, None);
+    for timestamp in timestamps {
+        builder.append(*timestamp, Some(b"key"), Some(value), &[]);
+    }
+    builder.seal(stamp).expect("sealed").0
+}
+
+/// A batch of `records` records that is not idempotent.
+pub fn plain(records: usize, value: &[u8]) -> BytesMut {
+    timed(Stamp::NONE, Compression::None, &vec![NOW; records], value)
+}
+
+/// A batch of an idempotent producer.
+pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, records: usize) -> BytesMut {
+    let stamp = Stamp {
+        producer_id,
+        producer_epoch,
+        base_sequence,
+    };
+    timed(stamp, Compression::None, &vec![NOW; records], b"value")
+}
+
+pub fn append(partition: &Arc<Partition>, batch: &[u8]) -> Result<Appended, AppendError> {
+    partition.append(BatchView::first(batch).expect("a batch"), NOW)
+}
+
+/// The offset an accepted batch got.
+pub fn offset(partition: &Arc<Partition>, batch: &[u8]) -> i64 {
+    append(partition, batch).expect("appended").base_offset
+}
+
+/// The bytes of a read.
+pub fn bytes(records: &Records) -> Bytes {
+    match records {
+        Records::Memory(bytes) => bytes.clone(),
+        Records::File(slice) => {
+            let mut bytes = vec![0; slice.len as usize];
+            slice.file.read_exact_at(&mut bytes, slice.position).expect("read");
+            bytes.into()
+        }
+    }
+}
+
+/// Every batch from `offset` on, each with a valid checksum, none leaving a gap to the one before.
+pub fn read_all(partition: &Partition, mut offset: i64) -> Vec<Bytes> {
+    let mut all = Vec::new();
+    loop {
+        let read = partition.read(offset, 1 << 20, true).expect("read");
+        if read.records.is_empty() {
+            assert_eq!(offset, read.high_watermark);
+            return all;
+        }
+        let bytes = bytes(&read.records);
+        for batch in batches(&bytes) {
+            let batch = batch.expect("a batch");
+            batch.check_crc().expect("a valid checksum");
+            assert!(batch.base_offset() <= offset && offset <= batch.last_offset());
+            offset = batch.last_offset() + 1;
+            all.push(Bytes::copy_from_slice(batch.bytes()));
+        }
+    }
+}
+
+/// Waits until it holds, for at most 20 s.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,141 @@
+//! Finding batches by offset and time, against a search from end to end.
+
+use fullbore_broker::classic::{EpochEnd, ReadError, TimestampOffset};
+use fullbore_wire::batch::{BatchView, Compression, Stamp, batches};
+use proptest::prelude::*;
+
+use crate::folder::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn every_offset_is_found_with_and_without_restart(
+        sizes in prop::collection::vec((1usize..5, 0usize..600), 1..150),
+        segment_bytes in 700u64..20_000,
+        index_interval_bytes in 0u64..3000,
+        max_bytes in 1u32..5000,
+        clean in any::<bool>(),
+    ) {
+        let mut folder = Folder::new().with(|config| {
+            config.segment_bytes = segment_bytes.max(3000);
+            config.index_interval_bytes = index_interval_bytes;
+        });
+        let partition = folder.partition();
+        for (records, size) in &sizes {
+            offset(&partition, &plain(*records, &vec![1; *size]));
+        }
+        drop(partition);
+        for reopened in [false, true] {
+            let partition = match (reopened, clean) {
+                (false, _) => folder.partition(),
+                (true, true) => folder.restart(),
+                (true, false) => folder.crash(),
+            };
+            let end = partition.offsets().expect("open").log_end;
+            prop_assert_eq!(end, sizes.iter().map(|(records, _)| *records as i64).sum::<i64>());
+            for offset in 0..end {
+                let read = partition.read(offset, max_bytes, true).expect("read");
+                let bytes = bytes(&read.records);
+                let first = BatchView::first(&bytes).expect("a whole batch");
+                first.check_crc().expect("a valid checksum");
+                prop_assert!(first.base_offset() <= offset && offset <= first.last_offset());
+                prop_assert!(bytes.len() <= (max_bytes as usize).max(first.size()));
+                let whole: usize = batches(&bytes).map(|batch| batch.expect("a batch").size()).sum();
+                prop_assert!(whole > 0);
+                let strict = partition.read(offset, max_bytes, false).expect("read").records;
+                prop_assert_eq!(strict.is_empty(), first.size() > max_bytes as usize);
+            }
+            prop_assert!(partition.read(end, max_bytes, true).expect("the end").records.is_empty());
+            prop_assert_eq!(partition.read(end + 1, max_bytes, true).err(), Some(ReadError::OffsetOutOfRange));
+            prop_assert_eq!(partition.read(-1, max_bytes, true).err(), Some(ReadError::OffsetOutOfRange));
+        }
+    }
+
+    #[test]
+    fn every_time_is_found_with_and_without_restart(
+        times in prop::collection::vec(prop::collection::vec(0i64..500, 1..4), 1..80),
+        segment_bytes in 300u64..5000,
+        index_interval_bytes in 0u64..1000,
+        codec in prop::sample::select(vec![Compression::None, Compression::Lz4]),
+        clean in any::<bool>(),
+    ) {
+        let mut folder = Folder::new().with(|config| {
+            config.segment_bytes = segment_bytes;
+            config.index_interval_bytes = index_interval_bytes;
+        });
+        let partition = folder.partition();
+        for timestamps in &times {
+            offset(&partition, &timed(Stamp::NONE, codec, timestamps, b"v"));
+        }
+        drop(partition);
+        let records: Vec<i64> = times.concat();
+        for reopened in [false, true] {
+            let partition = match (reopened, clean) {
+                (false, _) => folder.partition(),
+                (true, true) => folder.restart(),
+                (true, false) => folder.crash(),
+            };
+            for wanted in -1..501 {
+                let linear = records.iter().position(|timestamp| *timestamp >= wanted);
+                let expected = linear.map(|at| TimestampOffset { offset: at as i64, timestamp: records[at], leader_epoch: 0 });
+                prop_assert_eq!(partition.offset_for_timestamp(wanted).expect("read"), expected, "time {}", wanted);
+            }
+            let newest = *records.iter().max().expect("records");
+            let at = records.iter().position(|timestamp| *timestamp == newest).expect("there") as i64;
+            let found = partition.max_timestamp().expect("read").expect("records");
+            prop_assert_eq!((found.offset, found.timestamp), (at, newest));
+        }
+    }
+}
+
+#[test]
+fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = 20_000;
+        config.index_interval_bytes = 100;
+    });
+    let partition = folder.partition();
+    (0..300).for_each(|_| drop(append(&partition, &plain(1, &[1; 200])).expect("appended")));
+    let before = read_all(&partition, 0);
+    drop(partition);
+    folder.logs.close();
+    let index = folder.file("00000000000000000000.index");
+    let good = std::fs::read(&index).expect("read");
+    for damage in ["gone", "odd", "foreign", "zeros"] {
+        match damage {
+            "gone" => std::fs::remove_file(&index).expect("removed"),
+            "odd" => std::fs::write(&index, &good[..good.len() - 3]).expect("written"),
+            "foreign" => std::fs::write(&index, [0, 0, 0, 9, 0, 0, 0, 9].repeat(10)).expect("written"),
+            _ => std::fs::write(&index, vec![0; good.len()]).expect("written"),
+        }
+        let partition = folder.crash();
+        // The run before ended cleanly.
+        assert_eq!(read_all(&partition, 0), before, "{damage}");
+        drop(partition);
+        folder.logs.close();
+        assert_eq!(std::fs::read(&index).expect("read"), good, "{damage}");
+    }
+}
+
+#[test]
+fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    for epoch in [0, 0, 2, 5] {
+        partition.set_leader_epoch(epoch);
+        offset(&partition, &plain(2, b"v"));
+    }
+    drop(partition);
+    for lose in [false, true] {
+        if lose {
+            std::fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
+        }
+        let partition = folder.crash();
+        partition.set_leader_epoch(5);
+        let ends = [(0, 0, 4), (1, 0, 4), (2, 2, 6), (4, 2, 6), (5, 5, 8), (6, -1, -1)];
+        for (asked, leader_epoch, end_offset) in ends {
+            let end = partition.epoch_end_offset(asked).expect("open");
+            assert_eq!(end, EpochEnd { leader_epoch, end_offset }, "epoch {asked}");
+        }
+    }
+}

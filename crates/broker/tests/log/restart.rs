@@ -1,0 +1,143 @@
+//! What a restart brings back, clean or not.
+
+use std::fs;
+use std::sync::Arc;
+
+use fullbore_broker::classic::AppendError;
+use fullbore_wire::{ErrorCode, Uuid};
+
+use crate::folder::*;
+
+/// The last five batches of two producers are known, older ones are proven, new ones go on.
+fn check_windows(folder: &Folder, batches: i32) {
+    let partition = folder.partition();
+    for producer_id in [1, 2] {
+        for n in batches - 5..batches {
+            let expected = i64::from(n) * 4 + (producer_id - 1) * 2;
+            assert_eq!(offset(&partition, &idempotent(producer_id, 0, n * 2, 2)), expected);
+        }
+        let old = append(&partition, &idempotent(producer_id, 0, 0, 2)).expect_err("old");
+        assert_eq!(old.code(), ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
+        let gap = append(&partition, &idempotent(producer_id, 0, batches * 2 + 1, 2)).expect_err("a gap");
+        assert_eq!(gap.code(), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    }
+    assert_eq!(partition.offsets().expect("open").log_end, i64::from(batches) * 4);
+}
+
+#[test]
+fn windows_come_back_whole_after_clean_and_unclean_restarts_with_and_without_snapshots() {
+    for segment_bytes in [1 << 30, 1000] {
+        let mut folder = Folder::new().with(|config| config.segment_bytes = segment_bytes);
+        let partition = folder.partition();
+        for n in 0..40 {
+            for producer_id in [1, 2] {
+                offset(&partition, &idempotent(producer_id, 0, n * 2, 2));
+            }
+        }
+        drop(partition);
+        check_windows(&folder, 40);
+        folder.crash();
+        check_windows(&folder, 40);
+        folder.restart();
+        check_windows(&folder, 40);
+        folder.restart();
+        for snapshot in folder.files("snapshot") {
+            fs::write(folder.file(&snapshot), b"torn").expect("written");
+        }
+        check_windows(&folder, 40);
+        folder.crash();
+        check_windows(&folder, 40);
+    }
+}
+
+#[test]
+fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(3, b"v"));
+    let marker = folder.dir.join(".kafka_cleanshutdown");
+    assert!(!marker.exists());
+    folder.logs.close();
+    assert!(marker.exists());
+    let points = fs::read_to_string(folder.dir.join("recovery-point-offset-checkpoint")).expect("read");
+    assert_eq!(points, "0\n1\ntopic 0 3\n");
+    assert_eq!(append(&folder.partition(), &plain(1, b"v")).err().map(|error| error.code()), Some(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    let partition = folder.crash();
+    assert!(!marker.exists());
+    assert_eq!(partition.offsets().expect("open").log_end, 3);
+    assert_eq!(offset(&partition, &plain(1, b"v")), 3);
+}
+
+#[test]
+fn a_partition_not_opened_after_a_crash_is_recovered_however_many_clean_runs_later() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    offset(&partition, &plain(1, b"v"));
+    offset(&partition, &plain(1, b"v"));
+    drop(partition);
+    let path = folder.file("00000000000000000000.log");
+    folder.logs = fullbore_broker::classic::Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs.close();
+    let len = fs::metadata(&path).expect("there").len();
+    fs::File::options().write(true).open(&path).expect("opened").set_len(len - 1).expect("cut");
+    let partition = folder.crash();
+    assert_eq!(partition.offsets().expect("recovered").log_end, 1);
+}
+
+#[test]
+fn after_a_crash_partitions_are_recovered_without_being_used() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(1, &[0; 100]));
+    let path = folder.file("00000000000000000000.log");
+    let whole = fs::metadata(&path).expect("there").len();
+    fs::File::options().write(true).open(&path).expect("opened").set_len(whole + 10).expect("torn");
+    drop(folder.crash());
+    wait_until("the torn tail is cut off", || fs::metadata(&path).expect("there").len() == whole);
+}
+
+#[test]
+fn a_folder_of_another_topic_id_is_kept_aside() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(3, b"v"));
+    folder.restart();
+    folder.logs = fullbore_broker::classic::Logs::open(&folder.dir, folder.settings).expect("opened");
+    let other = folder.logs.partition(TOPIC, Uuid([9; 16]), 0, Arc::new(folder.config.clone()));
+    assert_eq!(offset(&other, &plain(1, b"v")), 0);
+    let aside = fs::read_dir(&folder.dir).expect("listed").filter(|entry| {
+        let name = entry.as_ref().expect("listed").file_name();
+        name.to_string_lossy().ends_with("-stray")
+    });
+    assert_eq!(aside.count(), 1);
+}
+
+#[test]
+fn ten_thousand_partitions_open_nothing_at_start() {
+    let mut folder = Folder::new();
+    let config = Arc::new(folder.config.clone());
+    for topic in 0..20 {
+        for index in 0..10 {
+            let partition = folder.logs.partition(&format!("t{topic}"), Uuid([topic; 16]), index, config.clone());
+            offset(&partition, &plain(1, b"v"));
+        }
+    }
+    folder.restart();
+    let before = fs::read_dir("/proc/self/fd").expect("listed").count();
+    for topic in 0..20 {
+        for index in 0..500 {
+            folder.logs.partition(&format!("t{topic}"), Uuid([topic; 16]), index, config.clone());
+        }
+    }
+    let after = fs::read_dir("/proc/self/fd").expect("listed").count();
+    assert!(after <= before + 8, "{before} descriptors, then {after}");
+    let one = folder.logs.partition("t3", Uuid([3; 16]), 4, config);
+    assert_eq!(one.offsets().expect("opened").log_end, 1);
+}
+
+#[test]
+fn a_stopped_log_takes_nothing() {
+    let folder = Folder::new();
+    let partition = folder.partition();
+    offset(&partition, &plain(1, b"v"));
+    folder.logs.close();
+    folder.logs.close();
+    assert_eq!(append(&partition, &plain(1, b"v")).expect_err("stopped"), AppendError::Gone);
+}

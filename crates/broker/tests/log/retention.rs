@@ -1,0 +1,102 @@
+//! What retention and deletion of records take away, and what they leave.
+
+use std::sync::Arc;
+
+use fullbore_broker::classic::{Partition, ReadError};
+use fullbore_wire::batch::{Compression, Stamp};
+
+use crate::folder::*;
+
+/// A folder whose retention runs with every round of housekeeping; two batches fill a segment.
+fn folder() -> Folder {
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = 1000;
+        config.retention_ms = None;
+        config.file_delete_delay_ms = 0;
+    });
+    folder.logs.close();
+    folder.settings.retention_check_interval_ms = 1;
+    folder.crash();
+    folder
+}
+
+fn fill(partition: &Arc<Partition>, timestamps: impl IntoIterator<Item = i64>) {
+    for timestamp in timestamps {
+        offset(partition, &timed(Stamp::NONE, Compression::None, &[timestamp], &[1; 400]));
+    }
+}
+
+fn log_start(partition: &Partition) -> i64 {
+    partition.offsets().expect("open").log_start
+}
+
+fn wall_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("after 1970").as_millis() as i64
+}
+
+#[test]
+fn segments_older_than_retention_go_and_their_files_after_them() {
+    let folder = folder().with(|config| config.retention_ms = Some(3_600_000));
+    let partition = folder.partition();
+    let now = wall_clock();
+    fill(&partition, (0..6).map(|_| now - 7_200_000).chain((0..4).map(|_| now)));
+    wait_until("old segments are gone", || log_start(&partition) == 6);
+    wait_until("their files are gone", || folder.files("").iter().all(|name| !name.ends_with("deleted")));
+    assert_eq!(folder.files(".log")[0], "00000000000000000006.log");
+    assert_eq!(partition.read(5, 100, true).err(), Some(ReadError::OffsetOutOfRange));
+    assert_eq!(read_all(&partition, 6).len(), 4);
+}
+
+#[test]
+fn an_active_segment_that_is_old_goes_and_offsets_go_on() {
+    let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
+    let partition = folder.partition();
+    fill(&partition, (0..3).map(|_| wall_clock() - 7_200_000));
+    offset(&partition, &idempotent(5, 0, 0, 1));
+    wait_until("everything is gone", || log_start(&partition) == 4);
+    assert_eq!(offset(&partition, &idempotent(5, 0, 0, 1)), 3, "the producer is still known");
+    drop(partition);
+    let partition = folder.crash();
+    assert_eq!(offset(&partition, &idempotent(5, 0, 0, 1)), 3, "and after a crash");
+    assert_eq!(offset(&partition, &idempotent(5, 0, 1, 1)), 4);
+}
+
+#[test]
+fn a_partition_keeps_about_its_retention_bytes() {
+    let folder = folder().with(|config| config.retention_bytes = Some(2500));
+    let partition = folder.partition();
+    fill(&partition, (0..20).map(|_| NOW));
+    wait_until("the excess is gone", || log_start(&partition) > 0);
+    let kept: u64 = folder.files(".log").iter().map(|name| std::fs::metadata(folder.file(name)).expect("there").len()).sum();
+    assert!((2500..2500 + 1000).contains(&kept), "{kept} bytes kept");
+}
+
+#[test]
+fn a_partition_that_is_not_open_is_opened_when_it_is_due() {
+    let mut folder = folder();
+    fill(&folder.partition(), (0..20).map(|_| NOW));
+    folder.config.retention_bytes = Some(1000);
+    drop(folder.restart());
+    wait_until("the excess is gone", || folder.files(".log").len() <= 2);
+}
+
+#[test]
+fn deleted_records_are_gone_at_once_and_after_a_restart() {
+    let mut folder = folder();
+    let partition = folder.partition();
+    fill(&partition, (0..10).map(|_| NOW));
+    let before = partition.read(0, 1 << 20, true).expect("read");
+    assert_eq!(partition.delete_records_before(5).expect("moved"), 5);
+    assert_eq!(partition.read(4, 100, true).err(), Some(ReadError::OffsetOutOfRange));
+    assert_eq!(partition.delete_records_before(3).expect("not back"), 5);
+    assert_eq!(partition.delete_records_before(11).err(), Some(ReadError::OffsetOutOfRange));
+    wait_until("whole segments are gone", || folder.files(".log")[0] == "00000000000000000004.log");
+    assert_eq!(bytes(&before.records).len() as u32, before.records.len() as u32, "a slice being sent still is");
+    drop(partition);
+    let partition = folder.restart();
+    assert_eq!(log_start(&partition), 5);
+    assert_eq!(partition.offset_for_timestamp(0).expect("read").map(|found| found.offset), Some(5));
+    assert_eq!(partition.delete_records_before(-1).expect("all"), 10);
+    assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
+}

@@ -1,0 +1,74 @@
+//! A disk that is full: nothing is half-written, nothing acknowledged is lost, and room is used again.
+
+use std::path::Path;
+use std::process::Command;
+
+use fullbore_broker::classic::AppendError;
+use fullbore_wire::batch::{Compression, Stamp};
+
+use crate::folder::*;
+
+/// A file system of 1 MiB, unmounted at the end; `None` where mounting is not allowed.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir.path()).output();
+        mount.is_ok_and(|output| output.status.success()).then(|| SmallDisk(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: mounting a small tmpfs needs root");
+        return;
+    };
+    let ballast = disk.path().join("ballast");
+    std::fs::write(&ballast, vec![0; 300_000]).expect("written");
+    let mut folder = Folder::at(disk.path()).with(|config| config.segment_bytes = 100_000);
+    let partition = folder.partition();
+    let mut next = 0;
+    let full = loop {
+        match append(&partition, &batch(next)) {
+            Ok(appended) => assert_eq!(appended.base_offset, i64::from(next)),
+            Err(error) => break error,
+        }
+        next += 1;
+        assert!(next < 200, "the disk never fills");
+    };
+    assert_eq!(full, AppendError::Storage);
+    assert_eq!(read_all(&partition, 0).len(), next as usize, "what was acknowledged is there");
+    assert_eq!(append(&partition, &batch(next)).expect_err("still full"), AppendError::Storage);
+
+    std::fs::remove_file(&ballast).expect("removed");
+    for n in next..next + 10 {
+        assert_eq!(offset(&partition, &batch(n)), i64::from(n));
+    }
+    let last = next + 9;
+    assert_eq!(offset(&partition, &batch(last)), i64::from(last), "sequences go on as if nothing had happened");
+    assert_eq!(read_all(&partition, 0).len(), next as usize + 10);
+    drop(partition);
+    assert_eq!(read_all(&folder.crash(), 0).len(), next as usize + 10);
+    assert_eq!(read_all(&folder.restart(), 0).len(), next as usize + 10);
+}
+
+fn batch(n: i32) -> bytes::BytesMut {
+    let stamp = Stamp {
+        producer_id: 1,
+        producer_epoch: 0,
+        base_sequence: n,
+    };
+    timed(stamp, Compression::None, &[NOW], &[n as u8; 9000])
+}

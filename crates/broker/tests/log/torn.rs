@@ -1,0 +1,116 @@
+//! What a crash or a bad disk leaves at the end of a log, or in the middle of it.
+
+use std::fs;
+
+use fullbore_broker::classic::AppendError;
+
+use crate::folder::*;
+
+const SEGMENT: &str = "00000000000000000000.log";
+
+/// Batches of about 300 bytes, and where each ends in the file.
+fn written(folder: &Folder, count: usize) -> Vec<u64> {
+    let partition = folder.partition();
+    let mut ends = Vec::new();
+    for n in 0..count {
+        offset(&partition, &idempotent(1, 0, n as i32, 1));
+        ends.push(fs::metadata(folder.file(SEGMENT)).expect("there").len());
+    }
+    ends
+}
+
+/// After damage at `from`, the log holds the batches that end before it, and goes on after them.
+fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
+    let path = folder.file(SEGMENT);
+    fs::write(&path, damaged).expect("damaged");
+    let partition = folder.crash();
+    let kept = ends.iter().filter(|end| **end <= from).count();
+    let expected = kept.checked_sub(1).map_or(0, |last| ends[last]);
+    assert_eq!(partition.offsets().expect("recovered").log_end, kept as i64, "{what}");
+    assert_eq!(read_all(&partition, 0).len(), kept, "{what}");
+    let stored = fs::read(&path).expect("read");
+    assert_eq!(stored.len() as u64, expected, "{what}");
+    assert_eq!(stored, whole[..expected as usize], "{what}");
+    assert_eq!(offset(&partition, &idempotent(1, 0, kept as i32, 1)), kept as i64, "{what}");
+}
+
+#[test]
+fn a_tail_cut_at_any_of_the_last_4096_bytes_leaves_the_whole_batches() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 80);
+    let whole = fs::read(folder.file(SEGMENT)).expect("read");
+    for cut in (1..=4096).map(|back| whole.len() - back) {
+        check_cut(&mut folder, &whole, &whole[..cut], &ends, cut as u64, &format!("cut at {cut}"));
+    }
+}
+
+#[test]
+fn a_tail_of_zeros_or_garbage_is_cut_off() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 40);
+    let whole = fs::read(folder.file(SEGMENT)).expect("read");
+    for from in (whole.len() - 500..=whole.len()).step_by(7) {
+        for filler in [0, 0xff, 2] {
+            let mut damaged = whole[..from].to_vec();
+            damaged.resize(whole.len() + 1000, filler);
+            // A batch that ends in bytes of the filler by chance is whole.
+            let same = whole[from..].iter().take_while(|byte| **byte == filler).count();
+            let from = (from + same) as u64;
+            check_cut(&mut folder, &whole, &damaged, &ends, from, &format!("{filler} from {from}"));
+        }
+    }
+}
+
+#[test]
+fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 10);
+    let whole = fs::read(folder.file(SEGMENT)).expect("read");
+    let start = ends[ends.len() - 2] as usize;
+    // Base offset and leader epoch are outside the checksum, but the offset is known.
+    for at in (start + 8..start + 12).chain(start + 16..whole.len()) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        check_cut(&mut folder, &whole, &damaged, &ends, start as u64, &format!("byte {at}"));
+    }
+}
+
+#[test]
+fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 20);
+    let path = folder.file(SEGMENT);
+    let whole = fs::read(&path).expect("read");
+    let (start, end) = (ends[8] as usize, ends[9] as usize);
+    for at in (start + 8..start + 12).chain(start + 16..end) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::write(&path, &damaged).expect("damaged");
+        let partition = folder.crash();
+        assert_eq!(append(&partition, &idempotent(1, 0, 20, 1)).expect_err("refused"), AppendError::Storage);
+        assert!(partition.read(0, 100, true).is_err());
+        assert_eq!(fs::read(&path).expect("read"), damaged, "byte {at}");
+    }
+    fs::write(&path, &whole).expect("restored");
+    assert_eq!(read_all(&folder.crash(), 0).len(), 20);
+}
+
+#[test]
+fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to() {
+    let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
+    let partition = folder.partition();
+    (0..8).for_each(|_| drop(append(&partition, &plain(1, &[1; 400])).expect("appended")));
+    drop(partition);
+    let path = folder.file(SEGMENT);
+    let whole = fs::read(&path).expect("read");
+    fs::write(&path, &whole[..whole.len() - 1]).expect("cut");
+    let partition = folder.crash();
+    assert_eq!(append(&partition, &plain(1, b"v")).expect_err("refused"), AppendError::Storage);
+    drop(partition);
+    for later in folder.files(".log").into_iter().skip(1) {
+        fs::File::create(folder.file(&later)).expect("emptied");
+    }
+    let partition = folder.crash();
+    assert_eq!(partition.offsets().expect("recovered").log_end, 1);
+    assert_eq!(folder.files(".log"), [SEGMENT]);
+}
