@@ -263,3 +263,41 @@ pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R
 pub fn request_reader(frame: Bytes) -> Reader {
     Reader::new(frame, REQUEST_ELEMENTS_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+    use crate::{ErrorCode, Part};
+
+    #[test]
+    fn the_table_is_in_key_order_and_finds_what_it_holds() {
+        assert!(ApiKey::ALL.is_sorted());
+        for key in ApiKey::ALL {
+            assert_eq!(ApiKey::from_code(key.code()), Some(*key));
+            assert!(!key.versions().is_empty() && key.versions().contains(&key.flexible_from()));
+            assert_eq!(key.version(key.versions().end() + 1), None);
+        }
+        assert_eq!(ApiKey::from_code(-1), None);
+    }
+
+    #[test]
+    fn api_versions_answers_with_the_old_header_even_when_flexible() {
+        let v = ApiKey::ApiVersions.version(3).expect("a version of ApiVersions");
+        let answer = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..Default::default() };
+        let frame = encode_response::<ApiVersionsRequest>(&answer, v, 7).expect("a small response");
+        let [Part::Bytes(bytes)] = &frame.parts[..] else { panic!("one part") };
+        assert_eq!(bytes[..], [0, 0, 0, 12, 0, 0, 0, 7, 0, 35, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(decode_response::<ApiVersionsRequest>(bytes.slice(4..), 3), Ok((7, answer)));
+    }
+
+    #[test]
+    fn the_client_id_is_in_the_old_form_and_tags_follow_in_flexible_requests() {
+        let header = |tags: &[u8]| Bytes::from([&[0, 3, 0, 9, 0, 0, 0, 5, 0, 1, b'c'][..], tags].concat());
+        let mut reader = request_reader(header(&[1, 9, 1, 0xaa, 0xff]));
+        let header = RequestHeader::decode(&mut reader).expect("a header");
+        assert_eq!((header.client_id.as_deref(), header.correlation_id), (Some("c"), 5));
+        assert_eq!(header.tagged.0, [(9, Bytes::from_static(&[0xaa]))]);
+        assert_eq!(reader.remaining(), 1);
+    }
+}

@@ -188,3 +188,38 @@ impl Writer {
         Ok(Frame { parts })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_a_file_stay_between_the_bytes_around_them() {
+        let file = Arc::new(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("our manifest"));
+        let slice = |len| Records::File(FileSlice { file: file.clone(), position: 3, len });
+        let mut w = Writer::with_capacity(0);
+        w.put_slice(b"ab");
+        w.put_records(&slice(1_000));
+        w.put_records(&slice(0));
+        w.put_records(&Records::Memory(Bytes::from_static(&[7; INLINE_RECORDS_MAX])));
+        w.put_records(&Records::Memory(Bytes::from_static(&[8; INLINE_RECORDS_MAX + 1])));
+        let len = 2 + 1_000 + 2 * INLINE_RECORDS_MAX + 1;
+        assert_eq!(w.len(), len);
+
+        let frame = w.finish().expect("a small frame");
+        assert_eq!(frame.len(), len + 4);
+        let lens: Vec<_> = frame.parts.iter().map(Part::len).collect();
+        assert_eq!(lens, [6, 1_000, INLINE_RECORDS_MAX, INLINE_RECORDS_MAX + 1]);
+        let Part::Bytes(start) = &frame.parts[0] else { panic!("bytes come first") };
+        assert_eq!(start[..4], (len as u32).to_be_bytes());
+        assert!(matches!(&frame.parts[1], Part::File(part) if part.position == 3));
+    }
+
+    #[test]
+    fn a_frame_longer_than_its_prefix_is_refused() {
+        let file = Arc::new(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("our manifest"));
+        let mut w = Writer::with_capacity(0);
+        w.put_records(&Records::File(FileSlice { file, position: 0, len: 1 << 31 }));
+        assert_eq!(w.finish().err(), Some(EncodeError::TooLong(1 << 31)));
+    }
+}
