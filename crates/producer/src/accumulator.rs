@@ -1,0 +1,445 @@
+//! One partition's records on their way: the batch that records join, those that wait, and the window of those sent.
+//!
+//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it: while
+//! the pipe is full batches grow, up to max.request.size. Not here: sockets and time, which is an argument.
+//! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
+
+use crate::batch::{Batch, OpenBatch};
+use crate::delivery::{Delivery, Outcome, Written};
+use crate::error::ProduceError;
+use crate::pool::{Class, Pool};
+use crate::producer::Record;
+use crate::sender::Broker;
+use crate::window::{Identity, Setback, Ticket, Window};
+use fullbore_wire::Text;
+use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What every partition of a producer shares.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) batch_size: usize,
+    pub(crate) batch_bytes_max: usize,
+    pub(crate) linger: Duration,
+    pub(crate) delivery_timeout: Duration,
+    pub(crate) codec: (Compression, Level),
+    pub(crate) idempotent: bool,
+}
+
+/// One partition of a topic.
+pub(crate) struct Partition {
+    pub(crate) topic: Text,
+    pub(crate) index: i32,
+    limits: Arc<Limits>,
+    pool: Arc<Pool>,
+    state: Mutex<State>,
+}
+
+struct State {
+    open: Option<OpenBatch>,
+    /// Closed and never sent, oldest first; bounded by buffer.memory.
+    queue: VecDeque<Batch>,
+    window: Window<Batch>,
+    /// Every batch that is not finished, oldest first.
+    unfinished: VecDeque<Arc<Outcome>>,
+    /// Who sends to the leader.
+    leader: Option<Arc<Broker>>,
+    leader_epoch: i32,
+    /// The broker that has the partition in its list of work.
+    listed: Option<i32>,
+    /// The broker that batches are in flight to.
+    sent_to: i32,
+    retry_at: Option<Instant>,
+    /// Failures since the last success, for the backoff.
+    failures: u32,
+    /// Whether the last batch outgrew batch.size: the next one then starts in a large buffer.
+    grows: bool,
+    /// No batch grows past this; lowered when a broker finds one too large.
+    bytes_max: usize,
+    closed: bool,
+}
+
+/// Why a record was not appended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Full,
+    Closed,
+}
+
+/// What the sender may do with a partition.
+pub(crate) enum Take {
+    /// This batch is to be sent.
+    Batch(Outgoing),
+    /// Nothing before this time; `None` when an event will tell.
+    NotYet(Option<Instant>),
+    /// It does not fit the request any more.
+    NoRoom,
+    /// It needs a producer id, other than the one given.
+    Identity(Option<i64>),
+    /// Another broker's, or nothing to send: off the list.
+    Gone,
+}
+
+/// A batch between `take` and its result.
+pub(crate) struct Outgoing {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) ticket: Ticket,
+    pub(crate) stamp: Stamp,
+    pub(crate) batch: Batch,
+}
+
+/// What the sender goes by when it asks for batches.
+pub(crate) struct Round {
+    pub(crate) now: Instant,
+    /// Batches leave however small they are: a flush, or someone waits for memory.
+    pub(crate) hurry: bool,
+    /// Bytes left in the request; `None` while it is empty, when any batch fits.
+    pub(crate) room: Option<usize>,
+}
+
+impl Partition {
+    pub(crate) fn new(topic: Text, index: i32, limits: Arc<Limits>, pool: Arc<Pool>) -> Arc<Self> {
+        let state = State {
+            open: None,
+            queue: VecDeque::new(),
+            window: Window::new(limits.idempotent),
+            unfinished: VecDeque::new(),
+            leader: None,
+            leader_epoch: -1,
+            listed: None,
+            sent_to: -1,
+            retry_at: None,
+            failures: 0,
+            grows: false,
+            bytes_max: limits.batch_bytes_max,
+            closed: false,
+        };
+        Arc::new(Partition { topic, index, limits, pool, state: Mutex::new(state) })
+    }
+
+    /// Adds a record of at most `size` bytes to the open batch, or to a new one.
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        record: &Record<'_>,
+        timestamp: i64,
+        size: usize,
+    ) -> Result<Delivery, Refused> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let limit = state.bytes_max;
+        let open = match &mut state.open {
+            Some(open) if open.room(&self.pool) >= size && open.size() + size <= limit.max(self.limits.batch_size) => {
+                open
+            }
+            _ => self.make_room(state, size)?,
+        };
+        let before = open.size();
+        let delivery = open.append(record, timestamp);
+        let ready = before < self.limits.batch_size && open.size() >= self.limits.batch_size;
+        if ready || before == HEADER_LEN {
+            self.announce(state, ready);
+        }
+        Ok(delivery)
+    }
+
+    /// Grows the open batch, or closes it and opens another.
+    fn make_room<'a>(&self, state: &'a mut State, size: usize) -> Result<&'a mut OpenBatch, Refused> {
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        if let Some(open) = &mut state.open
+            && open.is_small()
+            && open.size() + size <= state.bytes_max
+            && let Some((buffer, lease)) = self.pool.take(Class::Large)
+        {
+            open.grow(buffer, lease);
+            state.grows = true;
+        } else {
+            let needed = HEADER_LEN + size;
+            let (buffer, lease) = if needed > self.pool.size(Class::Small) {
+                self.pool.take(Class::Large)
+            } else if state.grows {
+                self.pool.take(Class::Large).or_else(|| self.pool.take(Class::Small))
+            } else {
+                self.pool.take(Class::Small)
+            }
+            .ok_or(Refused::Full)?;
+            state.close_open();
+            let outcome = Outcome::new(self.index, Instant::now());
+            state.unfinished.push_back(outcome.clone());
+            state.open = Some(OpenBatch::new(buffer, lease, self.limits.codec, outcome));
+        }
+        Ok(state.open.as_mut().expect("just opened or grown"))
+    }
+
+    /// Puts the partition on its leader's list and wakes the sender, each only if that changes something.
+    fn announce(self: &Arc<Self>, state: &mut State, ready: bool) {
+        let Some(leader) = &state.leader else { return };
+        if state.listed != Some(leader.id) {
+            state.listed = Some(leader.id);
+            leader.list(self.clone());
+        } else if (ready || self.limits.linger.is_zero()) && state.window.is_open() {
+            leader.wake();
+        }
+    }
+
+    /// Whether something waits here for a leader.
+    pub(crate) fn lacks_leader(&self) -> bool {
+        let state = self.state.lock();
+        state.leader.is_none() && state.has_work()
+    }
+
+    /// The partition moved to another leader, or has none. Older epochs of the same topic are ignored.
+    pub(crate) fn set_leader(self: &Arc<Self>, leader: Option<Arc<Broker>>, epoch: i32) {
+        let mut state = self.state.lock();
+        if epoch >= 0 && epoch < state.leader_epoch {
+            return;
+        }
+        state.leader_epoch = epoch;
+        let unchanged = match (&state.leader, &leader) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (None, None) => true,
+            _ => false,
+        };
+        if unchanged {
+            return;
+        }
+        state.leader = leader;
+        // The new leader need not sit out the pause that the old one's refusal asked for.
+        state.retry_at = None;
+        self.relist(&mut state);
+    }
+
+    /// The topic was deleted and created again.
+    pub(crate) fn restart(&self) {
+        let mut state = self.state.lock();
+        state.window.restart();
+        state.leader_epoch = -1;
+    }
+
+    fn relist(self: &Arc<Self>, state: &mut State) {
+        if let Some(leader) = state.leader.as_ref().filter(|_| state.has_work()) {
+            if state.listed == Some(leader.id) {
+                leader.wake();
+            } else {
+                state.listed = Some(leader.id);
+                leader.list(self.clone());
+            }
+        }
+    }
+
+    /// What `broker` may send now.
+    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round) -> Take {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.listed != Some(broker.id) {
+            return Take::Gone;
+        }
+        if !state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, broker)) {
+            state.listed = None;
+            self.relist(state);
+            return Take::Gone;
+        }
+        if let Some(spent) = state.window.wants_identity() {
+            return Take::Identity(spent);
+        }
+        if state.window.in_flight() > 0 && state.sent_to != broker.id {
+            return Take::NotYet(None);
+        }
+        if let Some(at) = state.retry_at.filter(|at| *at > round.now) {
+            return Take::NotYet(Some(at));
+        }
+        self.take_batch(state, broker, round)
+    }
+
+    fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round) -> Take {
+        state.window.drop_retries(|batch| batch.outcome.is_finished());
+        if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
+            // A retry may be as large as that; it starts the next request.
+            return Take::NoRoom;
+        }
+        if let Some((ticket, stamp, batch)) = state.window.next_retry() {
+            return self.leave(state, broker, ticket, stamp, batch);
+        }
+        if !state.window.may_open() {
+            return match state.window.wants_identity() {
+                Some(spent) => Take::Identity(spent),
+                None => Take::NotYet(None),
+            };
+        }
+        match state.next_size(round, &self.limits) {
+            Next::None if state.window.is_idle() => {
+                state.listed = None;
+                Take::Gone
+            }
+            Next::None => Take::NotYet(None),
+            Next::At(at) => Take::NotYet(Some(at)),
+            Next::Batch(size) if round.room.is_some_and(|room| size > room) => Take::NoRoom,
+            Next::Batch(_) => {
+                if state.queue.is_empty() {
+                    state.close_open();
+                }
+                let batch = state.queue.pop_front().expect("a batch is next");
+                let (ticket, stamp) = state.window.open(batch.records);
+                self.leave(state, broker, ticket, stamp, batch)
+            }
+        }
+    }
+
+    fn leave(
+        self: &Arc<Self>,
+        state: &mut State,
+        broker: &Arc<Broker>,
+        ticket: Ticket,
+        stamp: Stamp,
+        mut batch: Batch,
+    ) -> Take {
+        state.sent_to = broker.id;
+        batch.attempts += 1;
+        batch.outcome.possibly_written.store(true, Ordering::Relaxed);
+        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch })
+    }
+
+    /// The window takes a producer id.
+    pub(crate) fn adopt(&self, identity: Identity) {
+        let mut state = self.state.lock();
+        if state.window.wants_identity().is_some() {
+            state.window.adopt(identity);
+        }
+    }
+
+    /// A batch is in the log.
+    pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: Batch, written: Written, now: Instant) {
+        let mut state = self.state.lock();
+        let proven = state.window.acked(ticket);
+        (state.failures, state.retry_at) = (0, None);
+        for earlier in proven {
+            earlier.succeed(Written { base_offset: -1, log_append_time: -1 }, now);
+        }
+        batch.succeed(written, now);
+        self.resolved(&mut state);
+    }
+
+    /// A batch will not be sent again.
+    pub(crate) fn failed(self: &Arc<Self>, ticket: Ticket, batch: Batch, maybe: bool, error: ProduceError, now: Instant) {
+        let mut state = self.state.lock();
+        state.window.given_up(ticket, maybe);
+        batch.fail(error, now);
+        self.resolved(&mut state);
+    }
+
+    /// A batch goes again, after a pause that grows with each failure in a row.
+    pub(crate) fn set_back(self: &Arc<Self>, ticket: Ticket, batch: Batch, setback: Setback, pause: impl Fn(u32) -> Duration, now: Instant) {
+        let mut state = self.state.lock();
+        // Batches that were sent behind a failed one fail with it; that is one failure.
+        if state.retry_at.is_none_or(|at| at <= now) {
+            state.retry_at = Some(now + pause(state.failures));
+            state.failures += 1;
+        }
+        state.window.set_back(ticket, setback, batch);
+        self.resolved(&mut state);
+    }
+
+    /// A batch was too large: its halves take its place, and later batches stay smaller.
+    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<Batch>) {
+        let mut state = self.state.lock();
+        state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
+        state.window.split(ticket, halves.into_iter().map(|half| (half.records, half)).collect());
+        self.resolved(&mut state);
+    }
+
+    /// After any result: forgets what is finished and lets the leader go on.
+    fn resolved(self: &Arc<Self>, state: &mut State) {
+        while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
+            state.unfinished.pop_front();
+        }
+        // The broker that answered looks again by itself; a new leader has waited for this.
+        if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
+            self.relist(state);
+        }
+    }
+
+    /// Fails what is older than delivery.timeout.ms, wherever it is.
+    pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let timeout = self.limits.delivery_timeout;
+        let mut any = false;
+        for outcome in state.unfinished.iter().take_while(|o| now.duration_since(o.opened_at) >= timeout) {
+            let possibly_written = outcome.possibly_written.load(Ordering::Relaxed);
+            let last = if possibly_written { "no response, or only errors" } else { "never sent" };
+            let waited = now.duration_since(outcome.opened_at);
+            outcome.fail_rest(ProduceError::Timeout { waited, last: last.to_owned(), possibly_written }, now);
+            any = true;
+        }
+        if any {
+            self.purge(state);
+        }
+    }
+
+    /// Fails everything; nothing is taken any more.
+    pub(crate) fn shut(self: &Arc<Self>, now: Instant) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        for outcome in &state.unfinished {
+            let possibly_written = outcome.possibly_written.load(Ordering::Relaxed);
+            outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
+        }
+        self.purge(&mut state);
+        // Brokers and partitions know each other; this lets both go.
+        state.leader = None;
+    }
+
+    /// Drops batches whose records all have their result.
+    fn purge(self: &Arc<Self>, state: &mut State) {
+        state.unfinished.retain(|outcome| !outcome.is_finished());
+        state.queue.retain(|batch| !batch.outcome.is_finished());
+        if state.open.as_ref().is_some_and(|open| open.outcome.is_finished()) {
+            state.open = None;
+        }
+        state.window.drop_retries(|batch| batch.outcome.is_finished());
+    }
+
+    /// Every batch that is not finished.
+    pub(crate) fn unfinished(&self) -> Vec<Arc<Outcome>> {
+        self.state.lock().unfinished.iter().cloned().collect()
+    }
+}
+
+/// What is next to leave of what was never sent.
+enum Next {
+    None,
+    At(Instant),
+    Batch(usize),
+}
+
+impl State {
+    fn has_work(&self) -> bool {
+        self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
+    }
+
+    fn close_open(&mut self) {
+        if let Some(open) = self.open.take() {
+            let batch = open.close();
+            self.queue.push_back(batch);
+        }
+    }
+
+    fn next_size(&mut self, round: &Round, limits: &Limits) -> Next {
+        if let Some(batch) = self.queue.front() {
+            return Next::Batch(batch.size());
+        }
+        let Some(open) = &self.open else { return Next::None };
+        let at = open.outcome.opened_at + limits.linger;
+        if !round.hurry && open.size() < limits.batch_size && at > round.now {
+            return Next::At(at);
+        }
+        // A batch that left small lets the next one start small again.
+        self.grows = !open.is_small() && open.size() > limits.batch_size;
+        Next::Batch(open.size())
+    }
+}

@@ -1,0 +1,226 @@
+//! What became of a record: a future that costs one reference to its batch's shared outcome.
+//!
+//! Invariant: each record of a batch gets exactly one result, and the first one stays.
+
+use crate::error::ProduceError;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// Where a record was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordMetadata {
+    /// The partition.
+    pub partition: i32,
+    /// The record's offset, or -1 when the broker does not say: acks=0, or a retry of a batch it has written and
+    /// half forgotten.
+    pub offset: i64,
+    /// Milliseconds since 1970: the record's own, or the broker's where the topic uses LogAppendTime.
+    pub timestamp: i64,
+}
+
+/// The result for a run of a batch's records.
+#[derive(Clone, Debug)]
+struct Part {
+    first: u32,
+    records: u32,
+    result: Result<Written, ProduceError>,
+}
+
+/// Where a run of records was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Of the first, or -1.
+    pub(crate) base_offset: i64,
+    /// The broker's, or -1.
+    pub(crate) log_append_time: i64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    parts: Vec<Part>,
+    wakers: Vec<Waker>,
+    /// Records with a result.
+    resolved: u32,
+    /// Records in all, once the batch is closed.
+    records: Option<u32>,
+    completed_at: Option<Instant>,
+}
+
+/// What a batch's records share.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) partition: i32,
+    pub(crate) opened_at: Instant,
+    /// Whether some attempt may be in the log.
+    pub(crate) possibly_written: AtomicBool,
+    finished: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Outcome {
+    pub(crate) fn new(partition: i32, opened_at: Instant) -> Arc<Self> {
+        Arc::new(Outcome {
+            partition,
+            opened_at,
+            possibly_written: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            state: Mutex::default(),
+        })
+    }
+
+    /// No more records will join.
+    pub(crate) fn close(&self, records: u32) {
+        self.state.lock().records = Some(records);
+    }
+
+    /// Gives a run of records its result, unless all have theirs.
+    pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
+        let mut state = self.state.lock();
+        if self.is_finished() {
+            return;
+        }
+        state.parts.push(Part { first, records, result });
+        state.resolved += records;
+        self.settle(state, now);
+    }
+
+    /// Gives every record that has no result this one.
+    pub(crate) fn fail_rest(&self, error: ProduceError, now: Instant) {
+        let mut state = self.state.lock();
+        if self.is_finished() {
+            return;
+        }
+        // Results are looked up in order, so that this one holds only for records without another.
+        state.parts.push(Part { first: 0, records: u32::MAX, result: Err(error) });
+        state.resolved = u32::MAX;
+        self.settle(state, now);
+    }
+
+    fn settle(&self, mut state: parking_lot::MutexGuard<'_, State>, now: Instant) {
+        if state.records.is_some_and(|records| state.resolved >= records) || state.resolved == u32::MAX {
+            state.completed_at = Some(now);
+            self.finished.store(true, Ordering::Release);
+        }
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether every record has its result.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Resolves when every record has its result.
+    pub(crate) async fn finished(&self) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if self.is_finished() {
+                return Poll::Ready(());
+            }
+            add_waker(&mut state.wakers, cx);
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+fn add_waker(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !wakers.iter().rev().take(4).any(|waker| waker.will_wake(cx.waker())) {
+        wakers.push(cx.waker().clone());
+    }
+}
+
+/// The future of one record. Dropping it changes nothing: the record is sent all the same.
+#[derive(Debug)]
+#[must_use = "a record may fail; await its delivery, or drop it on purpose"]
+pub struct Delivery {
+    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) index: u32,
+    pub(crate) timestamp: i64,
+}
+
+impl Delivery {
+    /// The partition the record went to.
+    pub fn partition(&self) -> i32 {
+        self.outcome.partition
+    }
+
+    /// Whether both records are in the same batch, and so have the same fate at the same time. A tool that measures
+    /// millions of records a second awaits one delivery of each batch.
+    pub fn same_batch(&self, other: &Delivery) -> bool {
+        Arc::ptr_eq(&self.outcome, &other.outcome)
+    }
+
+    /// When the last record of the batch got its result: the clock is read once per response.
+    pub fn completed_at(&self) -> Option<Instant> {
+        self.outcome.state.lock().completed_at
+    }
+
+    /// The result, if there is one yet.
+    pub fn try_result(&self) -> Option<Result<RecordMetadata, ProduceError>> {
+        self.result(&self.outcome.state.lock())
+    }
+
+    fn result(&self, state: &State) -> Option<Result<RecordMetadata, ProduceError>> {
+        let part = state.parts.iter().find(|p| (p.first..p.first.saturating_add(p.records)).contains(&self.index))?;
+        Some(part.result.clone().map(|written| RecordMetadata {
+            partition: self.outcome.partition,
+            offset: match written.base_offset {
+                -1 => -1,
+                base => base + i64::from(self.index - part.first),
+            },
+            timestamp: if written.log_append_time >= 0 { written.log_append_time } else { self.timestamp },
+        }))
+    }
+}
+
+impl Future for Delivery {
+    type Output = Result<RecordMetadata, ProduceError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.outcome.state.lock();
+        match self.result(&state) {
+            Some(result) => Poll::Ready(result),
+            None => {
+                add_waker(&mut state.wakers, cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(outcome: &Arc<Outcome>, index: u32) -> Delivery {
+        Delivery { outcome: outcome.clone(), index, timestamp: 7 }
+    }
+
+    #[test]
+    fn parts_of_a_batch_have_their_own_offsets_and_errors() {
+        let now = Instant::now();
+        let outcome = Outcome::new(3, now);
+        outcome.close(5);
+        let written = Written { base_offset: 100, log_append_time: -1 };
+        outcome.complete(0, 2, Ok(written), now);
+        assert!(!outcome.is_finished());
+        assert_eq!(delivery(&outcome, 1).try_result().unwrap().unwrap().offset, 101);
+        assert!(delivery(&outcome, 2).try_result().is_none());
+        outcome.complete(2, 1, Ok(Written { base_offset: -1, log_append_time: 9 }), now);
+        let third = delivery(&outcome, 2).try_result().unwrap().unwrap();
+        assert_eq!((third.offset, third.timestamp), (-1, 9));
+        outcome.fail_rest(ProduceError::Closed { possibly_written: true }, now);
+        assert!(outcome.is_finished());
+        assert!(delivery(&outcome, 4).try_result().unwrap().is_err());
+        assert!(delivery(&outcome, 0).try_result().unwrap().is_ok());
+        outcome.complete(3, 2, Ok(written), now);
+        assert!(delivery(&outcome, 4).try_result().unwrap().is_err(), "the first result stays");
+    }
+}

@@ -1,0 +1,177 @@
+//! buffer.memory: the buffers that batches are built in, in two sizes, used again and again.
+//!
+//! Invariant: the bytes of all buffers, in use and free, never exceed buffer.memory but by what compression and
+//! renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
+
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
+
+/// The sizes of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// batch.size.
+    Small,
+    /// max.request.size.
+    Large,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    limit: usize,
+    sizes: [usize; 2],
+    freed: Notify,
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Last in, first out, so that the next buffer is likely still in the cache.
+    free: [Vec<BytesMut>; 2],
+    /// Bytes of all buffers, free ones included.
+    allocated: usize,
+}
+
+/// The right to a buffer of the pool. It counts against buffer.memory until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pool: Arc<Pool>,
+    class: Class,
+    /// Set when the buffer can be used again.
+    buffer: Option<BytesMut>,
+}
+
+impl Pool {
+    pub(crate) fn new(limit: usize, small: usize, large: usize) -> Arc<Self> {
+        Arc::new(Pool {
+            state: Mutex::default(),
+            limit,
+            sizes: [small, large],
+            freed: Notify::new(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn size(&self, class: Class) -> usize {
+        self.sizes[class as usize]
+    }
+
+    /// A buffer, unless all memory is in use.
+    pub(crate) fn take(self: &Arc<Self>, class: Class) -> Option<(BytesMut, Lease)> {
+        let size = self.size(class);
+        let mut state = self.state.lock();
+        let buffer = match state.free[class as usize].pop() {
+            Some(buffer) => buffer,
+            None => {
+                state.make_room(self.limit.checked_sub(size)?, class, &self.sizes);
+                if state.allocated + size > self.limit {
+                    return None;
+                }
+                state.allocated += size;
+                BytesMut::with_capacity(size)
+            }
+        };
+        Some((buffer, Lease { pool: self.clone(), class, buffer: None }))
+    }
+
+    /// Resolves when memory is given back after the call.
+    pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.freed.notified()
+    }
+
+    /// Whether someone waits for memory, so that batches should leave as they are.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a caller as waiting until the guard is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.waiting)
+    }
+
+    fn give_back(&self, class: Class, buffer: Option<BytesMut>) {
+        let mut state = self.state.lock();
+        match buffer.filter(|b| b.capacity() >= self.size(class)) {
+            Some(buffer) => state.free[class as usize].push(buffer),
+            None => state.allocated -= self.size(class),
+        }
+        drop(state);
+        if self.is_wanted() {
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Bytes of buffers in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        let state = self.state.lock();
+        state.allocated - (0..2).map(|i| state.free[i].len() * self.sizes[i]).sum::<usize>()
+    }
+}
+
+impl State {
+    /// Lets free buffers of the other class go until `allocated` is at most `target`.
+    fn make_room(&mut self, target: usize, class: Class, sizes: &[usize; 2]) {
+        let other = 1 - class as usize;
+        while self.allocated > target && self.free[other].pop().is_some() {
+            self.allocated -= sizes[other];
+        }
+    }
+}
+
+/// See [`Pool::wait`].
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lease {
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Ends the lease and hands the buffer over to be used again.
+    pub(crate) fn give_back(mut self, buffer: BytesMut) {
+        self.buffer = Some(buffer);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.give_back(self.class, self.buffer.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_and_memory_is_bounded() {
+        let pool = Pool::new(100, 10, 40);
+        let (mut first, lease) = pool.take(Class::Large).unwrap();
+        first.extend_from_slice(b"x");
+        let address = first.as_ptr();
+        assert!(pool.take(Class::Large).is_some_and(|(_, lease)| lease.class() == Class::Large));
+        assert_eq!(pool.in_use(), 40);
+        lease.give_back(first);
+        let again = pool.take(Class::Large).unwrap();
+        assert_eq!(again.0.as_ptr(), address);
+        let (b, c) = (pool.take(Class::Large).unwrap(), pool.take(Class::Small).unwrap());
+        let d = pool.take(Class::Small).unwrap();
+        assert!(pool.take(Class::Small).is_none());
+        // A free large buffer makes room for small ones.
+        b.1.give_back(b.0);
+        assert!(pool.take(Class::Small).is_some());
+        drop((again, c, d));
+        assert_eq!(pool.in_use(), 0);
+    }
+}

@@ -1,0 +1,250 @@
+//! The producer as its users see it: send, flush, close.
+//!
+//! Not here: what happens behind (see `core`). Invariant: `send` neither allocates nor waits while there is memory
+//! and the topic is known; it copies the record's bytes into its batch and returns.
+
+pub(crate) mod core;
+
+pub(crate) use self::core::Core;
+
+use crate::accumulator::Refused;
+use crate::config::ProducerConfig;
+use crate::delivery::Delivery;
+use crate::error::{ConfigError, SendError};
+use crate::partitioner;
+use fullbore_wire::batch::{HEADER_LEN, record_size_max};
+use std::future::Future;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use fullbore_wire::batch::Header;
+
+/// A record to be sent. It borrows everything; `send` copies the bytes once, into their batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition, or `None` to have it chosen by the key, or uniformly.
+    pub partition: Option<i32>,
+    /// The key, or null.
+    pub key: Option<&'a [u8]>,
+    /// The value, or null.
+    pub value: Option<&'a [u8]>,
+    /// Headers in order; keys may repeat.
+    pub headers: &'a [Header<'a>],
+    /// Milliseconds since 1970, or `None` for now.
+    pub timestamp: Option<i64>,
+}
+
+impl<'a> Record<'a> {
+    /// A record with a value and nothing else.
+    pub fn new(topic: &'a str, value: &'a [u8]) -> Self {
+        Record { topic, partition: None, key: None, value: Some(value), headers: &[], timestamp: None }
+    }
+
+    /// With a key.
+    #[must_use]
+    pub fn key(self, key: &'a [u8]) -> Self {
+        Record { key: Some(key), ..self }
+    }
+
+    /// To this partition.
+    #[must_use]
+    pub fn partition(self, partition: i32) -> Self {
+        Record { partition: Some(partition), ..self }
+    }
+
+    /// With these headers.
+    #[must_use]
+    pub fn headers(self, headers: &'a [Header<'a>]) -> Self {
+        Record { headers, ..self }
+    }
+
+    /// With this time, in milliseconds since 1970.
+    #[must_use]
+    pub fn timestamp(self, timestamp: i64) -> Self {
+        Record { timestamp: Some(timestamp), ..self }
+    }
+}
+
+/// An idempotent producer. It sends from a thread of its own, so that it works in any runtime and any task.
+///
+/// Dropping it without [`Producer::close`] fails what is not acknowledged yet.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use fullbore_producer::{Producer, ProducerConfig, Record};
+///
+/// let producer = Producer::new(ProducerConfig::new("localhost:9092"))?;
+/// let delivery = producer.send(Record::new("events", b"hello").key(b"k")).await?;
+/// let written = delivery.await?;
+/// println!("partition {} offset {}", written.partition, written.offset);
+/// producer.close(std::time::Duration::from_secs(30)).await;
+/// # Ok(()) }
+/// ```
+pub struct Producer {
+    core: Arc<Core>,
+    runtime: tokio::runtime::Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Producer {
+    /// Starts a producer. It connects when the first record comes.
+    ///
+    /// # Errors
+    /// When settings contradict each other.
+    pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
+        let handle = runtime.handle().clone();
+        let core = Core::new(config, handle.clone());
+        let background = core.clone();
+        let thread = std::thread::Builder::new()
+            .name("fullbore-producer".to_owned())
+            .spawn(move || runtime.block_on(background.run()))
+            .map_err(thread_error)?;
+        Ok(Producer { core, runtime: handle, thread: Some(thread) })
+    }
+
+    /// Starts a producer from settings by Kafka's names.
+    ///
+    /// # Errors
+    /// The first setting that is not allowed, or the first contradiction.
+    pub fn from_properties<'a>(
+        properties: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ConfigError> {
+        Self::new(ProducerConfig::from_properties(properties)?)
+    }
+
+    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory is in use or the topic is not
+    /// known yet. The [`Delivery`] resolves when the record is acknowledged or has failed.
+    ///
+    /// # Errors
+    /// When the record was not taken; it was then surely not written.
+    pub async fn send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+        match self.try_send(record) {
+            Err(SendError::Full | SendError::NoMetadata) => self.send_slowly(record).await,
+            done => done,
+        }
+    }
+
+    /// As [`Producer::send`], without ever waiting.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] or [`SendError::NoMetadata`] where `send` would wait.
+    pub fn try_send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+        let config = &self.core.config;
+        let size = record_size_max(record.key, record.value, record.headers);
+        if HEADER_LEN + size > config.max_request_size {
+            return Err(SendError::RecordTooLarge { size, max: config.max_request_size - HEADER_LEN });
+        }
+        let timestamp = record.timestamp.unwrap_or_else(now_ms);
+        self.core.with_topic(record.topic, |topic, state| {
+            let partitions = &state.partitions;
+            let chosen = match (record.partition, record.key) {
+                (Some(partition), _) => partition,
+                (None, Some(key)) if !config.partitioner_ignore_keys => {
+                    partitioner::for_key(key, partitions.len()) as i32
+                }
+                _ => topic.sticky.partition(&state.available),
+            };
+            let partition = usize::try_from(chosen).ok().and_then(|i| partitions.get(i));
+            let partition = partition
+                .ok_or_else(|| SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen })?;
+            let delivery = partition.append(&record, timestamp, size).map_err(|refused| match refused {
+                Refused::Full => SendError::Full,
+                Refused::Closed => SendError::Closed,
+            })?;
+            if record.partition.is_none() && state.available.len() > 1 {
+                topic.sticky.produced(size, config.batch_size);
+            }
+            Ok(delivery)
+        })
+    }
+
+    async fn send_slowly(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+        let started = Instant::now();
+        let deadline = started + self.core.config.max_block;
+        loop {
+            // Both are armed before the attempt, so that nothing that happens in between is missed.
+            let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
+            let waiting = self.core.pool.wait();
+            let (what, in_time) = match self.try_send(record) {
+                Err(SendError::Full) => {
+                    self.core.wake_all();
+                    ("room in buffer.memory", self.before(deadline, freed).await)
+                }
+                Err(SendError::NoMetadata) => {
+                    drop(waiting);
+                    ("metadata of the topic", self.before(deadline, changed).await)
+                }
+                done => return done,
+            };
+            if !in_time {
+                return Err(SendError::Timeout { what, waited: started.elapsed() });
+            }
+        }
+    }
+
+    /// Waits for `event`; false if `deadline` came first.
+    async fn before(&self, deadline: Instant, event: impl Future<Output = ()>) -> bool {
+        let sleep = {
+            // The producer's own timer, so that callers may have any runtime.
+            let _runtime = self.runtime.enter();
+            tokio::time::sleep_until(deadline.into())
+        };
+        tokio::select! {
+            () = event => true,
+            () = sleep => false,
+        }
+    }
+
+    /// The partitions of a topic, asking the cluster if it is not known yet.
+    ///
+    /// # Errors
+    /// When max.block.ms passes first, or the topic may not be used.
+    pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
+        let started = Instant::now();
+        loop {
+            let changed = self.core.topics_changed();
+            match self.core.with_topic(topic, |_, state| Ok(state.partitions.len())) {
+                Err(SendError::NoMetadata) => {}
+                done => return done,
+            }
+            if !self.before(started + self.core.config.max_block, changed).await {
+                return Err(SendError::Timeout { what: "metadata of the topic", waited: started.elapsed() });
+            }
+        }
+    }
+
+    /// Sends what lingers, and waits until every record handed over before the call has its result.
+    pub async fn flush(&self) {
+        let _hurry = self.core.flushing();
+        for outcome in self.core.unfinished() {
+            outcome.finished().await;
+        }
+    }
+
+    /// Flushes, for `timeout` at most, and stops. Records without a result by then fail.
+    pub async fn close(mut self, timeout: Duration) {
+        self.core.refuse_records();
+        self.before(Instant::now() + timeout, self.flush()).await;
+        self.core.stop();
+        if let Some(thread) = self.thread.take() {
+            // The thread ends by itself as soon as it sees the stop; nothing it does then blocks.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.core.stop();
+    }
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}

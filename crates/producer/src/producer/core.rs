@@ -1,0 +1,386 @@
+//! What the producer's tasks share: topics, brokers, memory; and the task that keeps them up to date.
+//!
+//! Invariant: a topic and its partitions are never forgotten while the producer lives, whatever metadata says of them
+//! for a while: their sequence numbers must go on where they were.
+
+use crate::accumulator::{Limits, Partition};
+use crate::config::ProducerConfig;
+use crate::delivery::Outcome;
+use crate::error::SendError;
+use crate::metadata::{Cluster, TopicInfo};
+use crate::partitioner::{Sticky, splitmix};
+use crate::pool::Pool;
+use crate::sender::{self, Broker, backoff};
+use crate::window::Identity;
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+
+/// A topic this producer writes to.
+pub(crate) struct Topic {
+    name: Text,
+    pub(crate) sticky: Sticky,
+    state: RwLock<TopicState>,
+}
+
+/// What metadata says of a topic.
+#[derive(Default)]
+pub(crate) struct TopicState {
+    id: Uuid,
+    /// By index; none is ever removed.
+    pub(crate) partitions: Vec<Arc<Partition>>,
+    /// Those with a leader; all when none has.
+    pub(crate) available: Vec<i32>,
+    /// Why the topic cannot be used.
+    error: Option<ErrorCode>,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) config: ProducerConfig,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) cluster: Cluster,
+    runtime: tokio::runtime::Handle,
+    topics: RwLock<HashMap<Text, Arc<Topic>>>,
+    /// The first topic of all: most producers have one, which is then found without a lock or a hash.
+    first_topic: OnceLock<Arc<Topic>>,
+    brokers: Mutex<HashMap<i32, Arc<Broker>>>,
+    identity: Mutex<Option<Identity>>,
+    wants_identity: AtomicBool,
+    wants_metadata: AtomicBool,
+    attention: Notify,
+    topics_changed: Notify,
+    flushes: AtomicUsize,
+    refusing: AtomicBool,
+    stop: watch::Sender<bool>,
+}
+
+impl Core {
+    pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Arc<Self> {
+        let limits = Limits {
+            batch_size: config.batch_size,
+            batch_bytes_max: config.max_request_size,
+            linger: config.linger,
+            delivery_timeout: config.delivery_timeout,
+            codec: (config.compression, config.compression_level),
+            idempotent: config.is_idempotent(),
+        };
+        Arc::new(Core {
+            limits: Arc::new(limits),
+            pool: Pool::new(config.buffer_memory, config.batch_size.max(1024), config.max_request_size),
+            cluster: Cluster::new(config.bootstrap_servers.clone(), config.client.clone()),
+            config,
+            runtime,
+            topics: RwLock::default(),
+            first_topic: OnceLock::new(),
+            brokers: Mutex::default(),
+            identity: Mutex::new(None),
+            wants_identity: AtomicBool::new(false),
+            wants_metadata: AtomicBool::new(false),
+            attention: Notify::new(),
+            topics_changed: Notify::new(),
+            flushes: AtomicUsize::new(0),
+            refusing: AtomicBool::new(false),
+            stop: watch::Sender::new(false),
+        })
+    }
+
+    /// Calls `f` with a topic that is known and usable.
+    pub(crate) fn with_topic<T>(
+        &self,
+        name: &str,
+        f: impl FnOnce(&Topic, &TopicState) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
+        if self.refusing.load(Ordering::Relaxed) {
+            return Err(SendError::Closed);
+        }
+        match self.first_topic.get().filter(|topic| topic.name == *name) {
+            Some(topic) => self.with_state(topic, f),
+            None => {
+                let found = self.topics.read().get(name).cloned();
+                self.with_state(&found.unwrap_or_else(|| self.add_topic(name)), f)
+            }
+        }
+    }
+
+    fn with_state<T>(
+        &self,
+        topic: &Topic,
+        f: impl FnOnce(&Topic, &TopicState) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
+        let state = topic.state.read();
+        if !state.partitions.is_empty() {
+            return f(topic, &state);
+        }
+        self.want_metadata();
+        if self.limits.idempotent {
+            // Asked for together, so that the first batch waits for one round trip and not two.
+            self.identity(None);
+        }
+        match state.error {
+            Some(code) => Err(SendError::Topic { topic: topic.name.to_string(), code }),
+            None => Err(SendError::NoMetadata),
+        }
+    }
+
+    fn add_topic(&self, name: &str) -> Arc<Topic> {
+        let name = Text::from(name);
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), name.as_str());
+        let new = || {
+            Arc::new(Topic { name: name.clone(), sticky: Sticky::new(splitmix(seed)), state: RwLock::default() })
+        };
+        let topic = self.topics.write().entry(name.clone()).or_insert_with(new).clone();
+        self.first_topic.get_or_init(|| topic.clone());
+        topic
+    }
+
+    /// The topic's id, or zeros.
+    pub(crate) fn topic_id(&self, name: &Text) -> Uuid {
+        self.topics.read().get(name).map_or_else(Uuid::default, |topic| topic.state.read().id)
+    }
+
+    /// The broker with this id, and its task.
+    pub(crate) fn broker(self: &Arc<Self>, id: i32) -> Arc<Broker> {
+        let mut brokers = self.brokers.lock();
+        if let Some(broker) = brokers.get(&id) {
+            return broker.clone();
+        }
+        let broker = Broker::new(id);
+        brokers.insert(id, broker.clone());
+        self.runtime.spawn(sender::run(self.clone(), broker.clone()));
+        broker
+    }
+
+    /// A producer id other than `spent`, if there is one yet; else it is asked for.
+    pub(crate) fn identity(&self, spent: Option<i64>) -> Option<Identity> {
+        let mut identity = self.identity.lock();
+        if identity.is_some_and(|known| Some(known.producer_id) == spent) {
+            *identity = None;
+        }
+        if identity.is_none() {
+            self.wants_identity.store(true, Ordering::Release);
+            self.attention.notify_one();
+        }
+        *identity
+    }
+
+    /// Asks for fresh metadata, soon.
+    pub(crate) fn want_metadata(&self) {
+        if !self.wants_metadata.swap(true, Ordering::AcqRel) {
+            self.attention.notify_one();
+        }
+    }
+
+    /// Resolves when topics change after the call.
+    pub(crate) fn topics_changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.topics_changed.notified()
+    }
+
+    /// Whether batches leave however small they are.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.flushes.load(Ordering::Acquire) > 0 || self.pool.is_wanted()
+    }
+
+    /// Until the guard is dropped, nothing lingers.
+    pub(crate) fn flushing(&self) -> Flushing<'_> {
+        self.flushes.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+        Flushing(self)
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.brokers.lock().values().for_each(|broker| broker.wake());
+    }
+
+    fn partitions(&self) -> Vec<Arc<Partition>> {
+        let topics = self.topics.read();
+        topics.values().flat_map(|topic| topic.state.read().partitions.clone()).collect()
+    }
+
+    /// Every batch that is not finished.
+    pub(crate) fn unfinished(&self) -> Vec<Arc<Outcome>> {
+        self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
+    }
+
+    /// From now on no record is taken.
+    pub(crate) fn refuse_records(&self) {
+        self.refusing.store(true, Ordering::Release);
+    }
+
+    /// Fails what is not finished and ends every task.
+    pub(crate) fn stop(&self) {
+        self.refuse_records();
+        self.stop.send_replace(true);
+        for partition in self.partitions() {
+            partition.shut(Instant::now());
+        }
+        self.topics_changed.notify_waiters();
+        self.wake_all();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Resolves when the producer stops.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        // An error would mean that the core is gone, and then this task too.
+        drop(stop.wait_for(|stopped| *stopped).await);
+    }
+
+    /// The task that fetches metadata and producer ids, and fails what takes too long.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let stopped = self.stopped();
+        tokio::select! {
+            () = self.keep_up() => {}
+            () = stopped => {}
+        }
+    }
+}
+
+/// See [`Core::flushing`].
+pub(crate) struct Flushing<'a>(&'a Core);
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.flushes.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// When something may be tried, and how often it failed in a row.
+struct Attempts {
+    at: Instant,
+    failures: u32,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Attempts { at: Instant::now(), failures: 0 }
+    }
+
+    /// After an attempt. Also after a success there is a pause: what is wanted again at once, such as the leader of a
+    /// partition that has none, must not spin.
+    fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
+        self.failures = if succeeded { 0 } else { self.failures + 1 };
+        self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);
+    }
+}
+
+impl Core {
+    async fn keep_up(self: &Arc<Self>) {
+        let expiry = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        let (mut metadata, mut identity) = (Attempts::new(), Attempts::new());
+        let mut fetched_at = Instant::now();
+        loop {
+            let now = Instant::now();
+            for partition in self.partitions() {
+                partition.expire(now);
+                if partition.lacks_leader() {
+                    self.wants_metadata.store(true, Ordering::Release);
+                }
+            }
+            let is_old = now.duration_since(fetched_at) >= self.config.metadata_max_age;
+            let wants_metadata = self.wants_metadata.load(Ordering::Acquire) || is_old;
+            if wants_metadata && metadata.at <= now {
+                metadata.made(self.fetch_metadata().await, &self.config);
+                fetched_at = now;
+            }
+            let wants_identity = self.wants_identity.load(Ordering::Acquire);
+            if wants_identity && identity.at <= now {
+                identity.made(self.fetch_identity().await, &self.config);
+            }
+            let mut next = now + expiry;
+            for (wanted, attempts) in [(&self.wants_metadata, &metadata), (&self.wants_identity, &identity)] {
+                if wanted.load(Ordering::Acquire) {
+                    next = next.min(attempts.at);
+                }
+            }
+            drop(tokio::time::timeout_at(next.into(), self.attention.notified()).await);
+        }
+    }
+
+    /// Asks for every topic in use; false if no broker answered.
+    async fn fetch_metadata(self: &Arc<Self>) -> bool {
+        self.wants_metadata.store(false, Ordering::Release);
+        let names: Vec<Text> = self.topics.read().keys().cloned().collect();
+        let response = match self.cluster.describe(Some(&names), true).await {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::debug!(%error, "no metadata");
+                self.wants_metadata.store(true, Ordering::Release);
+                return false;
+            }
+        };
+        for described in &response.topics {
+            let topic = described.name.as_ref().and_then(|name| self.topics.read().get(name).cloned());
+            if let Some(topic) = topic {
+                self.learn(&topic, &TopicInfo::from_response(described));
+            }
+        }
+        // Who waits for a topic that is still not known asks again.
+        self.topics_changed.notify_waiters();
+        true
+    }
+
+    /// Takes what metadata says of a topic.
+    fn learn(self: &Arc<Self>, topic: &Topic, info: &TopicInfo) {
+        if info.error.is_err() {
+            // What was known stays: "unknown" is often said of a topic that is only moving.
+            topic.state.write().error = (!info.error.is_retriable()).then_some(info.error);
+            return;
+        }
+        let mut state = topic.state.write();
+        state.error = None;
+        let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
+        state.id = info.id;
+        if recreated {
+            state.partitions.iter().for_each(|partition| partition.restart());
+        }
+        for index in state.partitions.len()..info.leaders.len() {
+            let (limits, pool) = (self.limits.clone(), self.pool.clone());
+            state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, pool));
+        }
+        for (partition, leader) in state.partitions.iter().zip(&info.leaders) {
+            let broker = (leader.id >= 0).then(|| self.broker(leader.id));
+            partition.set_leader(broker, leader.epoch);
+        }
+        let led = |i: &i32| info.leaders.get(*i as usize).is_some_and(|leader| leader.id >= 0);
+        let all = 0..state.partitions.len() as i32;
+        state.available = all.clone().filter(led).collect();
+        if state.available.is_empty() {
+            state.available = all.collect();
+        }
+    }
+
+    async fn fetch_identity(&self) -> bool {
+        let request = InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
+        let answer = match self.cluster.any().await {
+            Ok(connection) => connection.call(&request).await.map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match answer {
+            Ok(answer) if !answer.error_code.is_err() && answer.producer_id >= 0 => {
+                let identity = Identity { producer_id: answer.producer_id, epoch: answer.producer_epoch };
+                *self.identity.lock() = Some(identity);
+                self.wants_identity.store(false, Ordering::Release);
+                self.wake_all();
+                true
+            }
+            Ok(answer) => {
+                tracing::warn!(error = %answer.error_code, "no producer id");
+                false
+            }
+            Err(error) => {
+                tracing::debug!(error, "no producer id");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What the broker's error for a batch means: a table.
+//!
+//! Invariant: an error counts as "surely not written" only where the broker decides it before it appends. With acks=all
+//! a leader may append and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for replicas.
+
+use crate::window::Setback;
+use fullbore_wire::ErrorCode;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is in the log.
+    Written,
+    /// It goes again; `maybe` if this attempt may be in the log.
+    SetBack { setback: Setback, maybe: bool },
+    /// It goes again in parts.
+    TooLarge,
+    /// An earlier attempt may be in the log, and the broker can no longer say.
+    Unresolved,
+    /// It never will be; `maybe` if this attempt may be in the log all the same.
+    Failed { maybe: bool },
+}
+
+/// What follows from `code`; `ambiguous` if an earlier attempt may be in the log.
+pub(super) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
+    let set_back = |setback, maybe| Verdict::SetBack { setback, maybe };
+    match code {
+        ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
+        ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
+        ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => set_back(Setback::OutOfOrder, false),
+        // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
+        ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
+        ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => set_back(Setback::Fenced, false),
+        ErrorCode::NOT_ENOUGH_REPLICAS | ErrorCode::CORRUPT_MESSAGE | ErrorCode::UNKNOWN_TOPIC_ID => {
+            set_back(Setback::Retry, false)
+        }
+        code if code.is_retriable() => set_back(Setback::Retry, true),
+        ErrorCode::UNKNOWN_SERVER_ERROR => Verdict::Failed { maybe: true },
+        code => Verdict::Failed { maybe: code.name().is_none() },
+    }
+}
+
+/// Whether the error says that leaders, or topic ids, have changed.
+pub(super) fn is_stale_metadata(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NOT_LEADER_OR_FOLLOWER
+            | ErrorCode::LEADER_NOT_AVAILABLE
+            | ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode::UNKNOWN_TOPIC_ID
+            | ErrorCode::INCONSISTENT_TOPIC_ID
+            | ErrorCode::FENCED_LEADER_EPOCH
+            | ErrorCode::UNKNOWN_LEADER_EPOCH
+            | ErrorCode::KAFKA_STORAGE_ERROR
+            | ErrorCode::REPLICA_NOT_AVAILABLE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_after_the_append_leave_doubt() {
+        for code in [
+            ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            ErrorCode::REQUEST_TIMED_OUT,
+            ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode::KAFKA_STORAGE_ERROR,
+        ] {
+            assert_eq!(of(code, false), Verdict::SetBack { setback: Setback::Retry, maybe: true }, "{code}");
+        }
+        assert_eq!(of(ErrorCode::UNKNOWN_SERVER_ERROR, false), Verdict::Failed { maybe: true });
+        assert_eq!(of(ErrorCode(9999), false), Verdict::Failed { maybe: true });
+    }
+
+    #[test]
+    fn a_forgotten_producer_is_unresolved_only_after_a_lost_response() {
+        for code in [ErrorCode::UNKNOWN_PRODUCER_ID, ErrorCode::INVALID_PRODUCER_EPOCH] {
+            assert_eq!(of(code, true), Verdict::Unresolved);
+            assert_eq!(of(code, false), Verdict::SetBack { setback: Setback::Fenced, maybe: false });
+        }
+    }
+
+    #[test]
+    fn refusals_fail_the_batch_for_certain() {
+        for code in [ErrorCode::TOPIC_AUTHORIZATION_FAILED, ErrorCode::INVALID_RECORD, ErrorCode::INVALID_TIMESTAMP] {
+            assert_eq!(of(code, false), Verdict::Failed { maybe: false });
+        }
+    }
+}
