@@ -87,6 +87,13 @@ impl BatchBuilder {
         self.buffer.capacity()
     }
 
+    /// Moves what is built into a larger buffer, whose contents are dropped, and gives the old one back.
+    pub fn move_to(&mut self, mut larger: BytesMut) -> BytesMut {
+        larger.clear();
+        larger.put_slice(&self.buffer);
+        std::mem::replace(&mut self.buffer, larger)
+    }
+
     /// Records so far.
     pub fn record_count(&self) -> i32 {
         self.record_count
