@@ -10,5 +10,6 @@
 pub mod client;
 pub mod consume;
 pub mod measure;
+pub mod produce;
 pub mod report;
 pub mod workload;

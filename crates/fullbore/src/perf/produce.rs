@@ -1,10 +1,270 @@
-//! x
+//! `fullbore perf produce`: kafka-producer-perf-test's flags and lines, with our producer behind them.
+
+use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, key_value, read_properties};
 use crate::failure::Failure;
-use clap::Args;
-/// x
+use crate::output::line;
+use clap::{ArgGroup, Args};
+use fullbore_bench::measure::{Summary, Window};
+use fullbore_bench::produce::{Outcome, Workload, produce};
+use fullbore_bench::report::{
+    STEADY_LINE, metrics_lines, precise_latency_lines, summary_line, warmup_line, window_line,
+};
+use fullbore_bench::workload::Payload;
+use fullbore_broker::config::Properties;
+use fullbore_producer::{Producer, ProducerConfig};
+use fullbore_wire::batch::Compression;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The client id when no property names one; Kafka's tool has the same.
+const CLIENT_ID: &str = "perf-producer-client";
+/// How long the end waits for connections to close; every record has its result by then.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Send records as fast as they go, or at a rate, and print what kafka-producer-perf-test prints.
+///
+/// With --throughput, latencies count from the time each record was meant to leave, so that a record held back by a
+/// full buffer or a late sender is not forgotten (no coordinated omission; Kafka's tool counts from the actual send).
+/// Percentiles are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
+///
+/// Random values are slices of one megabyte of letters made at the start, which costs the sender nothing; with
+/// compression each value is made anew as in Kafka's tool, so that the codec finds no repetition.
 #[derive(Args, Debug)]
-pub struct Produce {}
-/// x
-pub fn run(_: Produce) -> Result<(), Failure> {
-    Ok(())
+#[command(
+    after_help = "Example: fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \
+    --bootstrap-server localhost:9092 --command-property linger.ms=10 compression.type=lz4"
+)]
+#[command(group = ArgGroup::new("value").required(true).args(["record_size", "payload_file", "payload_monotonic"]))]
+pub struct Produce {
+    /// The topic to send to.
+    #[arg(long)]
+    topic: String,
+    /// How many records to send.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    num_records: u64,
+    /// Bytes of each value, which is random letters.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    record_size: Option<u32>,
+    /// Send random parts of this file.
+    #[arg(long, value_name = "FILE")]
+    payload_file: Option<PathBuf>,
+    /// Send 0, 1, 2, ... as decimal digits.
+    #[arg(long)]
+    payload_monotonic: bool,
+    /// What separates the parts of --payload-file.
+    #[arg(long, default_value = "\\n")]
+    payload_delimiter: String,
+    /// Records a second; -1 for as fast as it goes.
+    #[arg(long, allow_negative_numbers = true)]
+    throughput: f64,
+    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    #[arg(long, value_name = "HOST:PORT,...")]
+    bootstrap_server: Option<String>,
+    /// A file of producer properties.
+    #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
+    command_config: Option<PathBuf>,
+    /// Producer properties, before those of the file: acks=1 linger.ms=0 ...
+    #[arg(long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
+    command_property: Vec<(String, String)>,
+    /// Leave the first records out of a second summary, of the steady state.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    warmup_records: u64,
+    /// Milliseconds between progress lines.
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+    reporting_interval: u64,
+    /// Print the counts again as metrics at the end.
+    #[arg(long)]
+    print_metrics: bool,
+    /// Print the latencies in microseconds at the end.
+    #[arg(long)]
+    latency_us: bool,
+    /// Transactions are not offered yet.
+    #[arg(long, hide = true)]
+    transactional_id: Option<String>,
+    /// Transactions are not offered yet.
+    #[arg(long, hide = true)]
+    transaction_duration_ms: Option<u64>,
+}
+
+/// Runs the tool.
+pub fn run(args: Produce) -> Result<(), Failure> {
+    let config = args.config()?;
+    let workload = args.workload(&config)?;
+    if args.warmup_records > 0 {
+        line(&warmup_line(args.warmup_records));
+    }
+    let producer = Producer::new(config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let outcome = produce(&producer, workload, print_window).await;
+        producer.close(CLOSE_TIMEOUT).await;
+        outcome
+    });
+    let outcome = outcome.map_err(|error| {
+        Failure::new(format!("cannot send to topic '{}': {error}; see whether the brokers are reachable", args.topic))
+    })?;
+    let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
+    summaries.iter().for_each(|summary| line(&summary_line(summary)));
+    if args.latency_us
+        && let Some(last) = summaries.last()
+    {
+        line(&precise_latency_lines(&last.latencies));
+    }
+    if args.print_metrics {
+        line(&metrics_lines(&metrics(&summaries[0], &outcome)));
+    }
+    match &outcome.failed.first {
+        Some(first) => Err(Failure::new(format!("{} records failed; the first: {first}", outcome.failed.records))),
+        None => Ok(()),
+    }
+}
+
+fn print_window(window: &Window) {
+    if window.first_steady {
+        line(STEADY_LINE);
+    }
+    line(&window_line(window));
+}
+
+fn metrics(whole: &Summary, outcome: &Outcome) -> Vec<(String, f64)> {
+    let seconds = whole.elapsed.as_secs_f64();
+    let name = |metric: &str| format!("producer-metrics:{metric}:{{client-id={CLIENT_ID}}}");
+    vec![
+        (name("record-send-total"), whole.records as f64),
+        (name("record-send-rate"), whole.records as f64 / seconds),
+        (name("record-error-total"), outcome.failed.records as f64),
+        (name("byte-total"), whole.bytes as f64),
+        (name("byte-rate"), whole.bytes as f64 / seconds),
+        (name("record-latency-avg-ms"), whole.latencies.mean_us() / 1e3),
+        (name("record-latency-max-ms"), whole.latencies.max_us() as f64 / 1e3),
+    ]
+}
+
+impl Produce {
+    fn config(&self) -> Result<ProducerConfig, Failure> {
+        let mut properties = read_properties(self.command_config.as_deref())?;
+        for (key, value) in &self.command_property {
+            properties.set(key.as_str(), value.as_str());
+        }
+        let transactional = self.transactional_id.is_some() || self.transaction_duration_ms.is_some();
+        if transactional || properties.get("transactional.id").is_some() {
+            return Err(Failure::new(
+                "transactions are not offered yet; leave --transactional-id, --transaction-duration-ms and \
+                 transactional.id out",
+            ));
+        }
+        let servers = bootstrap_servers(self.bootstrap_server.as_deref(), &properties);
+        properties.set(BOOTSTRAP_SERVERS, servers);
+        if properties.get("client.id").is_none() {
+            properties.set("client.id", CLIENT_ID);
+        }
+        Ok(ProducerConfig::from_properties(without_java(&properties))?)
+    }
+
+    fn workload(&self, config: &ProducerConfig) -> Result<Workload, Failure> {
+        if self.warmup_records >= self.num_records {
+            return Err(Failure::new(
+                "The value for --warmup-records must be strictly fewer than the number of records in the test, \
+                 --num-records.",
+            ));
+        }
+        let payload = match (self.record_size, &self.payload_file) {
+            (Some(size), _) => Payload::random(size as usize, config.compression != Compression::None),
+            (None, Some(path)) => {
+                let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                line(&format!("Reading payloads from: {}", shown.display()));
+                // Kafka's tool takes the two characters \n for a new line, since they are what its help shows.
+                let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
+                let payload = Payload::from_file(path, delimiter)?;
+                line(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
+                payload
+            }
+            (None, None) => Payload::monotonic(),
+        };
+        Ok(Workload {
+            topic: self.topic.clone(),
+            records: self.num_records,
+            warmup_records: self.warmup_records,
+            throughput: self.throughput,
+            payload,
+            reporting_interval: Duration::from_millis(self.reporting_interval),
+        })
+    }
+}
+
+/// Serializers are Java's affair: scripts set them, and they mean nothing here.
+fn without_java(properties: &Properties) -> impl Iterator<Item = (&str, &str)> {
+    properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use fullbore_producer::Acks;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        produce: Produce,
+    }
+
+    fn parse(flags: &str) -> Result<Produce, clap::Error> {
+        Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
+    }
+
+    const LEAST: &str = "--topic t --num-records 5 --record-size 10 --throughput -1";
+
+    fn config(flags: &str) -> Result<ProducerConfig, Failure> {
+        parse(&format!("{LEAST} {flags}")).expect("flags").config()
+    }
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        parse(
+            "--topic t --num-records 5 --throughput 1000.5 --payload-file f --payload-delimiter , --producer.config f \
+             --producer-props a=b c=d --bootstrap-server h:1 --warmup-records 2 --print-metrics --reporting-interval 9",
+        )
+        .expect("kafka-producer-perf-test's flags");
+        let parsed =
+            parse(&format!("{LEAST} --command-property acks=1 linger.ms=0 --command-config f")).expect("flags");
+        assert_eq!((parsed.command_property.len(), parsed.throughput), (2, -1.0));
+        parse("--topic t --num-records 5 --throughput -1 --payload-monotonic").expect("monotonic");
+    }
+
+    #[test]
+    fn what_is_missing_or_too_much_is_refused() {
+        for flags in [
+            "--topic t --num-records 5 --throughput -1",
+            "--topic t --num-records 5 --record-size 10",
+            "--topic t --num-records 0 --record-size 10 --throughput -1",
+            "--topic t --num-records 5 --record-size 10 --payload-monotonic --throughput -1",
+        ] {
+            assert!(parse(flags).is_err(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn properties_reach_the_producer() {
+        let found =
+            config("--command-property acks=1 linger.ms=7 key.serializer=x --bootstrap-server h:1,i:2").expect("valid");
+        assert_eq!((found.acks, found.linger.as_millis()), (Acks::Leader, 7));
+        assert_eq!(found.bootstrap_servers, ["h:1", "i:2"]);
+        assert_eq!(found.client.client_id, CLIENT_ID);
+    }
+
+    #[test]
+    fn transactions_are_refused_with_a_clear_message() {
+        for flags in ["--transactional-id x", "--transaction-duration-ms 5", "--command-property transactional.id=x"] {
+            let refusal = config(flags).expect_err(flags).to_string();
+            assert!(refusal.starts_with("transactions are not offered yet"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_warmup_is_shorter_than_the_run() {
+        let args = parse(&format!("{LEAST} --warmup-records 5")).expect("flags");
+        let refusal = args.workload(&args.config().expect("valid")).err().expect("too long").to_string();
+        assert!(refusal.contains("strictly fewer"), "{refusal}");
+    }
 }

@@ -1,0 +1,132 @@
+//! What became of every record sent: batches in flight, one delivery each, and the time each record was meant to leave.
+//!
+//! Deliveries are looked at, never waited for while sending: the producer notes when a batch was acknowledged, so that
+//! looking later does not change a latency. Invariant: each record sent is counted once, as acknowledged or as failed;
+//! memory is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
+
+use crate::measure::{Acknowledged, Produced, Window};
+use fullbore_producer::{Delivery, ProduceError};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Records of one batch that were meant to leave at the same time.
+struct Send {
+    intended: Instant,
+    records: u64,
+    bytes: u64,
+    steady: bool,
+}
+
+/// One batch: any of its deliveries stands for all.
+struct Batch {
+    delivery: Delivery,
+    sends: Vec<Send>,
+}
+
+#[derive(Default)]
+struct Partition {
+    /// The batch that the last record joined.
+    open: Option<Batch>,
+    /// Older batches, oldest first.
+    in_flight: VecDeque<Batch>,
+}
+
+/// Records that were taken and not acknowledged.
+#[derive(Clone, Debug, Default)]
+pub struct Failed {
+    /// How many.
+    pub records: u64,
+    /// The first one's reason.
+    pub first: Option<ProduceError>,
+}
+
+/// Follows the records of one run.
+pub struct Tracker {
+    partitions: Vec<Partition>,
+    produced: Produced,
+    failed: Failed,
+    on_window: Box<dyn FnMut(&Window) + std::marker::Send>,
+}
+
+impl Tracker {
+    /// Counts into `produced` and calls `on_window` when a reporting interval ended.
+    pub fn new(produced: Produced, on_window: impl FnMut(&Window) + std::marker::Send + 'static) -> Self {
+        Tracker { partitions: Vec::new(), produced, failed: Failed::default(), on_window: Box::new(on_window) }
+    }
+
+    /// The warmup is over.
+    pub fn start_steady(&mut self, now: Instant) {
+        self.produced.start_steady(now);
+    }
+
+    /// Notes a record of `bytes` that was meant to leave at `intended`.
+    pub fn sent(&mut self, delivery: Delivery, intended: Instant, bytes: u64, steady: bool) {
+        let index = usize::try_from(delivery.partition()).unwrap_or(0);
+        if index >= self.partitions.len() {
+            self.partitions.resize_with(index + 1, Partition::default);
+        }
+        let partition = &mut self.partitions[index];
+        match &mut partition.open {
+            Some(open) if open.delivery.same_batch(&delivery) => match open.sends.last_mut() {
+                Some(last) if last.intended == intended && last.steady == steady => {
+                    last.records += 1;
+                    last.bytes += bytes;
+                }
+                _ => open.sends.push(Send { intended, records: 1, bytes, steady }),
+            },
+            open => {
+                let sends = vec![Send { intended, records: 1, bytes, steady }];
+                partition.in_flight.extend(open.replace(Batch { delivery, sends }));
+                self.collect_partition(index);
+            }
+        }
+    }
+
+    /// Counts every batch that is done.
+    pub fn collect(&mut self) {
+        (0..self.partitions.len()).for_each(|index| self.collect_partition(index));
+    }
+
+    fn collect_partition(&mut self, index: usize) {
+        while let Some(done_at) =
+            self.partitions[index].in_flight.front().and_then(|batch| batch.delivery.completed_at())
+        {
+            let batch = self.partitions[index].in_flight.pop_front().expect("there is a front");
+            self.count(&batch, done_at);
+        }
+    }
+
+    fn count(&mut self, batch: &Batch, done_at: Instant) {
+        match batch.delivery.try_result() {
+            Some(Err(error)) => {
+                self.failed.records += batch.sends.iter().map(|send| send.records).sum::<u64>();
+                self.failed.first.get_or_insert(error);
+            }
+            _ => {
+                for send in &batch.sends {
+                    let latency = done_at.saturating_duration_since(send.intended);
+                    let (records, bytes, steady) = (send.records, send.bytes, send.steady);
+                    let acknowledged = Acknowledged { records, bytes, latency, steady };
+                    if let Some(window) = self.produced.record(&acknowledged, done_at) {
+                        (self.on_window)(&window);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for every record sent and counts it. The producer must have been told to flush.
+    pub async fn finish(mut self) -> (Produced, Failed) {
+        for index in 0..self.partitions.len() {
+            let partition = &mut self.partitions[index];
+            partition.in_flight.extend(partition.open.take());
+            while let Some(mut batch) = self.partitions[index].in_flight.pop_front() {
+                // The result is looked at below.
+                let _ = (&mut batch.delivery).await;
+                let done_at = batch.delivery.completed_at().unwrap_or_else(Instant::now);
+                self.count(&batch, done_at);
+            }
+        }
+        (self.produced, self.failed)
+    }
+}
