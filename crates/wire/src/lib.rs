@@ -1,7 +1,7 @@
 //! Kafka's wire protocol: bytes to structs and back. No I/O, no clock.
 //!
-//! * [`codec`]: the primitive types, read with every count and length bounded by the bytes left.
-//! * [`message!`](message): one declaration per API gives struct, codec and documentation.
+//! * `codec`: the primitive types, read with every count and length bounded by the bytes left.
+//! * `message!`: one declaration per API gives struct, codec and documentation.
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
