@@ -3,6 +3,8 @@
 
 #[path = "log/append.rs"]
 mod append;
+#[path = "log/dump.rs"]
+mod dump;
 #[path = "log/folder.rs"]
 mod folder;
 #[path = "log/lookup.rs"]
