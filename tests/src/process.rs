@@ -1,7 +1,8 @@
 //! A broker process: `fullbore serve` on a free port in a folder of its own.
 //!
 //! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` tests
-//! talk to the broker that runs there instead, to compare with a real Kafka; those that kill or configure it fail.
+//! talk to the broker that runs there instead, one test at a time, each after deleting every topic: to compare with a
+//! real Kafka. Those that kill or configure the broker fail.
 //! Invariant: no process outlives its `Broker`.
 
 use crate::{Client, wait_until};
@@ -83,9 +84,12 @@ impl Broker {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         let addr = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut broker = Broker { addr, folder: Arc::new(folder), sets, process: None };
-        match std::env::var("FULLBORE_TEST_PEER") {
-            Ok(peer) => broker.addr = peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"),
-            Err(_) => broker.restart(),
+        match peer() {
+            Some(addr) => {
+                broker.addr = addr;
+                broker.client().delete_all_topics();
+            }
+            None => broker.restart(),
         }
         broker
     }
@@ -212,6 +216,12 @@ impl Drop for Broker {
             eprintln!("the broker's standard error:\n{}", running.stderr.text());
         }
     }
+}
+
+/// The broker to test instead of ours.
+pub(crate) fn peer() -> Option<SocketAddr> {
+    let peer = std::env::var("FULLBORE_TEST_PEER").ok()?;
+    Some(peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"))
 }
 
 /// Starts a broker that is expected to refuse: its exit status and what it said.

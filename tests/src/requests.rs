@@ -2,26 +2,34 @@
 //!
 //! Not every field of every API: a test of a special one builds its request itself.
 
-use crate::{Batch, Client, Record};
+use crate::process::peer;
+use crate::{Batch, Client, Record, wait_until};
 use bytes::Bytes;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
 };
+use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
 };
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
+use std::time::Duration;
 
 /// Produce with names and record errors.
 const PRODUCE: i16 = 9;
 /// Fetch with names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
+const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
+const DELETE_TOPICS: i16 = 5;
 const INIT_PRODUCER_ID: i16 = 4;
+/// For a peer only.
+const SOON: Duration = Duration::from_secs(30);
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
@@ -90,7 +98,35 @@ impl Client {
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
         let created = self.call(&request, CREATE_TOPICS).topics.remove(0);
         assert_eq!(created.error_code, ErrorCode::NONE, "{:?}", created.error_message);
+        if peer().is_some() {
+            self.wait_for_leaders(name, partitions);
+        }
         created.topic_id
+    }
+
+    /// Deletes a topic that exists.
+    pub fn delete_topic(&mut self, name: &str) {
+        let request = DeleteTopicsRequest { topic_names: vec![Text::from(name)], timeout_ms: 30_000, ..Default::default() };
+        assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
+    }
+
+    /// Kafka answers before a topic can be used; ours must not, so this is only for a peer.
+    fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
+        wait_until("the topic has leaders", SOON, || {
+            (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())
+        });
+    }
+
+    /// Deletes every topic but Kafka's own.
+    pub(crate) fn delete_all_topics(&mut self) {
+        wait_until("the topics are deleted", SOON, || {
+            let all = self.call(&MetadataRequest { topics: None, ..Default::default() }, METADATA);
+            let ours = all.topics.into_iter().filter(|topic| !topic.is_internal);
+            let topic_names: Vec<Text> = ours.map(|topic| topic.name.expect("known by name")).collect();
+            let none = topic_names.is_empty();
+            self.call(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, DELETE_TOPICS);
+            none
+        });
     }
 
     /// A producer id nobody has.

@@ -1,10 +1,14 @@
 //! The broker from outside: one process per test, its wire, its files, its end.
 
+mod fetch;
 mod hostile;
 mod limits;
+mod offsets;
 mod pipelining;
+mod produce;
 mod sequence;
 mod sequence_bounds;
+mod sessions;
 
 use fullbore_tests::{Batch, Broker};
 

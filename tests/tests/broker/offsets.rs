@@ -1,0 +1,149 @@
+//! ListOffsets and OffsetForLeaderEpoch: offsets by position, by time and by epoch.
+
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::offset_for_leader_epoch::{
+    EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use fullbore_wire::{ErrorCode, Text};
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const TOPIC: &str = "listed";
+
+/// Offsets 0 to 5 at times 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
+fn broker_with_records() -> (Broker, Client) {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("message.timestamp.before.max.ms", "9223372036854775807"), ("retention.ms", "-1")]);
+    let mut first = Batch::at(1000, &["a", "b", "c"]);
+    first.records[1].timestamp = 3000;
+    first.records[2].timestamp = 2000;
+    client.produced(TOPIC, 0, &first);
+    for (time, value) in [(5000, "d"), (4000, "e"), (5000, "f")] {
+        client.produced(TOPIC, 0, &Batch::at(time, &[value]));
+    }
+    (broker, client)
+}
+
+fn found(client: &mut Client, timestamp: i64) -> (i64, i64) {
+    let response = client.list_offset(TOPIC, 0, timestamp);
+    assert_eq!(response.error_code, ErrorCode::NONE, "timestamp {timestamp}");
+    (response.offset, response.timestamp)
+}
+
+#[test]
+fn positions_are_found() {
+    let (_broker, mut client) = broker_with_records();
+    assert_eq!(found(&mut client, EARLIEST), (0, -1));
+    assert_eq!(found(&mut client, LATEST), (6, -1));
+    assert_eq!(found(&mut client, EARLIEST_LOCAL), (0, -1));
+    assert_eq!(found(&mut client, LATEST_TIERED), (-1, -1), "nothing is tiered");
+}
+
+#[test]
+fn the_first_record_at_or_after_a_time_is_found_inside_its_batch() {
+    let (_broker, mut client) = broker_with_records();
+    for (asked, expected) in [
+        (0, (0, 1000)),
+        (1000, (0, 1000)),
+        (1001, (1, 3000)),
+        (3000, (1, 3000)),
+        (3001, (3, 5000)),
+        (5000, (3, 5000)),
+        (5001, (-1, -1)),
+        (i64::MAX, (-1, -1)),
+    ] {
+        assert_eq!(found(&mut client, asked), expected, "time {asked}");
+    }
+}
+
+#[test]
+fn the_largest_timestamp_is_found_where_it_is_first() {
+    let (_broker, mut client) = broker_with_records();
+    assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000));
+}
+
+#[test]
+fn an_empty_partition_has_positions_but_no_times() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    assert_eq!(found(&mut client, EARLIEST), (0, -1));
+    assert_eq!(found(&mut client, LATEST), (0, -1));
+    assert_eq!(found(&mut client, 0), (-1, -1));
+    assert_eq!(found(&mut client, MAX_TIMESTAMP), (-1, -1));
+}
+
+#[test]
+fn unknown_partitions_epochs_and_special_times_are_refused() {
+    let (_broker, mut client) = broker_with_records();
+    let mut code = |topic: &str, partition_index, current_leader_epoch, timestamp, version| {
+        let partition =
+            ListOffsetsPartition { partition_index, current_leader_epoch, timestamp, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
+        let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+        client.call(&request, version).topics.remove(0).partitions.remove(0).error_code
+    };
+    assert_eq!(code("nowhere", 0, -1, LATEST, 9), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(code(TOPIC, 1, -1, LATEST, 9), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(code(TOPIC, 0, 0, LATEST, 9), ErrorCode::NONE);
+    assert_eq!(code(TOPIC, 0, 7, LATEST, 9), ErrorCode::UNKNOWN_LEADER_EPOCH);
+    assert_eq!(code(TOPIC, 0, -1, -99, 9), ErrorCode::UNSUPPORTED_VERSION);
+    assert_eq!(code(TOPIC, 0, -1, MAX_TIMESTAMP, 6), ErrorCode::UNSUPPORTED_VERSION);
+    assert_eq!(code(TOPIC, 0, -1, LATEST_TIERED, 8), ErrorCode::UNSUPPORTED_VERSION);
+}
+
+#[test]
+fn every_version_of_list_offsets_finds_the_end() {
+    let (_broker, mut client) = broker_with_records();
+    for version in 1..=11 {
+        let partition = ListOffsetsPartition { timestamp: LATEST, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(TOPIC), partitions: vec![partition], ..Default::default() };
+        let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+        let response = client.call(&request, version).topics.remove(0).partitions.remove(0);
+        assert_eq!((response.error_code, response.offset), (ErrorCode::NONE, 6), "version {version}");
+    }
+}
+
+#[test]
+fn times_are_found_after_a_restart_with_and_without_indexes() {
+    let (mut broker, mut client) = broker_with_records();
+    let before: Vec<_> = [0, 1001, 3001, MAX_TIMESTAMP].map(|time| found(&mut client, time)).into();
+    for end in [Broker::stop, Broker::kill] {
+        end(&mut broker);
+        for extension in ["index", "timeindex"] {
+            let files = broker.partition_files(TOPIC, 0, extension);
+            files.iter().for_each(|file| std::fs::remove_file(file).expect("ours"));
+        }
+        broker.restart();
+        let mut client = broker.client();
+        let after: Vec<_> = [0, 1001, 3001, MAX_TIMESTAMP].map(|time| found(&mut client, time)).into();
+        assert_eq!(after, before);
+    }
+}
+
+fn epoch_end(client: &mut Client, topic: &str, partition: OffsetForLeaderPartition) -> EpochEndOffset {
+    let topic = OffsetForLeaderTopic { topic: Text::from(topic), partitions: vec![partition], ..Default::default() };
+    let request = OffsetForLeaderEpochRequest { replica_id: -2, topics: vec![topic], ..Default::default() };
+    client.call(&request, 4).topics.remove(0).partitions.remove(0)
+}
+
+#[test]
+fn the_end_of_the_epoch_in_force_is_the_end_of_the_log() {
+    let (_broker, mut client) = broker_with_records();
+    let asked = |current_leader_epoch, leader_epoch| OffsetForLeaderPartition {
+        current_leader_epoch,
+        leader_epoch,
+        ..Default::default()
+    };
+    let end = epoch_end(&mut client, TOPIC, asked(-1, 0));
+    assert_eq!((end.error_code, end.leader_epoch, end.end_offset), (ErrorCode::NONE, 0, 6));
+    let unknown = epoch_end(&mut client, TOPIC, asked(-1, 5));
+    assert_eq!((unknown.error_code, unknown.leader_epoch, unknown.end_offset), (ErrorCode::NONE, -1, -1));
+    assert_eq!(epoch_end(&mut client, TOPIC, asked(3, 0)).error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
+    assert_eq!(epoch_end(&mut client, "nowhere", asked(-1, 0)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+}
