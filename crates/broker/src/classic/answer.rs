@@ -130,18 +130,10 @@ impl AppendError {
     /// Kafka's code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            AppendError::Sequence(Refusal::OutOfOrderSequence) => {
-                ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
-            }
-            AppendError::Sequence(Refusal::DuplicateSequence) => {
-                ErrorCode::DUPLICATE_SEQUENCE_NUMBER
-            }
-            AppendError::Sequence(Refusal::InvalidProducerEpoch) => {
-                ErrorCode::INVALID_PRODUCER_EPOCH
-            }
-            AppendError::Sequence(Refusal::InvalidRecord) | AppendError::InvalidRecord => {
-                ErrorCode::INVALID_RECORD
-            }
+            AppendError::Sequence(Refusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            AppendError::Sequence(Refusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
+            AppendError::Sequence(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
+            AppendError::Sequence(Refusal::InvalidRecord) | AppendError::InvalidRecord => ErrorCode::INVALID_RECORD,
             AppendError::TooLarge => ErrorCode::MESSAGE_TOO_LARGE,
             AppendError::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
             AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
@@ -207,10 +199,7 @@ pub enum StorageError {
 
 impl StorageError {
     pub(super) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
-        StorageError::Io {
-            path: path.into(),
-            error: Arc::new(error),
-        }
+        StorageError::Io { path: path.into(), error: Arc::new(error) }
     }
 }
 

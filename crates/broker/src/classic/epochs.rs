@@ -23,20 +23,14 @@ pub struct Epochs {
 impl Epochs {
     /// No epochs, whatever the file says.
     pub fn empty(dir: &Arc<Path>) -> Epochs {
-        Epochs {
-            dir: dir.clone(),
-            starts: Vec::new(),
-        }
+        Epochs { dir: dir.clone(), starts: Vec::new() }
     }
 
     /// What the file says; `None` if it is missing or damaged, when the batches have to be asked.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
-        Some(Epochs {
-            dir: dir.clone(),
-            starts,
-        })
+        Some(Epochs { dir: dir.clone(), starts })
     }
 
     /// The newest epoch.
@@ -63,10 +57,13 @@ impl Epochs {
             return Ok(());
         }
         let before = self.starts.clone();
-        if self.note(epoch, offset) {
-            self.save().inspect_err(|_| self.starts = before)?;
+        if !self.note(epoch, offset) {
+            return Ok(());
         }
-        Ok(())
+        // The first epoch need not be on the disk: a file that a power cut takes away is made of the batches
+        // anew. A file that is old would be believed.
+        let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
+        saved.inspect_err(|_| self.starts = before)
     }
 
     /// Forgets what was written at or past `log_end`.
@@ -95,10 +92,7 @@ impl Epochs {
 
     /// Where `epoch` ends, for a log that ends at `log_end` and whose leader's epoch is `current`.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
-        let end = |leader_epoch, end_offset| EpochEnd {
-            leader_epoch,
-            end_offset,
-        };
+        let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {
             return end(-1, -1);
         }
@@ -115,11 +109,15 @@ impl Epochs {
 
     /// Writes the file.
     pub fn save(&self) -> io::Result<()> {
+        replace(&self.path(), self.text().as_bytes())
+    }
+
+    fn text(&self) -> String {
         let mut text = format!("0\n{}\n", self.starts.len());
         for (epoch, start) in &self.starts {
             text.push_str(&format!("{epoch} {start}\n"));
         }
-        replace(&self.path(), text.as_bytes())
+        text
     }
 
     fn path(&self) -> PathBuf {
@@ -156,13 +154,11 @@ mod tests {
             epochs.assign(epoch, offset).expect("written");
         }
         let ask = |epochs: &Epochs, epoch| {
-            let EpochEnd {
-                leader_epoch,
-                end_offset,
-            } = epochs.end_of(epoch, 6, 30);
+            let EpochEnd { leader_epoch, end_offset } = epochs.end_of(epoch, 6, 30);
             (leader_epoch, end_offset)
         };
-        let answers = [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (7, (-1, -1))];
+        let answers =
+            [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (7, (-1, -1))];
         for (epoch, expected) in answers {
             assert_eq!(ask(&epochs, epoch), expected, "epoch {epoch}");
         }

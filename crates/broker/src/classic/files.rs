@@ -112,8 +112,7 @@ pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()
 /// The topic id a partition's folder belongs to; `None` if it does not say.
 pub fn read_topic_id(dir: &Path) -> Option<Uuid> {
     let text = fs::read_to_string(dir.join(METADATA)).ok()?;
-    text.lines()
-        .find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()))
+    text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()))
 }
 
 /// Says to which topic id a partition's folder belongs.
@@ -129,14 +128,8 @@ mod tests {
     #[test]
     fn names_are_kafkas() {
         let dir = Path::new("/d");
-        assert_eq!(
-            offset_path(dir, 42, LOG),
-            Path::new("/d/00000000000000000042.log")
-        );
-        assert_eq!(
-            parse_offset_name("00000000000000000042.timeindex"),
-            Some((42, "timeindex"))
-        );
+        assert_eq!(offset_path(dir, 42, LOG), Path::new("/d/00000000000000000042.log"));
+        assert_eq!(parse_offset_name("00000000000000000042.timeindex"), Some((42, "timeindex")));
         for strange in ["42.log", "leader-epoch-checkpoint", "0000000000000000004x.log"] {
             assert_eq!(parse_offset_name(strange), None, "{strange}");
         }

@@ -128,3 +128,38 @@ impl Log {
         if self.broken { Err(io::Error::other("flush failed")) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use super::*;
+    use crate::classic::answer::{AppendError, FlushTicket};
+    use crate::classic::recovery::Known;
+    use crate::config::{BrokerConfig, Properties};
+
+    #[tokio::test]
+    async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let known = Known { clean: true, recovery_point: 0, log_start: 0, window: 5 };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = BatchView::first(&bytes).expect("a batch");
+        let appended = log.append(&batch, 0, 0, &config).expect("appended");
+        let ticket = |log: &mut Log| FlushTicket { upto: appended.end_offset, flushed: log.subscribe() };
+
+        let waiting = ticket(&mut log);
+        let plan = log.plan_flush(true).expect("planned");
+        log.flushed(&plan, Err(io::Error::other("EIO")));
+        assert_eq!(waiting.wait().await, Err(AppendError::Storage));
+        let plan = log.plan_flush(true).expect("planned");
+        log.flushed(&plan, plan.run());
+        assert_eq!(ticket(&mut log).wait().await, Err(AppendError::Storage));
+        assert_eq!(log.append(&batch, 0, 0, &config), Err(AppendError::Storage));
+        assert_eq!(log.recovery_point, 0);
+    }
+}

@@ -46,9 +46,7 @@ impl Flusher {
         (0..THREADS)
             .map(|number| {
                 let flusher = self.clone();
-                std::thread::Builder::new()
-                    .name(format!("flush-{number}"))
-                    .spawn(move || flusher.run())
+                std::thread::Builder::new().name(format!("flush-{number}")).spawn(move || flusher.run())
             })
             .collect()
     }

@@ -33,9 +33,7 @@ struct Agenda {
 
 /// Starts the thread; it ends when the logs stop or are dropped.
 pub fn start(logs: Weak<Logs>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("housekeeping".to_owned())
-        .spawn(move || run(&logs))
+    std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || run(&logs))
 }
 
 fn run(logs: &Weak<Logs>) {

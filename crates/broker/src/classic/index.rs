@@ -85,19 +85,13 @@ pub struct Index<E> {
 impl<E: Entry> Index<E> {
     /// An index without entries, whatever the file holds.
     pub fn empty() -> Self {
-        Index {
-            on_disk: 0,
-            tail: Vec::new(),
-        }
+        Index { on_disk: 0, tail: Vec::new() }
     }
 
     /// The index in a file of so many bytes; `None` if it has no such length.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
-        bytes.is_multiple_of(E::LEN as u64).then(|| Index {
-            on_disk: entries,
-            tail: Vec::new(),
-        })
+        bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })
     }
 
     /// Entries.
@@ -142,9 +136,7 @@ impl<E: Entry> Index<E> {
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> Found<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => Found::Entry(None),
-            0 => Found::OnDisk(OnDisk {
-                entries: self.on_disk,
-            }),
+            0 => Found::OnDisk(OnDisk { entries: self.on_disk }),
             at => Found::Entry(Some(self.tail[at - 1])),
         }
     }
@@ -177,11 +169,7 @@ pub struct OnDisk {
 
 impl OnDisk {
     /// The last entry of the file that `is_before`.
-    pub fn last_before<E: Entry>(
-        self,
-        path: &Path,
-        is_before: impl Fn(&E) -> bool,
-    ) -> io::Result<Option<E>> {
+    pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
         let (mut low, mut high) = (0, self.entries);
         let mut best = None;
@@ -254,10 +242,7 @@ mod tests {
         let path = dir.path().join("index");
         std::fs::write(&path, [9; 100]).expect("written");
         let mut index = Index::empty();
-        index.push(OffsetEntry {
-            relative_offset: 1,
-            position: 2,
-        });
+        index.push(OffsetEntry { relative_offset: 1, position: 2 });
         index.write(&path).expect("written");
         assert_eq!(std::fs::read(&path).expect("read"), [0, 0, 0, 1, 0, 0, 0, 2]);
     }

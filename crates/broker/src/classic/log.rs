@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict, WINDOW_MIN};
+use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
 use fullbore_wire::batch::BatchView;
 use tokio::sync::watch;
 
@@ -42,6 +42,8 @@ pub struct Log {
     /// Whether names were added to the folder since it was last synced.
     pub new_names: bool,
     pub producers: Producers,
+    /// Batches retained per producer.
+    pub window: usize,
     pub epochs: Epochs,
     /// As of this offset there is a producer snapshot.
     pub snapshot_offset: i64,
@@ -85,18 +87,14 @@ impl Log {
         let stamp = stamp_of(batch)?;
         match self.producers.check(&stamp, self.log_end) {
             Verdict::Append => {}
-            Verdict::Duplicate {
-                base_offset,
-                timestamp,
-            } => return Ok(duplicate(&stamp, base_offset, timestamp)),
+            Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
         }
         let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
-        self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config)
-            .map_err(|error| {
-                tracing::error!(dir = %self.dir.display(), %error, "append failed");
-                AppendError::Storage
-            })
+        self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config).map_err(|error| {
+            tracing::error!(dir = %self.dir.display(), %error, "append failed");
+            AppendError::Storage
+        })
     }
 
     fn write(
@@ -129,17 +127,10 @@ impl Log {
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        self.producers
-            .append(stamp, base_offset, stamping.max_timestamp, now_ms, WINDOW_MIN);
+        self.producers.append(stamp, base_offset, stamping.max_timestamp, now_ms, self.window);
         self.log_end = end_offset;
         self.high_watermark = end_offset;
-        Ok(Outcome {
-            base_offset,
-            end_offset,
-            timestamp: stamping.max_timestamp,
-            is_duplicate: false,
-            rolled,
-        })
+        Ok(Outcome { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }
 
     fn must_roll(

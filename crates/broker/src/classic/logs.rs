@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fullbore_rules::sequence::WINDOW_MIN;
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
@@ -25,7 +26,7 @@ use super::partition::{LogState, Partition};
 use super::recovery::Known;
 use crate::config::{BrokerConfig, TopicConfig};
 
-/// The broker-wide settings of the log, in ms; names are Kafka's.
+/// The broker-wide settings of the log; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// log.retention.check.interval.ms
@@ -34,6 +35,8 @@ pub struct Settings {
     pub producer_id_expiration_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
+    /// Batches retained per producer and partition, to know a retry (max.idempotence.batches.to.retain).
+    pub idempotence_batches_to_retain: usize,
 }
 
 impl From<&BrokerConfig> for Settings {
@@ -42,6 +45,7 @@ impl From<&BrokerConfig> for Settings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
             producer_id_expiration_ms: config.producer_id_expiration_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
+            idempotence_batches_to_retain: WINDOW_MIN,
         }
     }
 }
@@ -87,11 +91,12 @@ impl Checkpoints {
         }
     }
 
-    fn known(&self, key: &(String, i32)) -> Known {
+    fn known(&self, key: &(String, i32), window: usize) -> Known {
         Known {
             clean: self.clean && !self.unrecovered.contains_key(key),
             recovery_point: self.recovery_points.get(key).copied().unwrap_or(0),
             log_start: self.log_starts.get(key).copied().unwrap_or(0),
+            window,
         }
     }
 
@@ -109,10 +114,7 @@ impl Logs {
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
     pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
-        let failed = |error| OpenError {
-            path: data_dir.to_owned(),
-            error,
-        };
+        let failed = |error| OpenError { path: data_dir.to_owned(), error };
         let checkpoints = Checkpoints::read(data_dir);
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
@@ -151,7 +153,8 @@ impl Logs {
             partition.set_config(config);
             return partition.clone();
         }
-        let before = self.checkpoints.lock().known(&(topic.to_owned(), index));
+        let before =
+            self.checkpoints.lock().known(&(topic.to_owned(), index), self.settings.idempotence_batches_to_retain);
         let name = match known.partitions.values().next() {
             Some(sibling) => sibling.topic_name(),
             None => topic.into(),
@@ -293,11 +296,7 @@ fn remove_marker(dir: &Path) -> io::Result<()> {
 fn list_doomed(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
     let now = Instant::now();
     let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));
-    Ok(list_dirs(dir)?
-        .into_iter()
-        .filter(|name| is_doomed(name))
-        .map(|name| (now, dir.join(name)))
-        .collect())
+    Ok(list_dirs(dir)?.into_iter().filter(|name| is_doomed(name)).map(|name| (now, dir.join(name))).collect())
 }
 
 /// Topic and number of every partition's folder.
@@ -321,4 +320,3 @@ fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
     }
     Ok(names)
 }
-

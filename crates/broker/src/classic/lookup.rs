@@ -72,9 +72,7 @@ impl Plan {
     /// How to find `offset` in `segment` through its index.
     pub fn new(segment: &mut Segment, offset: i64) -> io::Result<Plan> {
         let relative = offset - segment.base_offset;
-        let found = segment
-            .offsets
-            .last_before(|entry| i64::from(entry.relative_offset) <= relative);
+        let found = segment.offsets.last_before(|entry| i64::from(entry.relative_offset) <= relative);
         Ok(Plan {
             file: segment.file()?,
             index_path: segment.path(OFFSET_INDEX),
@@ -120,10 +118,7 @@ impl Plan {
             Start::At(place) => Ok(Some(place)),
             Start::From(_) => {
                 let batch = self.find(self.offset)?;
-                Ok(batch.map(|batch| Place {
-                    position: batch.position,
-                    size: u64::from(batch.size),
-                }))
+                Ok(batch.map(|batch| Place { position: batch.position, size: u64::from(batch.size) }))
             }
         }
     }

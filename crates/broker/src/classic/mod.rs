@@ -32,8 +32,7 @@ mod times;
 mod waiters;
 
 pub use answer::{
-    AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError,
-    TimestampOffset,
+    AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use logs::{Logs, Settings};
 pub use partition::Partition;

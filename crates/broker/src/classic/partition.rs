@@ -89,15 +89,7 @@ impl Partition {
             flush_active: false,
             flush_timed: false,
         };
-        Partition {
-            topic,
-            topic_id,
-            index,
-            data_dir,
-            flusher,
-            state: Mutex::new(state),
-            waiters: Arc::default(),
-        }
+        Partition { topic, topic_id, index, data_dir, flusher, state: Mutex::new(state), waiters: Arc::default() }
     }
 
     /// The topic's name.
@@ -180,10 +172,8 @@ impl Partition {
         };
         let unflushed = (log.log_end - log.recovery_point).max(0) as u64;
         let due = config.flush_messages.is_some_and(|most| unflushed >= most) || config.flush_ms == Some(0);
-        let ticket = (due && outcome.end_offset > log.recovery_point).then(|| FlushTicket {
-            upto: outcome.end_offset,
-            flushed: log.subscribe(),
-        });
+        let ticket = (due && outcome.end_offset > log.recovery_point)
+            .then(|| FlushTicket { upto: outcome.end_offset, flushed: log.subscribe() });
         if ticket.is_some() || outcome.rolled {
             self.flusher.enqueue(self, state, ticket.is_some());
         }
@@ -249,16 +239,8 @@ impl Partition {
     pub fn offsets(&self) -> Result<Offsets, ReadError> {
         let mut state = self.state.lock();
         Ok(match self.log_to_read(&mut state)? {
-            Some(log) => Offsets {
-                log_start: log.log_start,
-                high_watermark: log.high_watermark,
-                log_end: log.log_end,
-            },
-            None => Offsets {
-                log_start: 0,
-                high_watermark: 0,
-                log_end: 0,
-            },
+            Some(log) => Offsets { log_start: log.log_start, high_watermark: log.high_watermark, log_end: log.log_end },
+            None => Offsets { log_start: 0, high_watermark: 0, log_end: 0 },
         })
     }
 
@@ -271,14 +253,8 @@ impl Partition {
         let current = state.leader_epoch;
         Ok(match self.log_to_read(&mut state)? {
             Some(log) => log.epochs.end_of(leader_epoch, current, log.log_end),
-            None if leader_epoch == current => EpochEnd {
-                leader_epoch,
-                end_offset: 0,
-            },
-            None => EpochEnd {
-                leader_epoch: -1,
-                end_offset: -1,
-            },
+            None if leader_epoch == current => EpochEnd { leader_epoch, end_offset: 0 },
+            None => EpochEnd { leader_epoch: -1, end_offset: -1 },
         })
     }
 
@@ -312,11 +288,7 @@ impl Partition {
     }
 
     /// The log, opened or made when it is not there.
-    fn log_to_write<'a>(
-        &self,
-        state: &'a mut MutexGuard<'_, State>,
-        now_ms: i64,
-    ) -> Result<&'a mut Log, StorageError> {
+    fn log_to_write<'a>(&self, state: &'a mut MutexGuard<'_, State>, now_ms: i64) -> Result<&'a mut Log, StorageError> {
         if matches!(state.log, LogState::Unopened) {
             self.open(state)?;
         }
@@ -357,7 +329,7 @@ impl Partition {
         self.set_stray_aside(&dir).map_err(|error| self.failed(StorageError::io(dir.as_ref(), error)))?;
         if !dir.is_dir() {
             // What the checkpoints say is then of an older topic with this name.
-            state.known = Known::NOTHING;
+            state.known = state.known.nothing();
             state.log = LogState::Absent;
             return Ok(());
         }
@@ -408,12 +380,7 @@ impl Partition {
 
 /// Of a partition that was never written.
 fn empty_read() -> Read {
-    Read {
-        records: Records::default(),
-        high_watermark: 0,
-        last_stable_offset: 0,
-        log_start_offset: 0,
-    }
+    Read { records: Records::default(), high_watermark: 0, last_stable_offset: 0, log_start_offset: 0 }
 }
 
 impl From<StorageError> for AppendError {

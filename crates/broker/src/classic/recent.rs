@@ -36,10 +36,7 @@ impl Recent {
         let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
         let (_, position) = *self.0.get(after.checked_sub(1)?)?;
         let end = self.0.get(after).map_or(size, |&(_, next)| next);
-        Some(Place {
-            position,
-            size: end - position,
-        })
+        Some(Place { position, size: end - position })
     }
 
     /// The last place at or before `limit` where a batch ends, if it is remembered.

@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_rules::sequence::{Producers, WINDOW_MIN};
+use fullbore_rules::sequence::Producers;
 
 use super::answer::StorageError;
 use super::epochs::Epochs;
@@ -33,15 +33,15 @@ pub struct Known {
     pub clean: bool,
     pub recovery_point: i64,
     pub log_start: i64,
+    /// Batches retained per producer.
+    pub window: usize,
 }
 
 impl Known {
-    /// Of a partition that was never there.
-    pub const NOTHING: Known = Known {
-        clean: true,
-        recovery_point: 0,
-        log_start: 0,
-    };
+    /// Of a partition that was never there, but for the settings.
+    pub fn nothing(self) -> Known {
+        Known { clean: true, recovery_point: 0, log_start: 0, ..self }
+    }
 }
 
 impl Log {
@@ -51,10 +51,7 @@ impl Log {
         let bases = list_segments(dir).map_err(failed)?;
         let mut log = Log {
             dir: dir.clone(),
-            segments: bases
-                .iter()
-                .map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms))
-                .collect(),
+            segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
             log_start: known.log_start,
             log_end: known.log_start.max(known.recovery_point),
             high_watermark: 0,
@@ -62,6 +59,7 @@ impl Log {
             sealed: Vec::new(),
             new_names: true,
             producers: Producers::default(),
+            window: known.window,
             epochs: Epochs::empty(dir),
             snapshot_offset: -1,
             recent: Recent::default(),
@@ -72,12 +70,13 @@ impl Log {
         if log.segments.is_empty() {
             let first = Segment::create(dir, log.log_end, now_ms).map_err(failed)?;
             log.segments.push_back(first);
-            log.epochs.save().map_err(failed)?;
             return Ok(log.settled());
         }
         log.recover_segments(known, config)?;
         log.load_epochs().map_err(failed)?;
         log.load_producers(now_ms).map_err(failed)?;
+        // Most are opened to be asked for their offsets only.
+        log.close_files(true);
         Ok(log.settled())
     }
 
@@ -143,10 +142,7 @@ impl Log {
         let segment = &mut self.segments[index];
         let file = segment.file().map_err(failed)?;
         let len = segment.size;
-        let mut walk = Walk {
-            next_offset: segment.base_offset,
-            end: 0,
-        };
+        let mut walk = Walk { next_offset: segment.base_offset, end: 0 };
         segment.forget_indexes();
         let bad = walk.run(segment, &file, len, checked_from, config).map_err(failed)?;
         if let Some(why) = bad {
@@ -167,16 +163,10 @@ impl Log {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let file = self.segments[index].file().map_err(failed)?;
-        let follows_here = find_later_batch(&file, walk.end + 1, len, walk.next_offset + 1)
-            .map_err(failed)?
-            .is_some();
+        let follows_here = find_later_batch(&file, walk.end + 1, len, walk.next_offset + 1).map_err(failed)?.is_some();
         let follows_later = self.segments.iter().skip(index + 1).any(|segment| segment.size > 0);
         if follows_here || follows_later {
-            return Err(StorageError::Corrupt {
-                path,
-                position: walk.end,
-                why,
-            });
+            return Err(StorageError::Corrupt { path, position: walk.end, why });
         }
         Ok(())
     }
@@ -212,13 +202,14 @@ impl Log {
     /// The producers as of the newest snapshot, and then what the batches after it did.
     fn load_producers(&mut self, now_ms: i64) -> io::Result<()> {
         let mut producers = Producers::default();
+        let window = self.window;
         let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms);
         let from = offset.max(self.segments[0].base_offset);
         self.for_each_batch(from, |batch| {
             if batch.stamp.is_idempotent() && !batch.is_control {
-                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, WINDOW_MIN);
+                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
             }
         })?;
         self.producers = producers;

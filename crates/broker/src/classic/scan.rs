@@ -133,14 +133,7 @@ pub struct Scan<'a> {
 impl<'a> Scan<'a> {
     /// From a batch's first byte up to `limit`, the position after the last batch.
     pub fn new(file: &'a File, position: u64, limit: u64) -> Self {
-        Scan {
-            file,
-            position,
-            limit,
-            window: [0; WINDOW],
-            window_start: 0,
-            window_len: 0,
-        }
+        Scan { file, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
     /// The next batch; `None` at the limit. After an error it stays where it is.

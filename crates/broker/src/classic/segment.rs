@@ -169,10 +169,7 @@ impl Segment {
         }
         self.first_timestamp.get_or_insert(timestamp);
         if self.unindexed_bytes > index_interval_bytes {
-            self.offsets.push(OffsetEntry {
-                relative_offset: self.relative(offset),
-                position: batch.position as u32,
-            });
+            self.offsets.push(OffsetEntry { relative_offset: self.relative(offset), position: batch.position as u32 });
             self.index_time();
             self.unindexed_bytes = 0;
         }
@@ -181,10 +178,7 @@ impl Segment {
 
     fn index_time(&mut self) {
         if let Some(largest) = self.largest.filter(|largest| largest.timestamp > self.last_indexed_timestamp) {
-            self.times.push(TimeEntry {
-                timestamp: largest.timestamp,
-                relative_offset: self.relative(largest.offset),
-            });
+            self.times.push(TimeEntry { timestamp: largest.timestamp, relative_offset: self.relative(largest.offset) });
             self.last_indexed_timestamp = largest.timestamp;
         }
     }
@@ -304,14 +298,10 @@ impl Segment {
         if self.largest.is_none() && self.size > 0 {
             let entry = self.times.last(&self.path(TIME_INDEX))?;
             self.largest = Some(match entry {
-                Some(entry) => Largest {
-                    timestamp: entry.timestamp,
-                    offset: self.base_offset + i64::from(entry.relative_offset),
-                },
-                None => Largest {
-                    timestamp: modified_ms(&self.path(LOG))?,
-                    offset: self.base_offset,
-                },
+                Some(entry) => {
+                    Largest { timestamp: entry.timestamp, offset: self.base_offset + i64::from(entry.relative_offset) }
+                }
+                None => Largest { timestamp: modified_ms(&self.path(LOG))?, offset: self.base_offset },
             });
         }
         Ok(self.largest)

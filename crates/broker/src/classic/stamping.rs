@@ -27,10 +27,7 @@ impl Stamping {
     pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
         let mut bytes = [0; HEADER_LEN];
         bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
-        let mut stamping = Stamping {
-            bytes,
-            max_timestamp: batch.max_timestamp(),
-        };
+        let mut stamping = Stamping { bytes, max_timestamp: batch.max_timestamp() };
         match (clock, batch.timestamp_type()) {
             (TimestampType::CreateTime, Stamped::CreateTime) => {}
             (TimestampType::CreateTime, Stamped::LogAppendTime) => {

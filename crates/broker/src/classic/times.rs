@@ -114,11 +114,7 @@ impl TimePlan {
             // Only a header that claims a timestamp none of its records has leads here.
             None => (batch.base_offset.max(self.log_start), batch.max_timestamp),
         };
-        let found = TimestampOffset {
-            offset,
-            timestamp,
-            leader_epoch: batch.leader_epoch,
-        };
+        let found = TimestampOffset { offset, timestamp, leader_epoch: batch.leader_epoch };
         Ok((offset < self.high_watermark).then_some(found))
     }
 }

@@ -41,10 +41,7 @@ impl Registration {
         list.push(waiter.clone());
         waiters.count.store(list.len(), Ordering::SeqCst);
         drop(list);
-        Registration {
-            waiters: waiters.clone(),
-            waiter: waiter.clone(),
-        }
+        Registration { waiters: waiters.clone(), waiter: waiter.clone() }
     }
 }
 

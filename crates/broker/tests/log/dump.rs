@@ -45,11 +45,7 @@ fn kafka_reads_segments_indexes_and_snapshots() {
     });
     let partition = folder.partition();
     for n in 0..200 {
-        let stamp = Stamp {
-            producer_id: 1,
-            producer_epoch: 0,
-            base_sequence: n * 2,
-        };
+        let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: n * 2 };
         let times = [NOW + i64::from(n * 7 % 100), NOW + i64::from(n)];
         let codec = [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
         let value: Vec<u8> = (0..500).map(|at: u32| (at.wrapping_mul(at) >> 3) as u8).collect();

@@ -27,7 +27,10 @@ pub struct Folder {
 
 impl Folder {
     pub fn new() -> Folder {
-        let temporary = tempfile::tempdir().expect("temporary folder");
+        // In memory where there is such a place: these tests are not about fsync, and there are thousands of crashes.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let temporary = tempfile::tempdir_in(parent).expect("temporary folder");
         let mut folder = Folder::at(temporary.path());
         folder._temporary = Some(temporary);
         folder
@@ -38,10 +41,7 @@ impl Folder {
         let settings = Settings::from(&broker);
         Folder {
             dir: dir.to_owned(),
-            config: TopicConfig {
-                message_timestamp_after_max_ms: i64::MAX,
-                ..broker.topic_defaults
-            },
+            config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..broker.topic_defaults },
             settings,
             logs: Logs::open(dir, settings).expect("opened"),
             _temporary: None,
@@ -99,11 +99,7 @@ pub fn plain(records: usize, value: &[u8]) -> BytesMut {
 
 /// A batch of an idempotent producer.
 pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, records: usize) -> BytesMut {
-    let stamp = Stamp {
-        producer_id,
-        producer_epoch,
-        base_sequence,
-    };
+    let stamp = Stamp { producer_id, producer_epoch, base_sequence };
     timed(stamp, Compression::None, &vec![NOW; records], b"value")
 }
 

@@ -8,11 +8,12 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
 
-/// The last five batches of two producers are known, older ones are proven, new ones go on.
+/// The last batches of two producers are known, older ones are proven, new ones would go on.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
+    let window = folder.settings.idempotence_batches_to_retain as i32;
     for producer_id in [1, 2] {
-        for n in batches - 5..batches {
+        for n in batches - window..batches {
             let expected = i64::from(n) * 4 + (producer_id - 1) * 2;
             assert_eq!(offset(&partition, &idempotent(producer_id, 0, n * 2, 2)), expected);
         }
@@ -24,29 +25,37 @@ fn check_windows(folder: &Folder, batches: i32) {
     assert_eq!(partition.offsets().expect("open").log_end, i64::from(batches) * 4);
 }
 
+/// Through clean and unclean restarts, with good, damaged and old snapshots.
+fn check_restarts(window: usize, segment_bytes: u64) {
+    let mut folder = Folder::new().with(|config| config.segment_bytes = segment_bytes);
+    folder.settings.idempotence_batches_to_retain = window;
+    let partition = folder.crash();
+    for n in 0..100 {
+        for producer_id in [1, 2] {
+            offset(&partition, &idempotent(producer_id, 0, n * 2, 2));
+        }
+    }
+    drop(partition);
+    check_windows(&folder, 100);
+    folder.crash();
+    check_windows(&folder, 100);
+    folder.restart();
+    check_windows(&folder, 100);
+    folder.restart();
+    for snapshot in folder.files("snapshot") {
+        fs::write(folder.file(&snapshot), b"torn").expect("written");
+    }
+    check_windows(&folder, 100);
+    folder.crash();
+    check_windows(&folder, 100);
+}
+
 #[test]
-fn windows_come_back_whole_after_clean_and_unclean_restarts_with_and_without_snapshots() {
-    for segment_bytes in [1 << 30, 1000] {
-        let mut folder = Folder::new().with(|config| config.segment_bytes = segment_bytes);
-        let partition = folder.partition();
-        for n in 0..40 {
-            for producer_id in [1, 2] {
-                offset(&partition, &idempotent(producer_id, 0, n * 2, 2));
-            }
+fn windows_of_5_and_64_come_back_whole_after_any_restart() {
+    for window in [5, 64] {
+        for segment_bytes in [1 << 30, 1000, 10_000] {
+            check_restarts(window, segment_bytes);
         }
-        drop(partition);
-        check_windows(&folder, 40);
-        folder.crash();
-        check_windows(&folder, 40);
-        folder.restart();
-        check_windows(&folder, 40);
-        folder.restart();
-        for snapshot in folder.files("snapshot") {
-            fs::write(folder.file(&snapshot), b"torn").expect("written");
-        }
-        check_windows(&folder, 40);
-        folder.crash();
-        check_windows(&folder, 40);
     }
 }
 
@@ -60,7 +69,10 @@ fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
     assert!(marker.exists());
     let points = fs::read_to_string(folder.dir.join("recovery-point-offset-checkpoint")).expect("read");
     assert_eq!(points, "0\n1\ntopic 0 3\n");
-    assert_eq!(append(&folder.partition(), &plain(1, b"v")).err().map(|error| error.code()), Some(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    assert_eq!(
+        append(&folder.partition(), &plain(1, b"v")).err().map(|error| error.code()),
+        Some(ErrorCode::NOT_LEADER_OR_FOLLOWER)
+    );
     let partition = folder.crash();
     assert!(!marker.exists());
     assert_eq!(partition.offsets().expect("open").log_end, 3);

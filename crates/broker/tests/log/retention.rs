@@ -68,7 +68,8 @@ fn a_partition_keeps_about_its_retention_bytes() {
     let partition = folder.partition();
     fill(&partition, (0..20).map(|_| NOW));
     wait_until("the excess is gone", || log_start(&partition) > 0);
-    let kept: u64 = folder.files(".log").iter().map(|name| std::fs::metadata(folder.file(name)).expect("there").len()).sum();
+    let kept: u64 =
+        folder.files(".log").iter().map(|name| std::fs::metadata(folder.file(name)).expect("there").len()).sum();
     assert!((2500..2500 + 1000).contains(&kept), "{kept} bytes kept");
 }
 

@@ -65,10 +65,6 @@ fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
 }
 
 fn batch(n: i32) -> bytes::BytesMut {
-    let stamp = Stamp {
-        producer_id: 1,
-        producer_epoch: 0,
-        base_sequence: n,
-    };
+    let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: n };
     timed(stamp, Compression::None, &[NOW], &[n as u8; 9000])
 }
