@@ -120,6 +120,11 @@ impl Log {
         self.flushed.get_or_insert_with(|| watch::channel(now).0).subscribe()
     }
 
+    /// Gives up the files of segments that retention has taken away.
+    pub fn forget_sealed(&mut self) {
+        self.sealed.retain(|sealed| sealed.end_offset > self.log_start);
+    }
+
     /// Flushes the sealed segments at once: so many wait that the disk has to be waited for.
     pub fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;

@@ -125,3 +125,46 @@ impl Flusher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use super::*;
+    use crate::classic::{Logs, Settings};
+    use crate::config::{BrokerConfig, Properties, TopicConfig};
+
+    #[test]
+    fn flush_ms_flushes_without_being_asked_again_and_a_rolled_segment_is_flushed_without_being_asked_at_all() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 700]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let wait_for = |partition: &Partition, recovery_point: i64| {
+            let start = Instant::now();
+            while !matches!(&partition.state.lock().log, LogState::Open(log) if log.recovery_point == recovery_point) {
+                assert!(start.elapsed() < Duration::from_secs(20), "never flushed up to {recovery_point}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        let append = |partition: &Arc<Partition>| {
+            let appended = partition.append(BatchView::first(&bytes).expect("a batch"), 0).expect("appended");
+            assert!(appended.durable.is_none());
+        };
+
+        let timed = TopicConfig { flush_ms: Some(10), ..broker.topic_defaults.clone() };
+        let partition = logs.partition("timed", Uuid([1; 16]), 0, Arc::new(timed));
+        for round in 1..=3 {
+            append(&partition);
+            wait_for(&partition, round);
+        }
+        let rolling = TopicConfig { segment_bytes: 1000, ..broker.topic_defaults.clone() };
+        let partition = logs.partition("rolling", Uuid([2; 16]), 0, Arc::new(rolling));
+        (0..5).for_each(|_| append(&partition));
+        wait_for(&partition, 4);
+        logs.close();
+    }
+}

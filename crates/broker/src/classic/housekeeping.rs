@@ -111,7 +111,8 @@ impl Logs {
         let config = state.config.clone();
         let is_open = matches!(state.log, LogState::Open(_));
         let is_due = || retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false);
-        if !is_open && !(matches!(state.log, LogState::Unopened) && is_due()) {
+        let is_to_open = matches!(state.log, LogState::Unopened) && is_due();
+        if !is_open && !is_to_open {
             return;
         }
         let Ok(Some(log)) = partition.log_to_read(&mut state) else {

@@ -3,6 +3,8 @@
 //! Not the topics' registry: the control plane says which partitions there are. Nothing is opened at
 //! start; what a partition's log needs to know before it is opened is in the checkpoint files.
 //!
+//! Locks, in this order: `topics`, `checkpoints`, a partition's state; `doomed` last.
+//!
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only
 //! if every log it vouches for is.
 
@@ -208,8 +210,9 @@ impl Logs {
 
     /// Writes the checkpoint files anew.
     pub(super) fn write_checkpoints(&self) -> io::Result<()> {
+        let partitions = self.partitions();
         let mut checkpoints = self.checkpoints.lock();
-        for partition in self.partitions() {
+        for partition in partitions {
             let state = partition.state.lock();
             let key = (partition.topic().to_owned(), partition.index());
             if let LogState::Open(log) = &state.log {
@@ -245,13 +248,14 @@ impl Logs {
 
     /// Finishes every open log, has the file system write everything at once, and vouches for it.
     fn close_partitions(&self) -> io::Result<()> {
+        let partitions = self.partitions();
         let mut checkpoints = self.checkpoints.lock();
         let mut unrecovered = std::mem::take(&mut checkpoints.unrecovered);
         let mut finished = Ok(());
         if !checkpoints.clean {
             unrecovered.extend(list_partitions(&self.dir)?.into_iter().map(|key| (key, 0)));
         }
-        for partition in self.partitions() {
+        for partition in partitions {
             let key = (partition.topic().to_owned(), partition.index());
             let Some(mut log) = partition.leave() else {
                 continue;

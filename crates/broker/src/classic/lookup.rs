@@ -41,7 +41,7 @@ pub struct Plan {
     start: Start,
     /// The high watermark, where it is within this segment.
     limit_offset: Option<i64>,
-    /// Known ends of batches: at most this far past the start, and what they are.
+    /// Where a batch is known to end, at or before the byte limit.
     soft_end: Option<u64>,
 }
 
@@ -57,7 +57,12 @@ impl Log {
             plan.start = Start::At(place);
             plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
         }
-        plan.limit_offset = (high_watermark < end_offset).then_some(high_watermark);
+        if high_watermark < end_offset {
+            match self.recent.find(high_watermark, plan.size).filter(|_| is_active) {
+                Some(limit) => plan.size = limit.position,
+                None => plan.limit_offset = Some(high_watermark),
+            }
+        }
         Ok(plan)
     }
 
@@ -91,7 +96,7 @@ impl Plan {
         let Some(place) = self.place()? else {
             return Ok(None);
         };
-        let end = self.end()?;
+        let end = self.end(place.position)?;
         let first_end = place.position + place.size;
         if first_end > end {
             return Ok(None);
@@ -117,39 +122,39 @@ impl Plan {
         match self.start {
             Start::At(place) => Ok(Some(place)),
             Start::From(_) => {
-                let batch = self.find(self.offset)?;
+                let batch = self.find()?;
                 Ok(batch.map(|batch| Place { position: batch.position, size: u64::from(batch.size) }))
             }
         }
     }
 
-    /// The end of what may be seen.
-    fn end(&self) -> io::Result<u64> {
-        match self.limit_offset {
-            None => Ok(self.size),
-            Some(offset) => Ok(self.find(offset)?.map_or(self.size, |batch| batch.position)),
-        }
+    /// The end of what may be seen, from a batch's position on.
+    fn end(&self, from: u64) -> io::Result<u64> {
+        let Some(offset) = self.limit_offset else {
+            return Ok(self.size);
+        };
+        Ok(self.scan(from, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// The batch with `offset`, by the index and the headers after the place it gives.
-    pub fn find(&self, offset: i64) -> io::Result<Option<Header>> {
-        let from = self.indexed_position(offset)?;
-        match self.scan(from, offset) {
+    /// The batch with the offset, by the index and the headers after the place it gives.
+    fn find(&self) -> io::Result<Option<Header>> {
+        let from = self.indexed_position()?;
+        match self.scan(from, self.offset) {
             Err(ScanError::Bad { position, .. }) if position == from && from > 0 => {
                 // The index is not this log's. Headers alone lead there as well.
                 tracing::warn!(index = %self.index_path.display(), "index points at no batch, reading without it");
-                Ok(self.scan(0, offset)?)
+                Ok(self.scan(0, self.offset)?)
             }
             result => Ok(result?),
         }
     }
 
-    fn indexed_position(&self, offset: i64) -> io::Result<u64> {
-        let relative = offset - self.base_offset;
+    fn indexed_position(&self) -> io::Result<u64> {
+        let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let entry = match self.start {
-            Start::From(found) if offset == self.offset => found.load(&self.index_path, is_before)?,
-            _ => None,
+            Start::From(found) => found.load(&self.index_path, is_before)?,
+            Start::At(_) => None,
         };
         Ok(entry.map_or(0, |entry| u64::from(entry.position)))
     }
@@ -166,7 +171,7 @@ impl Plan {
 
     /// The first batch at or after the offset whose largest timestamp reaches `timestamp`.
     pub fn find_timestamp(&self, timestamp: i64) -> io::Result<Option<Header>> {
-        let mut scan = Scan::new(&self.file, self.indexed_position(self.offset)?, self.size);
+        let mut scan = Scan::new(&self.file, self.indexed_position()?, self.size);
         while let Some(batch) = scan.next()? {
             if batch.last_offset() >= self.offset && batch.max_timestamp >= timestamp {
                 return Ok(Some(batch));
@@ -178,5 +183,42 @@ impl Plan {
     /// The file the plan is about.
     pub fn file(&self) -> &Arc<File> {
         &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use super::*;
+    use crate::classic::recovery::Known;
+    use crate::config::{BrokerConfig, Properties};
+
+    #[test]
+    fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let known = Known { clean: true, recovery_point: 0, log_start: 0, window: 5 };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 100]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = BatchView::first(&bytes).expect("a batch");
+        for _ in 0..200 {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        for high_watermark in 1..=200 {
+            log.high_watermark = high_watermark;
+            for offset in 0..high_watermark {
+                let plan = log.plan_read(offset, 1 << 20).expect("planned");
+                let slice = plan.read(1 << 20, true).expect("read").expect("records");
+                let size = bytes.len() as u64;
+                assert_eq!(
+                    (slice.position, slice.position + u64::from(slice.len)),
+                    (offset as u64 * size, high_watermark as u64 * size)
+                );
+            }
+        }
     }
 }

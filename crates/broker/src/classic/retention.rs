@@ -26,12 +26,18 @@ impl Log {
             self.roll(now_ms)?;
         }
         let mut retired = Vec::new();
-        for _ in 0..count {
-            let oldest = self.segments.pop_front().expect("more than are retired");
-            retired.extend(oldest.retire()?);
+        let mut result = Ok(());
+        for oldest in self.segments.drain(..count) {
+            match oldest.retire() {
+                Ok(paths) => retired.extend(paths),
+                // Out of use all the same; a restart finds it, and it is due again.
+                Err(error) => result = Err(error),
+            }
         }
         self.log_start = self.log_start.max(self.segments[0].base_offset);
+        self.forget_sealed();
         self.epochs.advance_to(self.log_start)?;
+        result?;
         tracing::info!(dir = %self.dir.display(), segments = count, log_start = self.log_start, "old segments deleted");
         Ok(retired)
     }
