@@ -296,7 +296,7 @@ impl Core {
             if wants_identity && identity.at <= now {
                 identity.made(self.fetch_identity().await, &self.config);
             }
-            let mut next = now + expiry;
+            let mut next = (now + expiry).min((fetched_at + self.config.metadata_max_age).max(metadata.at));
             for (wanted, attempts) in [(&self.wants_metadata, &metadata), (&self.wants_identity, &identity)] {
                 if wanted.load(Ordering::Acquire) {
                     next = next.min(attempts.at);

@@ -1,0 +1,264 @@
+//! A scripted cluster on loopback that speaks Kafka's protocol: a few lines per API, batches judged by `rules`.
+//!
+//! A test says what happens to each batch that arrives ([`Fate`]); everything else is a well-behaved Kafka.
+
+mod apis;
+
+use bytes::BytesMut;
+use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
+use fullbore_wire::batch::{BatchView, RecordIter, decompress};
+use fullbore_wire::{ErrorCode, Frame, Part, Uuid};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+/// What happens to one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Judged and appended.
+    Normal,
+    /// Answered with this error, and not appended.
+    Refused(ErrorCode),
+    /// Appended, but answered with this error.
+    WrittenBut(ErrorCode),
+    /// The connection ends before the batch is looked at.
+    Dropped,
+    /// Appended, and the connection ends instead of an answer.
+    ResponseLost,
+}
+
+/// A batch as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub broker: i32,
+    pub partition: i32,
+    pub stamp: Stamp,
+    pub bytes: Vec<u8>,
+    pub values: Vec<String>,
+    /// How many of the same partition came before it.
+    pub nth: usize,
+}
+
+#[derive(Default)]
+pub struct Log {
+    pub values: Vec<String>,
+    producers: Producers,
+    /// Each producer's newest batch and its offset.
+    newest: HashMap<i64, (Stamp, i64)>,
+}
+
+type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
+
+pub struct State {
+    pub topic_id: Uuid,
+    /// The leader of each partition.
+    pub leaders: Vec<i32>,
+    pub leader_epoch: i32,
+    pub logs: HashMap<i32, Log>,
+    pub seen: Vec<Seen>,
+    pub script: Script,
+    /// What Metadata answers for the topic, if not its partitions.
+    pub topic_error: Option<ErrorCode>,
+    /// Accept any first sequence, as Kafka before 4.5.
+    pub lenient: bool,
+    /// Produce's and Metadata's highest version.
+    pub old: bool,
+    pub ports: Vec<u16>,
+    pub next_producer_id: i64,
+    /// Metadata requests so far.
+    pub metadata_asked: usize,
+}
+
+/// A cluster of brokers with one topic, `t`.
+#[derive(Clone)]
+pub struct Fake {
+    pub state: Arc<Mutex<State>>,
+    gate: Arc<watch::Sender<bool>>,
+    cut: Arc<watch::Sender<u64>>,
+}
+
+impl Fake {
+    pub async fn start(brokers: usize, partitions: usize) -> Fake {
+        let state = State {
+            topic_id: Uuid([7; 16]),
+            leaders: vec![0; partitions],
+            leader_epoch: 0,
+            logs: HashMap::new(),
+            seen: Vec::new(),
+            script: Box::new(|_| Fate::Normal),
+            topic_error: None,
+            lenient: false,
+            old: false,
+            ports: Vec::new(),
+            next_producer_id: 1000,
+            metadata_asked: 0,
+        };
+        let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
+        let fake = Fake { state: Arc::new(Mutex::new(state)), gate, cut };
+        for broker in 0..brokers as i32 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            fake.lock().ports.push(listener.local_addr().unwrap().port());
+            let fake = fake.clone();
+            tokio::spawn(async move {
+                while let Ok((socket, _)) = listener.accept().await {
+                    tokio::spawn(fake.clone().serve(broker, socket));
+                }
+            });
+        }
+        fake
+    }
+
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.lock().ports[0])
+    }
+
+    pub fn script(&self, script: impl FnMut(&Seen) -> Fate + Send + 'static) {
+        self.lock().script = Box::new(script);
+    }
+
+    /// While held, requests are read and acted upon, but no response to Produce leaves.
+    pub fn hold(&self, held: bool) {
+        self.gate.send_replace(!held);
+    }
+
+    /// Ends every connection.
+    pub fn cut(&self) {
+        self.cut.send_modify(|n| *n += 1);
+    }
+
+    pub fn values(&self, partition: i32) -> Vec<String> {
+        self.lock().logs.get(&partition).map(|log| log.values.clone()).unwrap_or_default()
+    }
+
+    pub fn seen(&self, partition: i32) -> Vec<Seen> {
+        self.lock().seen.iter().filter(|seen| seen.partition == partition).cloned().collect()
+    }
+
+    /// Waits until `condition` holds; fails the test after ten seconds.
+    pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !condition(&self.lock()) {
+            assert!(std::time::Instant::now() < deadline, "never happened: {what}");
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn serve(self, broker: i32, socket: TcpStream) {
+        socket.set_nodelay(true).unwrap();
+        let (mut read, mut write) = socket.into_split();
+        let (responses, mut outbox) = mpsc::unbounded_channel::<(Frame, bool)>();
+        let (mut gate, mut cut) = (self.gate.subscribe(), self.cut.subscribe());
+        let writer = tokio::spawn(async move {
+            while let Some((frame, is_produce)) = outbox.recv().await {
+                if is_produce && gate.wait_for(|open| *open).await.is_err() {
+                    return;
+                }
+                for part in &frame.parts {
+                    let Part::Bytes(bytes) = part else { panic!("a fake sends no files") };
+                    if write.write_all(bytes).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        let requests = async {
+            while let Ok(len) = read.read_u32().await {
+                let mut frame = BytesMut::zeroed(len as usize);
+                if read.read_exact(&mut frame).await.is_err() {
+                    return;
+                }
+                let is_produce = frame[..2] == [0, 0];
+                match self.answer(broker, frame.freeze()) {
+                    Some(response) if !response.is_empty() => drop(responses.send((response, is_produce))),
+                    Some(_) => {}
+                    None => return,
+                }
+            }
+        };
+        tokio::select! {
+            () = requests => {}
+            _ = cut.changed() => return writer.abort(),
+        }
+        // Answers given before the end still leave, unless they are held.
+        drop(responses);
+        drop(tokio::time::timeout(std::time::Duration::from_millis(50), writer).await);
+    }
+}
+
+impl State {
+    /// Judges one batch: base offset and error; `None` ends the connection.
+    fn produce(&mut self, broker: i32, partition: i32, bytes: &[u8]) -> Option<(i64, ErrorCode)> {
+        let batch = BatchView::first(bytes).unwrap();
+        batch.check_crc().unwrap();
+        assert_eq!(batch.size(), bytes.len(), "one batch per partition");
+        let nth = self.seen.iter().filter(|seen| seen.partition == partition).count();
+        let stamp = Stamp {
+            producer_id: batch.producer_id(),
+            producer_epoch: batch.producer_epoch(),
+            base_sequence: batch.base_sequence(),
+            record_count: batch.record_count(),
+        };
+        let values = values_of(&batch);
+        let seen = Seen { broker, partition, stamp, bytes: bytes.to_vec(), values, nth };
+        self.seen.push(seen.clone());
+        if self.leaders[partition as usize] != broker {
+            return Some((-1, ErrorCode::NOT_LEADER_OR_FOLLOWER));
+        }
+        match (self.script)(&seen) {
+            Fate::Normal => Some(self.append(&seen)),
+            Fate::Refused(code) => Some((-1, code)),
+            Fate::WrittenBut(code) => match self.append(&seen) {
+                (_, ErrorCode::NONE) => Some((-1, code)),
+                other => Some(other),
+            },
+            Fate::Dropped => None,
+            Fate::ResponseLost => {
+                self.append(&seen);
+                None
+            }
+        }
+    }
+
+    fn append(&mut self, seen: &Seen) -> (i64, ErrorCode) {
+        let log = self.logs.entry(seen.partition).or_default();
+        let end = log.values.len() as i64;
+        // A log that is not empty has an end above 0: any first sequence is then taken.
+        match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
+            Verdict::Append => {
+                if seen.stamp.is_idempotent() {
+                    log.producers.append(&seen.stamp, end, 0, 0, 5);
+                    log.newest.insert(seen.stamp.producer_id, (seen.stamp, end));
+                }
+                log.values.extend(seen.values.iter().cloned());
+                (end, ErrorCode::NONE)
+            }
+            Verdict::Duplicate { base_offset, .. } => (base_offset, ErrorCode::NONE),
+            Verdict::Refuse(Refusal::OutOfOrderSequence) => (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
+            Verdict::Refuse(Refusal::DuplicateSequence) => (-1, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
+            Verdict::Refuse(Refusal::InvalidProducerEpoch) => (-1, ErrorCode::INVALID_PRODUCER_EPOCH),
+            Verdict::Refuse(Refusal::InvalidRecord) => (-1, ErrorCode::INVALID_RECORD),
+        }
+    }
+
+    /// The broker restarts and remembers one batch of each producer, as Kafka's snapshots do.
+    pub fn forget_all_but_the_newest(&mut self) {
+        for log in self.logs.values_mut() {
+            log.producers = Producers::default();
+            for (stamp, offset) in log.newest.values() {
+                log.producers.append(stamp, *offset, 0, 0, 5);
+            }
+        }
+    }
+}
+
+fn values_of(batch: &BatchView<'_>) -> Vec<String> {
+    let payload = decompress(batch.compression().unwrap(), batch.payload(), 64 << 20).unwrap();
+    let records = RecordIter::new(&payload, batch.record_count());
+    records.map(|record| String::from_utf8(record.unwrap().value.unwrap_or_default().to_vec()).unwrap()).collect()
+}

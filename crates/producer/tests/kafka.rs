@@ -1,0 +1,189 @@
+//! The producer against a real broker, Apache Kafka or Fullbore: `FULLBORE_TEST_KAFKA=host:port cargo test -p
+//! fullbore-producer --test kafka`. Without the variable the tests say so and pass.
+
+use fullbore_producer::config::ClientConfig;
+use fullbore_producer::{Cluster, Header, Producer, ProducerConfig, Record};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
+use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};
+use fullbore_wire::{Records, Text, Uuid};
+use std::time::{Duration, SystemTime};
+
+fn bootstrap() -> Option<String> {
+    let found = std::env::var("FULLBORE_TEST_KAFKA").ok().filter(|address| !address.is_empty());
+    if found.is_none() {
+        eprintln!("skipped: set FULLBORE_TEST_KAFKA=host:port to run this test against a broker");
+    }
+    found
+}
+
+/// A record as it lies in the log.
+#[derive(Debug, PartialEq)]
+struct Stored {
+    offset: i64,
+    timestamp: i64,
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+struct Topic {
+    cluster: Cluster,
+    name: Text,
+    id: Uuid,
+}
+
+impl Topic {
+    async fn create(bootstrap: &str, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Topic {
+        let cluster = Cluster::new(vec![bootstrap.to_owned()], ClientConfig::default());
+        let stamp = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+        let name = Text::from(format!("{name}-{stamp}"));
+        let mut topic = CreatableTopic { name: name.clone(), num_partitions: partitions, ..Default::default() };
+        topic.replication_factor = 1;
+        for (key, value) in configs {
+            let mut config = fullbore_wire::apis::create_topics::CreatableTopicConfig::default();
+            config.name = Text::from(*key);
+            config.value = Some(Text::from(*value));
+            topic.configs.push(config);
+        }
+        let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
+        let connection = cluster.any().await.unwrap();
+        let response = connection.call(&request).await.unwrap();
+        assert!(!response.topics[0].error_code.is_err(), "{:?}", response.topics[0]);
+        let id = response.topics[0].topic_id;
+        Topic { cluster, name, id }
+    }
+
+    /// Everything in a partition, from its first record on.
+    async fn read(&self, partition: i32, count: usize) -> Vec<Stored> {
+        let connection = self.cluster.any().await.unwrap();
+        let mut stored = Vec::new();
+        while stored.len() < count {
+            let from = stored.last().map_or(0, |last: &Stored| last.offset + 1);
+            let mut at = FetchPartition { partition, fetch_offset: from, ..Default::default() };
+            at.partition_max_bytes = 8 << 20;
+            let topic = FetchTopic {
+                topic: self.name.clone(),
+                topic_id: self.id,
+                partitions: vec![at],
+                ..Default::default()
+            };
+            let request = FetchRequest {
+                max_wait_ms: 500,
+                min_bytes: 1,
+                max_bytes: 50 << 20,
+                topics: vec![topic],
+                ..Default::default()
+            };
+            let response = connection.call(&request).await.unwrap();
+            let answer = &response.responses[0].partitions[0];
+            assert!(!answer.error_code.is_err(), "{:?}", answer.error_code);
+            let Some(Records::Memory(bytes)) = &answer.records else { panic!("no records") };
+            for batch in batches(bytes) {
+                unpack(&batch.unwrap(), from, &mut stored);
+            }
+        }
+        stored
+    }
+}
+
+fn unpack(batch: &BatchView<'_>, from: i64, stored: &mut Vec<Stored>) {
+    batch.check_crc().unwrap();
+    let payload = decompress(batch.compression().unwrap(), batch.payload(), 64 << 20).unwrap();
+    for record in RecordIter::new(&payload, batch.record_count()) {
+        let record = record.unwrap();
+        if record.offset(batch) < from {
+            continue;
+        }
+        stored.push(Stored {
+            offset: record.offset(batch),
+            timestamp: record.timestamp(batch),
+            key: record.key.map(<[u8]>::to_vec),
+            value: record.value.map(<[u8]>::to_vec),
+            headers: record.headers.map(|(k, v)| (k.to_owned(), v.map(<[u8]>::to_vec))).collect(),
+        });
+    }
+}
+
+#[tokio::test]
+async fn records_are_stored_as_sent_and_where_their_deliveries_say() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = Topic::create(&bootstrap, "as-sent", 3, &[]).await;
+    let producer = Producer::new(ProducerConfig::new(&bootstrap)).unwrap();
+    let headers = [Header { key: "h", value: Some(b"1") }, Header { key: "h", value: None }];
+    let plain = Record::new(&topic.name, b"value").partition(1).timestamp(1_700_000_000_123).headers(&headers);
+    let nulls = Record { key: None, value: None, headers: &[], ..plain };
+    let first = producer.send(plain.key(b"key")).await.unwrap().await.unwrap();
+    let second = producer.send(nulls).await.unwrap().await.unwrap();
+    assert_eq!((first.partition, first.offset, second.offset), (1, 0, 1));
+    producer.close(Duration::from_secs(10)).await;
+    let stored = topic.read(1, 2).await;
+    let twice = vec![("h".to_owned(), Some(b"1".to_vec())), ("h".to_owned(), None)];
+    let timestamp = 1_700_000_000_123;
+    let (key, value) = (Some(b"key".to_vec()), Some(b"value".to_vec()));
+    assert_eq!(stored[0], Stored { offset: 0, timestamp, key, value, headers: twice });
+    assert_eq!(stored[1], Stored { offset: 1, timestamp, key: None, value: None, headers: vec![] });
+}
+
+#[tokio::test]
+async fn many_records_keep_their_order_on_every_partition_with_every_codec() {
+    let Some(bootstrap) = bootstrap() else { return };
+    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let topic = Topic::create(&bootstrap, codec, 4, &[]).await;
+        let settings = [("bootstrap.servers", bootstrap.as_str()), ("compression.type", codec)];
+        let producer = Producer::from_properties(settings).unwrap();
+        let mut deliveries = Vec::new();
+        for i in 0..20_000u32 {
+            let value = format!("{i:08}-{}", "x".repeat(100));
+            let record = Record::new(&topic.name, value.as_bytes()).partition((i % 4) as i32);
+            deliveries.push(producer.send(record).await.unwrap());
+        }
+        for (i, delivery) in deliveries.into_iter().enumerate() {
+            assert_eq!(delivery.await.unwrap().offset, i as i64 / 4);
+        }
+        for partition in 0..4 {
+            let stored = topic.read(partition, 5_000).await;
+            for (n, record) in stored.iter().enumerate() {
+                let expected = format!("{:08}", n * 4 + partition as usize);
+                assert_eq!(&record.value.as_ref().unwrap()[..8], expected.as_bytes(), "{codec}");
+            }
+        }
+        producer.close(Duration::from_secs(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_larger_than_the_topic_takes_is_split() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = Topic::create(&bootstrap, "small", 1, &[("max.message.bytes", "20000")]).await;
+    let settings = [("bootstrap.servers", bootstrap.as_str()), ("batch.size", "200000"), ("linger.ms", "50")];
+    let producer = Producer::from_properties(settings).unwrap();
+    let mut deliveries = Vec::new();
+    for i in 0..200u32 {
+        let value = format!("{i:04}-{}", "x".repeat(1000));
+        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+    }
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, i as i64);
+    }
+    let big = vec![b'x'; 50_000];
+    let refused = producer.send(Record::new(&topic.name, &big)).await.unwrap().await.unwrap_err();
+    assert!(!refused.may_have_been_written() && !refused.is_retryable(), "{refused}");
+    let after = producer.send(Record::new(&topic.name, b"after")).await.unwrap().await.unwrap();
+    assert_eq!(after.offset, 200);
+    producer.close(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
+async fn acks_0_and_1_work() {
+    let Some(bootstrap) = bootstrap() else { return };
+    for (acks, offset) in [("0", -1), ("1", 0)] {
+        let topic = Topic::create(&bootstrap, "acks", 1, &[]).await;
+        let producer =
+            Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("acks", acks)]).unwrap();
+        let written = producer.send(Record::new(&topic.name, b"v")).await.unwrap().await.unwrap();
+        assert_eq!(written.offset, offset);
+        producer.close(Duration::from_secs(10)).await;
+        assert_eq!(topic.read(0, 1).await.len(), 1);
+    }
+}
