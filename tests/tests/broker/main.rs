@@ -9,6 +9,8 @@ mod produce;
 mod sequence;
 mod sequence_bounds;
 mod sessions;
+mod start;
+mod topics;
 
 use fullbore_tests::{Batch, Broker};
 

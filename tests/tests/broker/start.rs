@@ -1,0 +1,138 @@
+//! Starts that are refused, each with one clear line and exit code 1; starts that warn; stops.
+
+use crate::assert_serves;
+use fullbore_tests::{Batch, Broker, FetchFrom, Refused, fetch_request, serve_refused};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::fetch::FetchRequest;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Exit code 1 and one line that names all of these.
+fn assert_one_line(refused: &Refused, named: &[&str]) {
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
+    assert_eq!(refused.stderr.trim_end().lines().count(), 1, "{}", refused.stderr);
+    for name in named {
+        assert!(refused.stderr.contains(name), "{name} is not in: {}", refused.stderr);
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let broker = Broker::start(&[]);
+    let addr = broker.addr().to_string();
+    let refused = serve_refused(folder().path(), &[&format!("listeners=PLAINTEXT://{addr}")]);
+    assert_one_line(&refused, &[&addr, "taken"]);
+    assert_serves(&broker);
+}
+
+#[test]
+fn an_address_this_machine_does_not_have_is_named() {
+    let refused = serve_refused(folder().path(), &["listeners=PLAINTEXT://203.0.113.7:9092"]);
+    assert_one_line(&refused, &["203.0.113.7:9092"]);
+}
+
+#[test]
+fn a_data_folder_in_use_is_named_with_the_broker_that_uses_it() {
+    let broker = Broker::start(&[]);
+    let refused = serve_refused(broker.data_dir(), &[]);
+    assert_one_line(&refused, &[&broker.data_dir().display().to_string(), "another broker"]);
+    assert_serves(&broker);
+}
+
+#[test]
+fn a_data_folder_that_is_free_again_after_kill_9_is_taken() {
+    let mut broker = Broker::start(&[]);
+    broker.kill();
+    broker.restart();
+    assert_serves(&broker);
+}
+
+/// Not even root may make folders in /sys.
+#[test]
+fn a_data_folder_without_permission_is_named() {
+    let refused = serve_refused(Path::new("/sys/fullbore"), &[]);
+    assert_one_line(&refused, &["/sys/fullbore", "ermi"]);
+}
+
+#[test]
+fn a_data_folder_that_is_a_file_is_named() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    assert_one_line(&serve_refused(file.path(), &[]), &[&file.path().display().to_string()]);
+}
+
+#[test]
+fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
+    for (set, named) in [
+        ("num.partitions=many", ["num.partitions=many", "between 1 and"]),
+        ("num.partitions=0", ["num.partitions=0", "between 1 and"]),
+        ("auto.create.topics.enable=maybe", ["auto.create.topics.enable=maybe", "true or false"]),
+        ("log.cleanup.policy=compact", ["log.cleanup.policy=compact", "delete"]),
+        ("listeners=nonsense", ["listeners=nonsense", "://"]),
+    ] {
+        assert_one_line(&serve_refused(folder().path(), &[set]), &named);
+    }
+}
+
+#[test]
+fn an_unknown_key_warns_and_the_broker_starts() {
+    let broker = Broker::start(&["num.partitons=3"]);
+    assert_serves(&broker);
+    assert!(broker.stderr().contains("num.partitons"), "{}", broker.stderr());
+}
+
+#[test]
+fn a_broken_control_db_is_refused_by_name_and_left_alone() {
+    let mut broker = Broker::start(&[]);
+    broker.client().create_topic("known", 1, &[]);
+    broker.stop();
+    let file = broker.data_dir().join("control.db");
+    for garbage in [vec![0x5a_u8; 8192], b"SQLite format 3\0 and then something else".to_vec()] {
+        fs::write(&file, &garbage).expect("ours");
+        assert_one_line(&serve_refused(broker.data_dir(), &[]), &["control.db"]);
+        assert!(fs::read(&file).expect("still there") == garbage, "the file was changed");
+    }
+}
+
+#[test]
+fn a_data_folder_of_another_node_is_refused() {
+    let mut broker = Broker::start(&["node.id=1"]);
+    broker.stop();
+    assert_one_line(&serve_refused(broker.data_dir(), &["node.id=2"]), &["node.id=2"]);
+}
+
+/// A poll that would wait for minutes is answered, and so is the produce behind it.
+#[test]
+fn sigterm_answers_what_was_admitted_and_ends_with_code_0() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("stopping", 2, &[("flush.messages", "1")]);
+    let mut waiting = broker.client();
+    waiting.send(&fetch_request(&[FetchFrom { topic: "stopping", partition: 0, offset: 0 }], 1, 250_000), 12);
+    waiting.send_produce("stopping", 1, &Batch::of(&["behind"]));
+    fullbore_tests::wait_until("both are admitted", Duration::from_secs(30), || client.latest("stopping", 1) == 1);
+    let asked = Instant::now();
+    broker.terminate();
+    let (_, response) = waiting.receive::<FetchRequest>(12);
+    assert_eq!(response.error_code, ErrorCode::NONE);
+    assert_eq!(waiting.receive_produced().error_code, ErrorCode::NONE);
+    assert_eq!(waiting.wait_for_close(), 0);
+    assert_eq!(broker.wait_for_end().code(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(9), "nobody was waited for: {:?}", asked.elapsed());
+    broker.restart();
+    assert_eq!(broker.client().fetch_records("stopping", 1)[0].text(), "behind");
+}
+
+/// An idle client and one that never reads its answers do not keep a broker from stopping.
+#[test]
+fn sigterm_does_not_wait_for_ever_for_clients() {
+    let mut broker = Broker::start(&[]);
+    let _idle = broker.client();
+    let mut half = broker.client();
+    half.send_bytes(&[0, 0, 1, 0, 0, 3]);
+    broker.stop();
+}
