@@ -4,6 +4,7 @@
 //! be read exits with 2.
 
 mod client;
+mod demo;
 mod failure;
 mod output;
 mod perf;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(serve::Serve),
+    Demo(demo::Demo),
     Topics(topics::Topics),
     Perf(perf::Perf),
 }
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
     let outcome: Result<(), Failure> = match cli.command {
         Command::Serve(serve) => serve::run(serve),
+        Command::Demo(demo) => demo::run(demo),
         Command::Topics(topics) => topics::run(topics),
         Command::Perf(perf) => perf::run(perf),
     };

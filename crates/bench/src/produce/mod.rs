@@ -52,32 +52,20 @@ pub async fn produce(
     mut workload: Workload,
     on_window: impl FnMut(&Window) + Send + 'static,
 ) -> Result<Outcome, SendError> {
-    let clock = Clock::start();
-    let schedule = Schedule::new(clock.start, workload.throughput);
-    let mut tracker = Tracker::new(Produced::new(clock.start, workload.reporting_interval), on_window);
-    let mut now = clock.start;
-    if workload.throughput >= 0.0 {
-        wake_precisely();
-    }
+    let mut pacer = Pacer::start(workload.throughput);
+    let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
     for number in 0..workload.records {
-        match schedule.intended(number) {
-            Some(intended) => {
-                pause_until(intended, &mut tracker);
-                now = intended;
-            }
-            None if number % RECORDS_PER_CLOCK_READ == 0 => now = Instant::now(),
-            None => {}
-        }
+        let intended = pacer.turn(number, &mut tracker);
         let steady = workload.warmup_records > 0 && number >= workload.warmup_records;
         if steady && number == workload.warmup_records {
             tracker.start_steady(Instant::now());
         }
         let value = workload.payload.value(number);
-        let record = Record::new(&workload.topic, value).timestamp(clock.epoch_ms(now));
+        let record = Record::new(&workload.topic, value).timestamp(pacer.epoch_ms(intended));
         let (delivery, waited) = send(producer, record, &mut tracker).await?;
-        tracker.sent(delivery, now, value.len() as u64, steady);
+        tracker.sent(delivery, intended, value.len() as u64, steady);
         if waited {
-            now = Instant::now();
+            pacer.has_waited();
         }
     }
     producer.flush().await;
@@ -85,8 +73,15 @@ pub async fn produce(
     Ok(Outcome { produced, failed, ended: Instant::now() })
 }
 
-/// Hands one record over, and says whether it had to wait for room.
-async fn send(producer: &Producer, record: Record<'_>, tracker: &mut Tracker) -> Result<(Delivery, bool), SendError> {
+/// Hands one record over, and says whether it had to wait for room; then what is done meanwhile is counted.
+///
+/// # Errors
+/// The producer's.
+pub async fn send(
+    producer: &Producer,
+    record: Record<'_>,
+    tracker: &mut Tracker,
+) -> Result<(Delivery, bool), SendError> {
     match producer.try_send(record) {
         Err(SendError::Full | SendError::NoMetadata) => {
             tracker.collect();
@@ -96,18 +91,51 @@ async fn send(producer: &Producer, record: Record<'_>, tracker: &mut Tracker) ->
     }
 }
 
-/// Both clocks at the start, so that a record's timestamp costs no second clock read.
-struct Clock {
+/// Gives every record its turn. It blocks the thread, which should have nothing else to do.
+pub struct Pacer {
     start: Instant,
+    /// The wall clock at the start, so that a record's timestamp costs no clock read of its own.
     start_ms: i64,
+    schedule: Schedule,
+    now: Instant,
 }
 
-impl Clock {
-    fn start() -> Self {
+impl Pacer {
+    /// Starts now. `records_per_sec` below zero means as fast as it goes.
+    pub fn start(records_per_sec: f64) -> Self {
+        if records_per_sec >= 0.0 {
+            wake_precisely();
+        }
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { start: Instant::now(), start_ms: since_epoch.as_millis() as i64 }
+        let start = Instant::now();
+        let schedule = Schedule::new(start, records_per_sec);
+        Pacer { start, start_ms: since_epoch.as_millis() as i64, schedule, now: start }
     }
 
+    /// Waits until record `number` should leave and says when that is, from which its latency counts.
+    pub fn turn(&mut self, number: u64, tracker: &mut Tracker) -> Instant {
+        match self.schedule.intended(number) {
+            Some(intended) => {
+                pause_until(intended, tracker);
+                self.now = intended;
+            }
+            None if number % RECORDS_PER_CLOCK_READ == 0 => self.now = Instant::now(),
+            None => {}
+        }
+        self.now
+    }
+
+    /// The sender was held up, so that an unthrottled record after it has another time.
+    pub fn has_waited(&mut self) {
+        self.now = Instant::now();
+    }
+
+    /// When the first record was meant to leave.
+    pub fn started_at(&self) -> Instant {
+        self.start
+    }
+
+    /// A time since 1970 in milliseconds.
     fn epoch_ms(&self, time: Instant) -> i64 {
         self.start_ms + time.saturating_duration_since(self.start).as_millis() as i64
     }
@@ -115,8 +143,7 @@ impl Clock {
 
 /// Sleeps, since a paced sender that spins would take a core from who is measured.
 fn pause_until(intended: Instant, tracker: &mut Tracker) {
-    let ahead = intended.saturating_duration_since(Instant::now());
-    if !ahead.is_zero() {
+    if intended > Instant::now() {
         tracker.collect();
         std::thread::sleep(intended.saturating_duration_since(Instant::now()));
     }

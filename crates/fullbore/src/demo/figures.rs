@@ -1,0 +1,87 @@
+//! The demo's table. Not for scripts: `fullbore perf` has the lines they know.
+
+use fullbore_bench::measure::Latencies;
+use std::time::Duration;
+
+/// What one phase measured.
+pub struct Figures {
+    /// Records sent and read.
+    pub records: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+    /// Until the last was acknowledged.
+    pub produce_time: Duration,
+    /// Until the last was read and verified.
+    pub read_time: Duration,
+    /// Until each was acknowledged.
+    pub acknowledged: Latencies,
+    /// Until each was read and verified.
+    pub read: Latencies,
+}
+
+/// The first row.
+pub fn heading() -> Vec<Vec<String>> {
+    vec![["", "records/s", "MB/s", "p50", "p99", "p99.9", "max"].map(str::to_owned).to_vec()]
+}
+
+impl Figures {
+    /// Two rows under the phase's name.
+    pub fn rows(&self, phase: &str) -> Vec<Vec<String>> {
+        vec![
+            vec![phase.to_owned()],
+            self.row("  acknowledged", self.produce_time, &self.acknowledged),
+            self.row("  read", self.read_time, &self.read),
+        ]
+    }
+
+    fn row(&self, name: &str, time: Duration, latencies: &Latencies) -> Vec<String> {
+        let seconds = time.as_secs_f64();
+        let p = latencies.percentiles();
+        let mut row = vec![
+            name.to_owned(),
+            grouped((self.records as f64 / seconds) as u64),
+            format!("{:.1}", self.bytes as f64 / seconds / 1e6),
+        ];
+        row.extend([p.p50_us, p.p99_us, p.p999_us, p.max_us].map(milliseconds));
+        row
+    }
+}
+
+fn milliseconds(us: u64) -> String {
+    format!("{:.2} ms", us as f64 / 1e3)
+}
+
+/// 1234567 as 1,234,567.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn a_row_has_rate_volume_and_latencies() {
+        let mut latencies = Latencies::default();
+        latencies.record(1_500, 2_000);
+        let figures = Figures {
+            records: 2_000,
+            bytes: 2_000_000,
+            produce_time: Duration::from_secs(2),
+            read_time: Duration::from_secs(1),
+            acknowledged: latencies.clone(),
+            read: latencies,
+        };
+        let rows = figures.rows("phase");
+        assert_eq!(rows[1], ["  acknowledged", "1,000", "1.0", "1.50 ms", "1.50 ms", "1.50 ms", "1.50 ms"]);
+        assert_eq!(rows[2][1], "2,000");
+    }
+}

@@ -1,0 +1,148 @@
+//! `fullbore demo`: a broker, a producer and a reader in one process, and proof that nothing was lost on the way.
+//!
+//! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too.
+
+mod figures;
+mod progress;
+mod stream;
+
+use crate::failure::Failure;
+use crate::output::line;
+use clap::Args;
+use fullbore_bench::client::{Cluster, create_topic};
+use fullbore_bench::workload::VALUE_LEN_MIN;
+use fullbore_broker::Broker;
+use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_producer::{Producer, ProducerConfig};
+use progress::Progress;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stream::{Phase, Stream};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The demo's topic.
+const TOPIC: &str = "demo";
+/// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
+const PACED_RECORDS_PER_SEC: u64 = 10_000;
+/// How long the second phase is.
+const PACED_SECONDS: u64 = 3;
+
+/// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6")]
+pub struct Demo {
+    /// How many records to stream.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    records: u64,
+    /// Bytes of each record's value.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
+    record_size: u32,
+    /// Partitions to spread them over.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    partitions: i32,
+}
+
+/// Runs the demo.
+pub fn run(demo: Demo) -> Result<(), Failure> {
+    let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    runtime.spawn(stop_at_signal(Arc::clone(&stop), folder.path().to_owned()));
+    let broker = runtime.block_on(Broker::start(config(folder.path())?))?;
+    line(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
+    let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &stop);
+    runtime.block_on(broker.shutdown());
+    drop(runtime);
+    folder.close()?;
+    outcome?;
+    line("Broker stopped, data removed. Next: fullbore serve");
+    Ok(())
+}
+
+fn config(folder: &Path) -> Result<BrokerConfig, Failure> {
+    let mut properties = Properties::default();
+    properties.set("log.dirs", folder.join("data").display().to_string());
+    properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+    properties.set("fullbore.admin.listener", "");
+    Ok(BrokerConfig::from_properties(&properties)?.0)
+}
+
+/// The first signal ends the stream, and the demo cleans up as always; the second does not wait.
+async fn stop_at_signal(stop: Arc<AtomicBool>, folder: PathBuf) {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    for attempt in 1.. {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        stop.store(true, Ordering::Relaxed);
+        if attempt == 2 {
+            // What cannot be removed now is in the temporary folder, where the system removes it some day.
+            let _ = std::fs::remove_dir_all(&folder);
+            std::process::exit(130);
+        }
+    }
+}
+
+fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &AtomicBool) -> Result<(), Failure> {
+    let mut cluster = Cluster::new(address, "fullbore-demo")?;
+    create_topic(&mut cluster, TOPIC, Some(demo.partitions), None, &[])?;
+    let producer = Producer::new(ProducerConfig::new(address))?;
+    let mut stream = Stream::new(TOPIC, &mut cluster, demo.record_size as usize)?;
+    let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(demo.records);
+    let phases = [
+        Phase { name: "as fast as it goes", records: demo.records, throughput: -1.0 },
+        Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
+    ];
+    let mut rows = figures::heading();
+    for phase in &phases {
+        let progress = Progress::new(phase.name, phase.records);
+        let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, stop);
+        progress.finish();
+        rows.extend(figures?.rows(phase.name));
+    }
+    runtime.block_on(producer.close(Duration::from_secs(5)));
+    let records = stream.verify_ends(&mut cluster)?;
+    line(&format!(
+        "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
+        figures::grouped(records),
+        figures::grouped(u64::from(demo.record_size)),
+        demo.partitions
+    ));
+    line(&fullbore_bench::report::table(&rows));
+    line("\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
+        let demo = Demo { records, record_size: 64, partitions: 2 };
+        let folder = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let broker = runtime.block_on(Broker::start(config(folder.path()).expect("valid"))).expect("started");
+        let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &AtomicBool::new(stop));
+        runtime.block_on(broker.shutdown());
+        (outcome, folder.path().to_owned())
+    }
+
+    #[test]
+    fn every_record_comes_back_and_nothing_stays() {
+        let (outcome, folder) = demo(5_000, false);
+        outcome.expect("verified");
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn an_interrupted_demo_says_so() {
+        let (outcome, _) = demo(1_000_000_000, true);
+        assert!(outcome.expect_err("interrupted").to_string().contains("interrupted"));
+    }
+}

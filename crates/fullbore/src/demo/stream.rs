@@ -1,0 +1,206 @@
+//! One stream of verifiable records, written by one thread and read by another while it is written.
+//!
+//! Invariant: a phase succeeds only if every partition gave exactly the values sent to it, in order, at dense offsets.
+
+use super::figures::Figures;
+use super::progress::Progress;
+use crate::failure::Failure;
+use fullbore_bench::client::{Cluster, EARLIEST, LATEST};
+use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::measure::{Latencies, Produced};
+use fullbore_bench::produce::{Failed, Pacer, Tracker, send};
+use fullbore_bench::workload::{SequenceReader, SequenceWriter};
+use fullbore_producer::{Producer, Record as Outgoing};
+use fullbore_wire::Text;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The reader gives up when nothing comes for this long.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the sender looks whether it should stop.
+const RECORDS_PER_LOOK: u64 = 256;
+
+/// One part of the demo.
+pub struct Phase {
+    /// As the user sees it.
+    pub name: &'static str,
+    /// How many records.
+    pub records: u64,
+    /// Records a second; below zero as fast as it goes.
+    pub throughput: f64,
+}
+
+/// Takes one partition's records and accepts only what was sent.
+struct Verifier {
+    reader: SequenceReader,
+    latencies: Latencies,
+    epoch: Instant,
+}
+
+impl Sink for Verifier {
+    fn record(&mut self, offset: i64, record: &Record<'_>) -> Result<(), String> {
+        if offset != self.reader.accepted() as i64 {
+            return Err(format!("expected offset {}", self.reader.accepted()));
+        }
+        let sent_us = self.reader.check(record.value.unwrap_or_default()).map_err(|error| error.to_string())?;
+        let now_us = self.epoch.elapsed().as_micros() as u64;
+        self.latencies.record(now_us.saturating_sub(sent_us), 1);
+        Ok(())
+    }
+}
+
+/// The state that lasts from phase to phase.
+pub struct Stream {
+    topic: &'static str,
+    record_size: usize,
+    writers: Vec<SequenceWriter>,
+    cursors: Vec<Cursor<Verifier>>,
+    /// How many records went to each partition.
+    sent: Vec<u64>,
+    epoch: Instant,
+}
+
+impl Stream {
+    /// A stream to every partition of an empty topic.
+    pub fn new(topic: &'static str, cluster: &mut Cluster, record_size: usize) -> Result<Self, Failure> {
+        let epoch = Instant::now();
+        let places = cluster.partitions(&Text::from_static(topic))?;
+        let verifier =
+            |partition| Verifier { reader: SequenceReader::new(partition), latencies: Latencies::default(), epoch };
+        Ok(Stream {
+            topic,
+            record_size,
+            writers: places.iter().map(|place| SequenceWriter::new(place.partition, record_size)).collect(),
+            sent: vec![0; places.len()],
+            cursors: places
+                .into_iter()
+                .map(|place| Cursor {
+                    topic: place.topic,
+                    topic_id: place.topic_id,
+                    partition: place.partition,
+                    offset: None,
+                    sink: verifier(place.partition),
+                })
+                .collect(),
+            epoch,
+        })
+    }
+
+    /// Sends and reads one phase's records.
+    pub fn run(
+        &mut self,
+        phase: &Phase,
+        cluster: &mut Cluster,
+        producer: &Producer,
+        runtime: &tokio::runtime::Handle,
+        progress: &Progress,
+        stop: &AtomicBool,
+    ) -> Result<Figures, Failure> {
+        let cursors = std::mem::take(&mut self.cursors);
+        let plan =
+            Plan { fetch: FetchSettings::default(), records: phase.records, timeout: READ_TIMEOUT, start: EARLIEST };
+        let (started, started_at) = (Instant::now(), SystemTime::now());
+        let (read, sent) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let outcome = consume(cluster, cursors, &plan, |counts| {
+                    progress.read(counts.records());
+                    !stop.load(Ordering::Relaxed)
+                });
+                // A reader that failed ends the sender too.
+                if outcome.is_err() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                outcome
+            });
+            let sent = runtime.block_on(self.send(phase, producer, progress, stop));
+            if sent.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
+        });
+        // A reader's refusal is the more telling of the two.
+        let mut outcome = read?;
+        let (produced, failed, acknowledged_at) = sent?;
+        if let Some(first) = failed.first {
+            return Err(Failure::new(format!("{} records were not acknowledged; the first: {first}", failed.records)));
+        }
+        let finished = finished(phase, &outcome, stop)?;
+        let summary = produced.summaries(acknowledged_at).next().expect("the whole run has a summary");
+        let mut read_latencies = Latencies::default();
+        for cursor in &mut outcome.cursors {
+            read_latencies.add(&std::mem::take(&mut cursor.sink.latencies));
+        }
+        self.cursors = outcome.cursors;
+        Ok(Figures {
+            records: summary.records,
+            bytes: summary.bytes,
+            produce_time: acknowledged_at - started,
+            read_time: finished.duration_since(started_at).unwrap_or_default(),
+            acknowledged: summary.latencies,
+            read: read_latencies,
+        })
+    }
+
+    async fn send(
+        &mut self,
+        phase: &Phase,
+        producer: &Producer,
+        progress: &Progress,
+        stop: &AtomicBool,
+    ) -> Result<(Produced, Failed, Instant), Failure> {
+        let mut pacer = Pacer::start(phase.throughput);
+        let mut tracker = Tracker::new(Produced::new(pacer.started_at(), Duration::MAX), |_| {});
+        for number in 0..phase.records {
+            if number % RECORDS_PER_LOOK == 0 {
+                progress.sent(number);
+                if stop.load(Ordering::Relaxed) {
+                    return Err(interrupted());
+                }
+            }
+            let intended = pacer.turn(number, &mut tracker);
+            let partition = (number % self.writers.len() as u64) as usize;
+            let sent_us = (intended - self.epoch).as_micros() as u64;
+            let value = self.writers[partition].value(sent_us);
+            let record = Outgoing::new(self.topic, value).partition(partition as i32);
+            let (delivery, waited) = send(producer, record, &mut tracker).await?;
+            tracker.sent(delivery, intended, self.record_size as u64, false);
+            if waited {
+                pacer.has_waited();
+            }
+            self.sent[partition] += 1;
+        }
+        progress.sent(phase.records);
+        producer.flush().await;
+        let (produced, failed) = tracker.finish().await;
+        Ok((produced, failed, Instant::now()))
+    }
+
+    /// Nothing came behind the last record either; says how many records there are in all.
+    pub fn verify_ends(&self, cluster: &mut Cluster) -> Result<u64, Failure> {
+        let of: Vec<(Text, i32)> = self.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
+        let ends = cluster.any()?.offsets(&of, LATEST)?;
+        for (cursor, end) in self.cursors.iter().zip(ends) {
+            let (accepted, sent) = (cursor.sink.reader.accepted(), self.sent[cursor.partition as usize]);
+            if accepted != sent || end != sent as i64 {
+                return Err(Failure::new(format!(
+                    "partition {}: sent {sent} records, read {accepted}, and the log ends at {end}",
+                    cursor.partition
+                )));
+            }
+        }
+        Ok(self.sent.iter().sum())
+    }
+}
+
+fn finished(phase: &Phase, outcome: &Outcome<Verifier>, stop: &AtomicBool) -> Result<SystemTime, Failure> {
+    let read = outcome.progress.records();
+    match outcome.finished {
+        Some(at) if read == phase.records => Ok(at),
+        _ if stop.load(Ordering::Relaxed) => Err(interrupted()),
+        _ => Err(Failure::new(format!("sent {} records, but read {read}", phase.records))),
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new("interrupted; the broker was stopped and its data removed")
+}
