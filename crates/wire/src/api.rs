@@ -212,12 +212,12 @@ pub fn encode_request<R: Request>(
 
 /// Reads the body of a request whose header named version `v`.
 ///
+/// Bytes after it are ignored, as Kafka does: librdkafka 2.16 asks for all topics with three bytes too many.
+///
 /// # Errors
-/// When the bytes are not exactly one request.
+/// When the bytes do not begin with a whole request.
 pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
-    let request = R::decode(r, v)?;
-    r.finish()?;
-    Ok(request)
+    R::decode(r, v)
 }
 
 /// ApiVersions answers with header v0 always, so that a client can read it before it knows the versions.
@@ -268,6 +268,7 @@ pub fn request_reader(frame: Bytes) -> Reader {
 mod tests {
     use super::*;
     use crate::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+    use crate::apis::metadata::MetadataRequest;
     use crate::{ErrorCode, Part};
 
     #[test]
@@ -279,6 +280,14 @@ mod tests {
             assert_eq!(key.version(key.versions().end() + 1), None);
         }
         assert_eq!(ApiKey::from_code(-1), None);
+    }
+
+    #[test]
+    fn librdkafka_asks_for_all_topics_with_three_bytes_too_many() {
+        let v = ApiKey::Metadata.version(13).expect("a version of Metadata");
+        let mut reader = request_reader(Bytes::from_static(&[0, 0, 0, 0, 1, 0, 0]));
+        let request = decode_request::<MetadataRequest>(&mut reader, v).expect("a request");
+        assert_eq!((request.topics, request.allow_auto_topic_creation), (None, false));
     }
 
     #[test]
