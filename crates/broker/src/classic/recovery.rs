@@ -266,7 +266,7 @@ impl Walk {
                 Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
                 Err(ScanError::Io(error)) => return Err(error),
             };
-            if batch.base_offset < self.next_offset || !segment.can_hold(batch.last_offset()) {
+            if batch.base_offset != self.next_offset || !segment.can_hold(batch.last_offset()) {
                 return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
             }
             if batch.last_offset() >= checked_from && !batch.has_valid_crc(file)? {
