@@ -236,7 +236,7 @@ impl Segment {
         let offsets = self.offsets.last(&self.path(OFFSET_INDEX));
         let times = self.times.last(&self.path(TIME_INDEX));
         let Some(entry) = offsets? else {
-            return Ok(self.has_index_files && times?.is_none() && !self.has_batch_after(index_interval_bytes)?);
+            return Ok(self.has_index_files && times?.is_some() && !self.has_batch_after(index_interval_bytes)?);
         };
         let first = Scan::new(&file, u64::from(entry.position), self.size).next();
         let offset = self.base_offset + i64::from(entry.relative_offset);
