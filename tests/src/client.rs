@@ -45,12 +45,17 @@ impl Client {
 
     /// Sends a request without waiting; its correlation id.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
+        self.try_send(request, version).expect("the broker reads")
+    }
+
+    /// Sends to a broker that may be gone.
+    pub fn try_send<R: Request>(&mut self, request: &R, version: i16) -> std::io::Result<i32> {
         let id = self.next_correlation_id;
         self.next_correlation_id += 1;
         let client_id = Text::from_static("fullbore-tests");
         let frame = encode_request(request, version, id, Some(&client_id)).expect("a request of this version");
-        self.send_bytes(&bytes_of(&frame));
-        id
+        self.try_send_bytes(&bytes_of(&frame))?;
+        Ok(id)
     }
 
     /// Sends bytes as they are.

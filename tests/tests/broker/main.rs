@@ -1,8 +1,12 @@
 //! The broker from outside: one process per test, its wire, its files, its end.
 
+mod crash;
+mod damage;
+mod disk_full;
 mod fetch;
 mod hostile;
 mod limits;
+mod many;
 mod offsets;
 mod pipelining;
 mod produce;

@@ -1,0 +1,171 @@
+//! kill -9 under load, again and again: every acknowledged record is there, once and in order.
+//!
+//! `FULLBORE_CRASH_ROUNDS` says how often (default 10). Damaged files are in `damage`.
+
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::ErrorCode;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const TOPIC: &str = "crashed";
+/// Requests in flight, as an idempotent client has.
+const IN_FLIGHT: usize = 5;
+const RECORDS_PER_BATCH: i32 = 3;
+const PRODUCERS: i32 = 3;
+const SOON: Duration = Duration::from_secs(60);
+
+fn rounds() -> usize {
+    let rounds = std::env::var("FULLBORE_CRASH_ROUNDS");
+    rounds.map_or(10, |rounds| rounds.parse().expect("FULLBORE_CRASH_ROUNDS is a number"))
+}
+
+/// An idempotent producer with a partition of its own, so that record n has offset n.
+struct Producer {
+    id: i64,
+    partition: i32,
+    /// First sequences of batches sent and not acknowledged, oldest first.
+    in_flight: VecDeque<i32>,
+    /// The sequence of the next record.
+    next: i32,
+    /// Records acknowledged.
+    acknowledged: i32,
+}
+
+impl Producer {
+    fn value(&self, sequence: i32) -> Vec<u8> {
+        let mut value = format!("{} {sequence} ", self.partition).into_bytes();
+        // Uneven sizes, so that crashes find different places in pages and segments.
+        value.resize(value.len() + usize::try_from(sequence * 37 % 1500).expect("positive"), b'.');
+        value
+    }
+
+    fn batch(&self, first: i32) -> Batch {
+        let values: Vec<Vec<u8>> = (first..first + RECORDS_PER_BATCH).map(|sequence| self.value(sequence)).collect();
+        Batch::of(&values).from_producer(self.id, 0, first)
+    }
+
+    /// Sends again what was not acknowledged, in order, then goes on until the broker dies.
+    fn run(&mut self, addr: SocketAddr, acknowledged: &AtomicUsize) {
+        let mut client = Client::connect(addr);
+        let mut unsent: VecDeque<i32> = self.in_flight.clone();
+        let mut sent = 0;
+        loop {
+            while sent < IN_FLIGHT {
+                let first = unsent.pop_front().unwrap_or_else(|| self.begin());
+                let request = fullbore_tests::produce_request(TOPIC, self.partition, self.batch(first).bytes());
+                if client.try_send(&request, 9).is_err() {
+                    return;
+                }
+                sent += 1;
+            }
+            let Some(response) = client.try_receive_produced() else { return };
+            let first = self.in_flight.pop_front().expect("one was sent");
+            assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
+            assert_eq!(response.base_offset, i64::from(first), "the offset of partition {}", self.partition);
+            self.acknowledged = first + RECORDS_PER_BATCH;
+            sent -= 1;
+            acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn begin(&mut self) -> i32 {
+        let first = self.next;
+        self.in_flight.push_back(first);
+        self.next += RECORDS_PER_BATCH;
+        first
+    }
+
+    /// Each record once and in order, from the first to at least the last acknowledged one.
+    fn check(&self, client: &mut Client) {
+        let records = client.fetch_records(TOPIC, self.partition);
+        let count = i32::try_from(records.len()).expect("few records");
+        assert!(self.acknowledged <= count, "{count} records, {} were acknowledged", self.acknowledged);
+        assert!(count <= self.next, "{count} records, {} were sent", self.next);
+        for (sequence, record) in (0..).zip(&records) {
+            assert_eq!(record.offset, i64::from(sequence));
+            assert!(record.value == self.value(sequence), "record {sequence} of partition {}", self.partition);
+        }
+    }
+}
+
+/// Has all producers run until the broker has acknowledged so many batches, then kills it.
+fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -> Vec<Producer> {
+    let acknowledged = Arc::new(AtomicUsize::new(0));
+    let addr = broker.addr();
+    let running: Vec<_> = producers
+        .into_iter()
+        .map(|mut producer| {
+            let acknowledged = Arc::clone(&acknowledged);
+            std::thread::spawn(move || {
+                producer.run(addr, &acknowledged);
+                producer
+            })
+        })
+        .collect();
+    fullbore_tests::wait_until("batches are acknowledged", SOON, || {
+        let failed = running.iter().any(std::thread::JoinHandle::is_finished);
+        failed || acknowledged.load(Ordering::Relaxed) >= batches
+    });
+    broker.kill();
+    running.into_iter().map(|thread| thread.join().expect("a producer saw a wrong answer")).collect()
+}
+
+fn survives(configs: &[(&str, &str)], sets: &[&str]) {
+    let mut broker = Broker::start(sets);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, PRODUCERS, configs);
+    let start = |partition| Producer {
+        id: client.init_producer_id(),
+        partition,
+        in_flight: VecDeque::new(),
+        next: 0,
+        acknowledged: 0,
+    };
+    let mut producers: Vec<Producer> = (0..PRODUCERS).map(start).collect();
+    for round in 0..rounds() {
+        producers = run_and_kill(&mut broker, producers, 20 + 97 * round % 600);
+        broker.restart();
+        let mut client = broker.client();
+        producers.iter().for_each(|producer| producer.check(&mut client));
+    }
+    let total: i32 = producers.iter().map(|producer| producer.acknowledged).sum();
+    assert!(total > 0, "nothing was acknowledged, so nothing was tested");
+}
+
+#[test]
+fn every_acknowledged_record_is_there_once_and_in_order_after_each_kill_9() {
+    survives(&[], &[]);
+}
+
+#[test]
+fn every_acknowledged_record_is_there_after_each_kill_9_while_segments_roll() {
+    survives(&[("segment.bytes", "1048576"), ("index.interval.bytes", "256")], &[]);
+}
+
+#[test]
+fn every_acknowledged_record_is_there_after_each_kill_9_where_each_is_flushed() {
+    survives(&[("flush.messages", "1")], &[]);
+}
+
+/// Now and then it is stopped cleanly instead: the next start believes the files, and the one after that must not.
+#[test]
+fn clean_stops_between_kills_lose_nothing() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut producers =
+        vec![Producer { id: client.init_producer_id(), partition: 0, in_flight: VecDeque::new(), next: 0, acknowledged: 0 }];
+    for _ in 0..3 {
+        producers = run_and_kill(&mut broker, producers, 50);
+        broker.restart();
+        broker.stop();
+        broker.restart();
+        producers[0].check(&mut broker.client());
+        producers = run_and_kill(&mut broker, producers, 50);
+        broker.restart();
+        producers[0].check(&mut broker.client());
+    }
+}

@@ -1,0 +1,223 @@
+//! Files that are not as the broker left them: a torn tail is cut, an index is built anew, corruption in the middle is
+//! refused by name and costs nobody else anything.
+
+use crate::assert_serves;
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::ErrorCode;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+
+const TOPIC: &str = "damaged";
+/// Batches written before the damage, one record each.
+const BATCHES: i32 = 20;
+
+fn batch(producer_id: i64, sequence: i32) -> Batch {
+    Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
+}
+
+/// A broker whose partition 0 holds twenty batches of one producer.
+fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, configs);
+    let id = client.init_producer_id();
+    for sequence in 0..BATCHES {
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+    }
+    client.produced(TOPIC, 1, &Batch::of(&["the other partition"]));
+    (broker, id)
+}
+
+fn log_file(broker: &Broker) -> PathBuf {
+    broker.partition_files(TOPIC, 0, "log").pop().expect("a segment")
+}
+
+fn texts(client: &mut Client) -> Vec<String> {
+    client.fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
+}
+
+fn expected(count: i32) -> Vec<String> {
+    (0..count).map(|sequence| format!("record {sequence}")).collect()
+}
+
+/// Shows that records 0 to `kept` are there, no more, and that the producer goes on after them.
+fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
+    let mut client = broker.client();
+    assert_eq!(texts(&mut client), expected(kept));
+    assert_eq!(client.latest(TOPIC, 0), i64::from(kept));
+    let last = batch(id, kept - 1);
+    assert_eq!(client.produced(TOPIC, 0, &last), i64::from(kept) - 1, "the last batch is known");
+    assert_eq!(client.produced(TOPIC, 0, &batch(id, kept)), i64::from(kept), "the next one follows");
+    assert_eq!(texts(&mut client), expected(kept + 1));
+    assert_serves(broker);
+}
+
+#[test]
+fn whatever_follows_the_last_whole_batch_is_cut_off() {
+    let garbage: [Vec<u8>; 5] = [vec![0; 4096], vec![0xff; 1], vec![0x5a; 61], vec![0; 16], half_a_batch()];
+    for tail in garbage {
+        let (mut broker, id) = written(&[]);
+        broker.kill();
+        let mut file = OpenOptions::new().append(true).open(log_file(&broker)).expect("ours");
+        file.write_all(&tail).expect("room");
+        broker.restart();
+        assert_recovered(&broker, id, BATCHES);
+    }
+}
+
+/// The first half of a batch that would have been next.
+fn half_a_batch() -> Vec<u8> {
+    let next = Batch { base_offset: i64::from(BATCHES), leader_epoch: 0, ..Batch::of(&[vec![b'x'; 500]]) };
+    next.bytes()[..300].to_vec()
+}
+
+#[test]
+fn a_cut_tail_loses_the_batches_it_touches_and_nothing_else() {
+    for cut in [1, 10, 61, 70, 75] {
+        let (mut broker, id) = written(&[]);
+        broker.kill();
+        let path = log_file(&broker);
+        let len = fs::metadata(&path).expect("ours").len();
+        OpenOptions::new().write(true).open(&path).expect("ours").set_len(len - cut).expect("shorter");
+        broker.restart();
+        let one = u64::try_from(batch(id, 19).bytes().len()).expect("small");
+        let lost = i32::try_from(cut.div_ceil(one)).expect("few");
+        assert_recovered(&broker, id, BATCHES - lost);
+    }
+}
+
+#[test]
+fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
+    let (mut broker, id) = written(&[]);
+    broker.kill();
+    let path = log_file(&broker);
+    let mut bytes = fs::read(&path).expect("ours");
+    *bytes.last_mut().expect("not empty") ^= 0x10;
+    fs::write(&path, bytes).expect("ours");
+    broker.restart();
+    assert_recovered(&broker, id, BATCHES - 1);
+}
+
+fn flip_a_bit_in_the_middle(broker: &Broker) -> PathBuf {
+    let path = log_file(broker);
+    let mut bytes = fs::read(&path).expect("ours");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&path, bytes).expect("ours");
+    path
+}
+
+/// Acknowledged records follow the damage: cutting there would lose them in silence.
+#[test]
+fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_are_served() {
+    let (mut broker, id) = written(&[]);
+    broker.kill();
+    let path = flip_a_bit_in_the_middle(&broker);
+    let damaged = fs::read(&path).expect("ours");
+    broker.restart();
+    let mut client = broker.client();
+    let refused = client.produce(TOPIC, 0, &batch(id, BATCHES));
+    assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    let stderr = broker.stderr();
+    assert!(stderr.contains(&path.display().to_string()), "the file is not named: {stderr}");
+    assert!(fs::read(&path).expect("ours") == damaged, "the file was changed");
+    assert_eq!(client.fetch_records(TOPIC, 1)[0].text(), "the other partition");
+    assert_serves(&broker);
+}
+
+/// The same damage after a clean stop is not looked for: the files are believed, and the end is where it was.
+#[test]
+fn a_clean_stop_skips_recovery() {
+    let (mut broker, _) = written(&[]);
+    broker.stop();
+    flip_a_bit_in_the_middle(&broker);
+    broker.restart();
+    assert_eq!(broker.client().latest(TOPIC, 0), i64::from(BATCHES), "the files are believed");
+    assert_eq!(broker.stderr(), "", "nothing was repaired");
+    assert_serves(&broker);
+}
+
+/// Indexes of segments small enough that there are several, with an entry for nearly every batch.
+const SEVERAL_SEGMENTS: &[(&str, &str)] = &[("segment.bytes", "1048576"), ("index.interval.bytes", "0")];
+
+fn damage_indexes(broker: &Broker, how: fn(&PathBuf)) {
+    for extension in ["index", "timeindex"] {
+        for file in broker.partition_files(TOPIC, 0, extension) {
+            how(&file);
+        }
+    }
+}
+
+#[test]
+fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
+    let damages: [fn(&PathBuf); 4] = [
+        |file| fs::remove_file(file).expect("ours"),
+        |file| fs::write(file, []).expect("ours"),
+        |file| fs::write(file, [0xa5; 4096]).expect("ours"),
+        |file| fs::write(file, [7; 13]).expect("ours"),
+    ];
+    for end in [Broker::stop, Broker::kill] {
+        let (mut broker, id) = written(SEVERAL_SEGMENTS);
+        let mut client = broker.client();
+        let large = vec![b'x'; 700_000];
+        for n in 0..4 {
+            client.produced(TOPIC, 0, &Batch::at(client_time() + n, &[&large]).from_producer(id, 0, BATCHES + n as i32));
+        }
+        let all = client.fetch_records(TOPIC, 0);
+        for how in damages {
+            end(&mut broker);
+            damage_indexes(&broker, how);
+            broker.restart();
+            let mut client = broker.client();
+            assert!(client.fetch_records(TOPIC, 0) == all, "the records are as they were");
+            for record in &all {
+                let data = client.fetch(TOPIC, 0, record.offset);
+                let found = Batch::parse_all(data.records.expect("some").memory().expect("read"));
+                assert_eq!(found[0].base_offset, record.offset);
+            }
+            let last = all.last().expect("some");
+            assert_eq!(client.list_offset(TOPIC, 0, last.timestamp).offset, last.offset);
+        }
+    }
+}
+
+/// Later than every record written before, so that each can be found by its time.
+fn client_time() -> i64 {
+    Batch::of(&["now"]).base_timestamp + 1000
+}
+
+/// Producer snapshots and checkpoints can be had from the log.
+#[test]
+fn lost_snapshots_and_checkpoints_cost_nothing() {
+    for end in [Broker::stop, Broker::kill] {
+        let (mut broker, id) = written(&[]);
+        end(&mut broker);
+        for file in broker.partition_files(TOPIC, 0, "snapshot") {
+            fs::write(file, b"nonsense").expect("ours");
+        }
+        for name in ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"] {
+            fs::write(broker.data_dir().join(name), b"nonsense").expect("ours");
+        }
+        fs::write(broker.partition_dir(TOPIC, 0).join("leader-epoch-checkpoint"), b"nonsense").expect("ours");
+        broker.restart();
+        assert_recovered(&broker, id, BATCHES);
+    }
+}
+
+/// Files of others in the data folder are nobody's business.
+#[test]
+fn strange_files_and_folders_in_the_data_folder_are_left_alone() {
+    let (mut broker, id) = written(&[]);
+    broker.kill();
+    let strange = [broker.data_dir().join("lost+found"), broker.data_dir().join("nobody-0")];
+    strange.iter().for_each(|folder| fs::create_dir(folder).expect("ours"));
+    fs::write(broker.data_dir().join("notes.txt"), b"mine").expect("ours");
+    fs::write(broker.partition_dir(TOPIC, 0).join("notes.txt"), b"mine").expect("ours");
+    broker.restart();
+    assert_recovered(&broker, id, BATCHES);
+    assert!(strange.iter().all(|folder| folder.is_dir()));
+    assert_eq!(fs::read(broker.data_dir().join("notes.txt")).expect("still there"), b"mine");
+}

@@ -1,0 +1,140 @@
+//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line that says so, where mounting is not
+//! permitted.
+
+use fullbore_tests::{Batch, Broker};
+use fullbore_wire::ErrorCode;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const TOPIC: &str = "full";
+
+/// A small file system of its own, unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(bytes: usize) -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let size = format!("size={bytes}");
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "fullbore-tests"])
+            .arg(folder.path())
+            .stderr(Stdio::null())
+            .status();
+        match mount {
+            Ok(status) if status.success() => Some(SmallDisk(folder)),
+            _ => {
+                println!("skipped: mounting a tmpfs is not permitted here");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // What still has files open keeps the file system, but not its place.
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// Something to delete later.
+fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
+    let file = disk.path().join("ballast");
+    fs::write(&file, vec![0; bytes]).expect("there is room still");
+    file
+}
+
+fn batch(id: i64, sequence: i32) -> Batch {
+    let mut value = format!("{sequence} ").into_bytes();
+    value.resize(20_000, b'.');
+    Batch::of(&[value]).from_producer(id, 0, sequence)
+}
+
+#[test]
+fn a_full_disk_is_a_storage_error_the_log_stays_whole_and_goes_on_when_there_is_room() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let id = client.init_producer_id();
+    let ballast = ballast(&disk, 2 << 20);
+    let mut next = 0;
+    let refused = loop {
+        let response = client.produce(TOPIC, 0, &batch(id, next));
+        if response.error_code.is_err() {
+            break response;
+        }
+        assert_eq!(response.base_offset, i64::from(next));
+        next += 1;
+        assert!(next < 1000, "8 MiB hold more than 20 MB");
+    };
+    assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    let again = client.produce(TOPIC, 0, &batch(id, next));
+    assert_eq!(again.error_code, ErrorCode::KAFKA_STORAGE_ERROR, "a retry is refused as long as the disk is full");
+    assert_eq!(client.fetch_records(TOPIC, 0).len(), usize::try_from(next).expect("positive"), "reading goes on");
+
+    fs::remove_file(ballast).expect("ours");
+    for sequence in next..next + 20 {
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence), "there is room again");
+    }
+    for end in [Broker::kill, Broker::stop] {
+        end(&mut broker);
+        broker.restart();
+        let mut client = broker.client();
+        let records = client.fetch_records(TOPIC, 0);
+        assert_eq!(records.len(), usize::try_from(next).expect("positive") + 20);
+        let numbered = |(n, record): (i32, &fullbore_tests::Record)| record.text().starts_with(&format!("{n} "));
+        assert!((0..).zip(&records).all(numbered), "each record once and in order");
+    }
+}
+
+/// Topics and producer ids need the disk too: refused while it is full, not half made.
+#[test]
+fn a_full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
+    let Some(disk) = SmallDisk::mount(4 << 20) else { return };
+    let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
+    let mut client = broker.client();
+    client.create_topic("before", 1, &[]);
+    let ballast = disk.path().join("ballast");
+    // Writes until nothing fits any more.
+    let filled = fs::write(&ballast, vec![0; 8 << 20]);
+    assert!(filled.is_err(), "4 MiB hold less than 8");
+    let refused = create_until_refused(&mut client);
+    fs::remove_file(&ballast).expect("ours");
+    client.create_topic("after", 1, &[]);
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    for topic in ["before", "after"] {
+        assert_eq!(client.produced(topic, 0, &Batch::of(&["x"])), 0);
+    }
+    let unknown = client.list_offset(&refused, 0, -1).error_code;
+    assert_eq!(unknown, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "a refused topic is not there");
+}
+
+/// The name of the first topic the broker could not create.
+fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
+    use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+    for n in 0..1000 {
+        // Long names, so that the database needs a new page soon.
+        let name = format!("{}-{n}", "n".repeat(200));
+        let topic = CreatableTopic {
+            name: name.as_str().into(),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..Default::default()
+        };
+        let response = client.call(&CreateTopicsRequest { topics: vec![topic], ..Default::default() }, 7);
+        let code = response.topics[0].error_code;
+        if code.is_err() {
+            assert_eq!(code, ErrorCode::KAFKA_STORAGE_ERROR, "{:?}", response.topics[0].error_message);
+            return name;
+        }
+    }
+    panic!("a full disk took a thousand topics");
+}

@@ -1,0 +1,75 @@
+//! A thousand topics of ten partitions: they come back after a restart, with bounded memory and descriptors.
+
+use fullbore_tests::{Batch, Broker, topic_data};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::produce::ProduceRequest;
+
+const TOPICS: usize = 1000;
+const PARTITIONS: i32 = 10;
+const MIB: u64 = 1 << 20;
+
+fn name(n: usize) -> String {
+    format!("topic-{n:04}")
+}
+
+#[test]
+fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    for first in (0..TOPICS).step_by(100) {
+        let topic = |n| CreatableTopic {
+            name: name(n).into(),
+            num_partitions: PARTITIONS,
+            replication_factor: 1,
+            ..Default::default()
+        };
+        let topics = (first..first + 100).map(topic).collect();
+        let created = client.call(&CreateTopicsRequest { topics, ..Default::default() }, 7);
+        assert!(created.topics.iter().all(|topic| !topic.error_code.is_err()));
+    }
+    write_everywhere(&broker, 0);
+    for end in [Broker::kill, Broker::stop] {
+        end(&mut broker);
+        broker.restart();
+        let (rss, descriptors) = (broker.rss() / MIB, broker.descriptors());
+        assert!(rss < 200, "{rss} MiB after the start");
+        assert!(descriptors < 200, "{descriptors} descriptors after the start");
+        let mut client = broker.client();
+        let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
+        assert_eq!(all.topics.len(), TOPICS);
+        assert!(all.topics.iter().all(|topic| topic.partitions.len() == 10));
+        for n in [0, TOPICS / 2, TOPICS - 1] {
+            assert_eq!(client.fetch_records(&name(n), 9)[0].text(), format!("{n}"));
+        }
+    }
+    write_everywhere(&broker, 1);
+    let limit = open_files_limit();
+    assert!(broker.descriptors() < limit, "{} descriptors of {limit}", broker.descriptors());
+}
+
+/// One batch to each partition, which gets this offset: a request per topic, all in flight at once.
+fn write_everywhere(broker: &Broker, offset: i64) {
+    let mut reader = broker.client();
+    let mut writer = reader.split();
+    let writing = std::thread::spawn(move || {
+        for n in 0..TOPICS {
+            let batch = Batch::of(&[format!("{n}")]).bytes();
+            let partitions: Vec<_> = (0..PARTITIONS).map(|partition| (partition, batch.clone())).collect();
+            let topic_data = vec![topic_data(&name(n), &partitions)];
+            writer.send(&ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..Default::default() }, 9);
+        }
+    });
+    for _ in 0..TOPICS {
+        let (_, response) = reader.receive::<ProduceRequest>(9);
+        for partition in &response.responses[0].partition_responses {
+            assert_eq!(partition.base_offset, offset, "{partition:?}");
+        }
+    }
+    writing.join().expect("the writer does not fail");
+}
+
+fn open_files_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.map_or(usize::MAX, |limit| usize::try_from(limit).expect("a count"))
+}
