@@ -18,6 +18,7 @@ use std::process::ExitCode;
 /// A Kafka-compatible broker, an idempotent producer and the tools that measure the way between them.
 #[derive(Parser, Debug)]
 #[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

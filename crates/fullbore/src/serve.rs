@@ -5,6 +5,7 @@ use crate::output::line;
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -103,7 +104,11 @@ fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let from_environment = std::env::var("RUST_LOG").ok();
     let text = filter.or(from_environment.as_deref()).unwrap_or("warn");
     let filter = EnvFilter::try_new(text).map_err(|error| Failure::new(format!("--log {text}: {error}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use fullbore_wire::Text;
 use lane::{Lane, LaneEnd};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -205,11 +205,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.retry_at = Instant::now() + RETRY_BACKOFF;
                 self.launch()?;
             }
-            match self.ended.1.recv_timeout(TICK) {
-                Ok(ended) => self.take_back(ended)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => unreachable!("the run holds a sender"),
-            }
+            self.wait_for_an_end()?;
             if !observe(&self.progress) || self.progress.idle() > self.plan.timeout {
                 break;
             }
@@ -222,8 +218,13 @@ impl<'a, S: Sink> Run<'a, S> {
         let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
         let mut leaders: HashMap<(Text, i32), Option<String>> = HashMap::new();
         for topic in self.idle.iter().map(|cursor| cursor.topic.clone()).collect::<std::collections::BTreeSet<_>>() {
-            for place in self.cluster.partitions(&topic)? {
-                leaders.insert((topic.clone(), place.partition), place.leader);
+            match self.cluster.partitions(&topic) {
+                Ok(places) => {
+                    leaders.extend(places.into_iter().map(|place| ((topic.clone(), place.partition), place.leader)))
+                }
+                // No broker answers just now: the next turn asks again, until the run's timeout.
+                Err(error) if error.is_retriable() => {}
+                Err(error) => return Err(error.into()),
             }
         }
         for cursor in std::mem::take(&mut self.idle) {
@@ -264,12 +265,34 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
-        if let Some((_, thread)) = self.lanes.remove(&ended.lane) {
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
+    /// Takes back the cursors of a lane that ends within a tick. A lane that panicked ends this thread too.
+    fn wait_for_an_end(&mut self) -> Result<(), ConsumeError> {
+        match self.ended.1.recv_timeout(TICK) {
+            Ok(ended) => self.take_back(ended),
+            Err(_) => match self.lanes.iter().find(|(_, (_, thread))| thread.is_finished()).map(|(lane, _)| *lane) {
+                None => Ok(()),
+                // A lane sends its cursors before it finishes, unless it panicked.
+                Some(lane) => match self.ended.1.try_recv() {
+                    Ok(ended) => self.take_back(ended),
+                    Err(_) => {
+                        self.join(lane);
+                        Ok(())
+                    }
+                },
+            },
         }
+    }
+
+    fn join(&mut self, lane: usize) {
+        if let Some((_, thread)) = self.lanes.remove(&lane)
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
+        self.join(ended.lane);
         self.idle.append(&mut ended.cursors);
         match ended.end {
             LaneEnd::Stopped | LaneEnd::Stale => Ok(()),
@@ -283,8 +306,7 @@ impl<'a, S: Sink> Run<'a, S> {
         self.lanes.values().for_each(|(stopper, _)| stopper.stop());
         let mut outcome = Ok(());
         while !self.lanes.is_empty() {
-            let ended = self.ended.1.recv().expect("the run holds a sender");
-            outcome = outcome.and(self.take_back(ended));
+            outcome = outcome.and(self.wait_for_an_end());
         }
         outcome
     }

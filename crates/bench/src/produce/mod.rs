@@ -119,7 +119,7 @@ impl Pacer {
                 pause_until(intended, tracker);
                 self.now = intended;
             }
-            None if number % RECORDS_PER_CLOCK_READ == 0 => self.now = Instant::now(),
+            None if number.is_multiple_of(RECORDS_PER_CLOCK_READ) => self.now = Instant::now(),
             None => {}
         }
         self.now

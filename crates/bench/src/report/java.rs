@@ -23,8 +23,8 @@ mod tests {
     #[test]
     fn as_java_prints_them() {
         assert_eq!(fixed(29_837.386_245_4, 6), "29837.386245");
-        assert_eq!(fixed(0.0 / 0.0, 2), "NaN");
-        assert_eq!(fixed(1.0 / 0.0, 4), "Infinity");
-        assert_eq!(fixed(-1.0 / 0.0, 4), "-Infinity");
+        assert_eq!(fixed(f64::NAN, 2), "NaN");
+        assert_eq!(fixed(f64::INFINITY, 4), "Infinity");
+        assert_eq!(fixed(f64::NEG_INFINITY, 4), "-Infinity");
     }
 }

@@ -16,13 +16,13 @@ pub struct Perf {
 #[derive(Subcommand, Debug)]
 enum Tool {
     Produce(Box<produce::Produce>),
-    Consume(consume::Consume),
+    Consume(Box<consume::Consume>),
 }
 
 /// Runs the tool.
 pub fn run(perf: Perf) -> Result<(), Failure> {
     match perf.tool {
         Tool::Produce(produce) => produce::run(*produce),
-        Tool::Consume(consume) => consume::run(consume),
+        Tool::Consume(consume) => consume::run(*consume),
     }
 }

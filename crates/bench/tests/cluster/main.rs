@@ -1,0 +1,207 @@
+//! The bench crate against a real broker in this process: what is sent is counted, what is read is all there is, and
+//! what a stall holds back shows in the latencies.
+
+mod broker;
+
+use broker::{Proxy, TestBroker};
+use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, create_topic, delete_topics, describe_topics};
+use fullbore_bench::consume::{ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::measure::Summary;
+use fullbore_bench::produce::{Workload, produce};
+use fullbore_bench::workload::Payload;
+use fullbore_producer::{Producer, ProducerConfig};
+use std::time::Duration;
+
+/// Accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... and nothing else.
+#[derive(Default)]
+struct InOrder(i64);
+
+impl Sink for InOrder {
+    fn record(&mut self, offset: i64, record: &Record<'_>) -> Result<(), String> {
+        let expected = self.0.to_string();
+        if offset != self.0 || record.value != Some(expected.as_bytes()) {
+            return Err(format!("expected {expected}, read {:?} at {offset}", record.value));
+        }
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+fn numbers(records: u64, throughput: f64) -> Workload {
+    Workload {
+        topic: "t".to_owned(),
+        records,
+        warmup_records: records / 4,
+        throughput,
+        payload: Payload::monotonic(),
+        reporting_interval: Duration::from_secs(5),
+    }
+}
+
+/// Sends 0, 1, 2, ... to one partition and returns the summaries of the whole and of the steady state.
+fn send_numbers(address: &str, workload: Workload, properties: &[(&str, &str)]) -> Vec<Summary> {
+    let all = [("bootstrap.servers", address)].into_iter().chain(properties.iter().copied());
+    let producer = Producer::new(ProducerConfig::from_properties(all).expect("valid")).expect("started");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let outcome = runtime.block_on(produce(&producer, workload, |_| {})).expect("sent");
+    assert_eq!(outcome.failed.records, 0, "{:?}", outcome.failed.first);
+    runtime.block_on(producer.close(Duration::from_secs(5)));
+    outcome.produced.summaries(outcome.ended).collect()
+}
+
+fn cursors<S: Sink>(cluster: &mut Cluster, sink: impl Fn() -> S) -> Vec<Cursor<S>> {
+    let places = cluster.partitions(&"t".into()).expect("the topic exists");
+    let cursor = |place: fullbore_bench::client::PartitionPlace| Cursor {
+        topic: place.topic,
+        topic_id: place.topic_id,
+        partition: place.partition,
+        offset: None,
+        sink: sink(),
+    };
+    places.into_iter().map(cursor).collect()
+}
+
+fn plan(records: u64) -> Plan {
+    Plan { fetch: FetchSettings::default(), records, timeout: Duration::from_secs(20), start: EARLIEST }
+}
+
+fn read_all<S: Sink>(address: &str, sink: impl Fn() -> S, plan: &Plan) -> Result<Outcome<S>, ConsumeError> {
+    let mut cluster = Cluster::new(address, "test").expect("valid");
+    let cursors = cursors(&mut cluster, sink);
+    consume(&mut cluster, cursors, plan, |_| true)
+}
+
+fn with_topic(partitions: i32) -> TestBroker {
+    let broker = TestBroker::start(None);
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    create_topic(&mut cluster, "t", Some(partitions), None, &[]).expect("created");
+    broker
+}
+
+#[test]
+fn what_is_sent_is_counted_and_read_back_in_order() {
+    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let broker = with_topic(1);
+        let summaries = send_numbers(&broker.address, numbers(20_000, -1.0), &[("compression.type", codec)]);
+        let counts: Vec<(u64, bool)> = summaries.iter().map(|summary| (summary.records, summary.steady)).collect();
+        assert_eq!(counts, [(20_000, false), (15_000, true)], "{codec}");
+        assert_eq!(summaries[0].latencies.count(), 20_000);
+        let outcome = read_all(&broker.address, InOrder::default, &plan(20_000)).expect(codec);
+        assert!(outcome.finished.is_some());
+        assert_eq!((outcome.progress.records(), outcome.progress.bytes()), (20_000, summaries[0].bytes));
+    }
+}
+
+#[test]
+fn fetches_smaller_than_a_batch_make_progress() {
+    let broker = with_topic(1);
+    send_numbers(&broker.address, numbers(5_000, -1.0), &[("batch.size", "2000")]);
+    let fetch = FetchSettings { partition_max_bytes: 1, max_bytes: 1, ..Default::default() };
+    let outcome = read_all(&broker.address, InOrder::default, &Plan { fetch, ..plan(5_000) }).expect("read");
+    assert_eq!(outcome.progress.records(), 5_000);
+}
+
+#[test]
+fn every_partition_is_read() {
+    let broker = with_topic(7);
+    send_numbers(&broker.address, numbers(50_000, -1.0), &[("batch.size", "500")]);
+    let outcome = read_all(&broker.address, || (), &plan(50_000)).expect("read");
+    assert_eq!(outcome.progress.records(), 50_000);
+    assert!(outcome.cursors.iter().all(|cursor| cursor.offset > Some(0)), "the sticky partitioner uses them all");
+    let read: i64 = outcome.cursors.iter().filter_map(|cursor| cursor.offset).sum();
+    assert_eq!(read, 50_000);
+}
+
+#[test]
+fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
+    let broker = with_topic(1);
+    send_numbers(&broker.address, numbers(100, -1.0), &[]);
+    let from_end = Plan { start: LATEST, timeout: Duration::from_millis(200), ..plan(1) };
+    let outcome = read_all(&broker.address, || (), &from_end).expect("read");
+    assert_eq!((outcome.progress.records(), outcome.finished), (0, None));
+}
+
+#[test]
+fn a_sink_that_refuses_ends_the_run_with_its_reason() {
+    struct Refuse;
+    impl Sink for Refuse {
+        fn record(&mut self, offset: i64, _: &Record<'_>) -> Result<(), String> {
+            if offset == 7 { Err("not this one".to_owned()) } else { Ok(()) }
+        }
+    }
+    let broker = with_topic(1);
+    send_numbers(&broker.address, numbers(100, -1.0), &[]);
+    let error = read_all(&broker.address, || Refuse, &plan(100)).err().expect("refused");
+    assert_eq!(error.to_string(), "partition 0 of topic 't', offset 7: not this one");
+}
+
+#[test]
+#[should_panic(expected = "in the sink")]
+fn a_sink_that_panics_does_not_hang_the_run() {
+    struct Panic;
+    impl Sink for Panic {
+        fn record(&mut self, _: i64, _: &Record<'_>) -> Result<(), String> {
+            panic!("in the sink")
+        }
+    }
+    let broker = with_topic(1);
+    send_numbers(&broker.address, numbers(100, -1.0), &[]);
+    let _ = read_all(&broker.address, || Panic, &plan(100));
+}
+
+#[test]
+fn a_reader_goes_on_where_it_was_when_its_connection_breaks() {
+    let proxy = Proxy::start();
+    let broker = TestBroker::start(Some(&proxy));
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
+    send_numbers(&broker.address, numbers(200_000, -1.0), &[("batch.size", "1000")]);
+    let cursors = cursors(&mut cluster, InOrder::default);
+    let fetch = FetchSettings { partition_max_bytes: 20_000, ..Default::default() };
+    let mut cuts = 0;
+    let outcome = consume(&mut cluster, cursors, &Plan { fetch, ..plan(200_000) }, |counts| {
+        if cuts < 3 && counts.records() > cuts * 20_000 {
+            proxy.cut();
+            cuts += 1;
+        }
+        true
+    });
+    assert_eq!(outcome.expect("read").progress.records(), 200_000);
+    assert!(cuts > 0, "the test cut something");
+}
+
+#[test]
+fn a_stall_shows_in_every_record_it_held_back() {
+    const STALL: Duration = Duration::from_millis(600);
+    let proxy = Proxy::start();
+    let broker = TestBroker::start(Some(&proxy));
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
+    let stalled = proxy.stall_after(Duration::from_millis(400), STALL);
+    // 64 KiB of buffer are full long before the stall ends: most records it holds back are not even sent.
+    let small = [("buffer.memory", "65536"), ("max.request.size", "65536"), ("batch.size", "1000")];
+    let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 1_000.0) };
+    let summaries = send_numbers(&broker.address, workload, &small);
+    stalled.join().expect("stalled");
+    // 600 of 2,000 records fell into the stall, half of them waited at least half of it: the worst 15 %.
+    let p90_us = summaries[0].latencies.quantile_us(0.9);
+    assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");
+    assert!(summaries[0].latencies.quantile_us(0.3) < p90_us, "the others did not wait");
+}
+
+#[test]
+fn topics_that_do_not_exist_are_named() {
+    let broker = with_topic(2);
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    let described = describe_topics(&mut cluster, &["t".into()]).expect("described");
+    assert_eq!((described[0].partitions.len(), described[0].partitions[1].replicas.len()), (2, 1));
+    let missing = |outcome: Result<(), ClientError>| match outcome {
+        Err(ClientError::NoTopic(name)) => assert_eq!(name, "nope"),
+        other => panic!("{other:?}"),
+    };
+    missing(cluster.partitions(&"nope".into()).map(drop));
+    missing(describe_topics(&mut cluster, &["nope".into()]).map(drop));
+    missing(delete_topics(&mut cluster, &["nope".into()]));
+    delete_topics(&mut cluster, &["t".into()]).expect("deleted");
+    assert!(matches!(cluster.partitions(&"t".into()), Err(ClientError::NoTopic(_))));
+}
