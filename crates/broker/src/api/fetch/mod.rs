@@ -194,12 +194,14 @@ fn read(
     }
 }
 
-/// The keys of a list of topics, each with its partitions.
+/// The keys of a topic's partitions. The name is copied: a session outlives the request, and a slice would keep all of
+/// the request's frame.
 fn keys<'t, P>(
-    topic: &'t Text,
+    topic: &Text,
     topic_id: Uuid,
     partitions: &'t [P],
     index: impl Fn(&P) -> i32 + 't,
 ) -> impl Iterator<Item = PartitionKey> + 't {
+    let topic = Text::from(topic.as_str());
     partitions.iter().map(move |p| PartitionKey { topic: topic.clone(), topic_id, index: index(p) })
 }
