@@ -225,14 +225,16 @@ fn topic_line(topic: &TopicDescription) -> String {
     )
 }
 
-/// Metadata does not tell eligible leader replicas, so they are N/A as in Kafka's tool with brokers that have none.
 fn partition_line(topic: &str, partition: &TopicPartition) -> String {
+    let or_na = |ids: &Option<Vec<i32>>| ids.as_deref().map_or("N/A".to_owned(), joined);
     format!(
-        "\tTopic: {topic}\tPartition: {}\tLeader: {}\tReplicas: {}\tIsr: {}\tElr: N/A\tLastKnownElr: N/A",
+        "\tTopic: {topic}\tPartition: {}\tLeader: {}\tReplicas: {}\tIsr: {}\tElr: {}\tLastKnownElr: {}",
         partition.partition,
         partition.leader.map_or("none".to_owned(), |id| id.to_string()),
         joined(&partition.replicas),
         joined(&partition.in_sync),
+        or_na(&partition.eligible),
+        or_na(&partition.last_known_eligible),
     )
 }
 
@@ -278,10 +280,17 @@ mod tests {
         assert!(topic_filter(Some("(")).is_err());
     }
 
-    /// Captured from Kafka 4.3.1, but for the eligible leader replicas.
+    /// Captured from Kafka 4.3.1.
     #[test]
     fn describe_prints_kafkas_two_kinds_of_lines() {
-        let partition = TopicPartition { partition: 2, leader: Some(1), replicas: vec![1], in_sync: vec![1] };
+        let partition = TopicPartition {
+            partition: 2,
+            leader: Some(1),
+            replicas: vec![1],
+            in_sync: vec![1],
+            eligible: Some(vec![]),
+            last_known_eligible: Some(vec![]),
+        };
         let topic = TopicDescription {
             name: "cap1".into(),
             topic_id: Uuid::parse("EUTqIqd-SK2KF81ZIjJiMw").expect("an id"),
@@ -297,9 +306,10 @@ mod tests {
             "Topic: cap1\tTopicId: EUTqIqd-SK2KF81ZIjJiMw\tPartitionCount: 3\tReplicationFactor: 1\tConfigs: \
              min.insync.replicas=1,cleanup.policy=delete,retention.ms=1000000"
         );
-        let line = "\tTopic: cap1\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: N/A\tLastKnownElr: N/A";
+        let line = "\tTopic: cap1\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: ";
         assert_eq!(partition_line("cap1", &partition), line);
-        let headless = TopicPartition { leader: None, replicas: vec![1, 2], ..partition };
-        assert!(partition_line("cap1", &headless).contains("\tLeader: none\tReplicas: 1,2\t"));
+        let headless = TopicPartition { leader: None, replicas: vec![1, 2], eligible: None, ..partition };
+        let line = partition_line("cap1", &headless);
+        assert!(line.contains("\tLeader: none\tReplicas: 1,2\t") && line.contains("\tElr: N/A\t"), "{line}");
     }
 }

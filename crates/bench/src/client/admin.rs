@@ -5,6 +5,7 @@ use super::{ClientError, Cluster};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseTopic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
@@ -39,6 +40,10 @@ pub struct TopicPartition {
     pub replicas: Vec<i32>,
     /// Those in sync with the leader.
     pub in_sync: Vec<i32>,
+    /// Those that may lead although they left the in-sync set; `None` from brokers that do not tell (before 3.7).
+    pub eligible: Option<Vec<i32>>,
+    /// Those last known to be eligible; `None` from brokers that do not tell.
+    pub last_known_eligible: Option<Vec<i32>>,
 }
 
 /// Creates one topic; `None` leaves a count to the broker.
@@ -121,31 +126,69 @@ pub fn describe_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Topi
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let metadata = cluster.metadata(Some(names))?;
-    let mut described = Vec::with_capacity(names.len());
-    for name in names {
-        let found = metadata.topics.iter().find(|topic| topic.name.as_ref() == Some(name));
-        let found = found.ok_or_else(|| ClientError::NoTopic(name.to_string()))?;
-        check_topic(found, name)?;
-        let mut partitions: Vec<TopicPartition> = found.partitions.iter().map(partition).collect();
-        partitions.sort_by_key(|partition| partition.partition);
-        described.push(TopicDescription {
-            name: name.clone(),
-            topic_id: found.topic_id,
-            partitions,
-            configs: Vec::new(),
-        });
-    }
+    let mut described = match cluster.any()?.version::<DescribeTopicPartitionsRequest>() {
+        Ok(_) => describe_by_pages(cluster, names)?,
+        Err(_) => describe_by_metadata(cluster, names)?,
+    };
+    described.iter_mut().for_each(|topic| topic.partitions.sort_by_key(|partition| partition.partition));
     add_configs(cluster, &mut described)?;
     Ok(described)
 }
 
-fn partition(found: &MetadataResponsePartition) -> TopicPartition {
-    TopicPartition {
-        partition: found.partition_index,
-        leader: (found.leader_id >= 0).then_some(found.leader_id),
-        replicas: found.replica_nodes.clone(),
-        in_sync: found.isr_nodes.clone(),
+fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+    let metadata = cluster.metadata(Some(names))?;
+    let describe = |name: &Text| {
+        let found = metadata.topics.iter().find(|topic| topic.name.as_ref() == Some(name));
+        let found = found.ok_or_else(|| ClientError::NoTopic(name.to_string()))?;
+        check_topic(found.error_code, name)?;
+        let partition = |found: &MetadataResponsePartition| TopicPartition {
+            partition: found.partition_index,
+            leader: (found.leader_id >= 0).then_some(found.leader_id),
+            replicas: found.replica_nodes.clone(),
+            in_sync: found.isr_nodes.clone(),
+            eligible: None,
+            last_known_eligible: None,
+        };
+        let partitions = found.partitions.iter().map(partition).collect();
+        Ok(TopicDescription { name: name.clone(), topic_id: found.topic_id, partitions, configs: Vec::new() })
+    };
+    names.iter().map(describe).collect()
+}
+
+/// Brokers answer in pages; a topic may go on in the next.
+fn describe_by_pages(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+    let mut described: Vec<TopicDescription> = names
+        .iter()
+        .map(|name| TopicDescription {
+            name: name.clone(),
+            topic_id: Uuid::ZERO,
+            partitions: Vec::new(),
+            configs: Vec::new(),
+        })
+        .collect();
+    let topics = names.iter().map(|name| TopicRequest { name: name.clone(), ..Default::default() }).collect();
+    let mut request = DescribeTopicPartitionsRequest { topics, ..Default::default() };
+    loop {
+        let response = cluster.any()?.call(&request)?;
+        for found in response.topics {
+            let name = found.name.unwrap_or_default();
+            check_topic(found.error_code, &name)?;
+            let Some(topic) = described.iter_mut().find(|topic| topic.name == name) else { continue };
+            topic.topic_id = found.topic_id;
+            topic.partitions.extend(found.partitions.into_iter().map(|found| TopicPartition {
+                partition: found.partition_index,
+                leader: (found.leader_id >= 0).then_some(found.leader_id),
+                replicas: found.replica_nodes,
+                in_sync: found.isr_nodes,
+                eligible: found.eligible_leader_replicas,
+                last_known_eligible: found.last_known_elr,
+            }));
+        }
+        // A cursor that does not move would never end.
+        if response.next_cursor.is_none() || response.next_cursor == request.cursor {
+            return Ok(described);
+        }
+        request.cursor = response.next_cursor;
     }
 }
 

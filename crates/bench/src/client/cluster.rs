@@ -2,7 +2,7 @@
 
 use super::{ClientError, Connection};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
-use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
 
@@ -108,7 +108,7 @@ impl Cluster {
     pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
         let response = self.metadata(Some(std::slice::from_ref(topic)))?;
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
-        check_topic(found, topic)?;
+        check_topic(found.error_code, topic)?;
         let address_of = |id: i32| {
             let broker = response.brokers.iter().find(|broker| broker.node_id == id);
             broker.map(|broker| format!("{}:{}", broker.host, broker.port))
@@ -128,9 +128,9 @@ impl Cluster {
     }
 }
 
-/// The error of one topic's metadata.
-pub(super) fn check_topic(found: &MetadataResponseTopic, topic: &str) -> Result<(), ClientError> {
-    match found.error_code {
+/// The error of one topic's description.
+pub(super) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
+    match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
         code if code.is_err() => Err(ClientError::kafka(format!("cannot read topic '{topic}'"), code, None)),
         _ => Ok(()),

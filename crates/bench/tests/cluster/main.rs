@@ -190,6 +190,16 @@ fn a_stall_shows_in_every_record_it_held_back() {
 }
 
 #[test]
+fn a_topic_larger_than_a_page_is_described_whole() {
+    let broker = with_topic(2_001);
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    let described = describe_topics(&mut cluster, &["t".into()]).expect("described");
+    let partitions: Vec<i32> = described[0].partitions.iter().map(|partition| partition.partition).collect();
+    assert_eq!(partitions, (0..2_001).collect::<Vec<_>>());
+    assert!(described[0].partitions.iter().all(|partition| partition.eligible.is_some()));
+}
+
+#[test]
 fn topics_that_do_not_exist_are_named() {
     let broker = with_topic(2);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
