@@ -96,6 +96,12 @@ impl Client {
         Some(Bytes::from(frame))
     }
 
+    /// Waits until the next answer has begun to arrive, and leaves it unread.
+    pub fn wait_for_answer(&mut self) {
+        let begun = self.stream.peek(&mut [0]).expect("the broker answers");
+        assert_eq!(begun, 1, "the broker answers instead of closing the connection");
+    }
+
     /// `None` when the connection is closed or reset.
     fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(buffer) {

@@ -106,7 +106,8 @@ impl Client {
 
     /// Deletes a topic that exists.
     pub fn delete_topic(&mut self, name: &str) {
-        let request = DeleteTopicsRequest { topic_names: vec![Text::from(name)], timeout_ms: 30_000, ..Default::default() };
+        let request =
+            DeleteTopicsRequest { topic_names: vec![Text::from(name)], timeout_ms: 30_000, ..Default::default() };
         assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
     }
 

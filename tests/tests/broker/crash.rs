@@ -35,6 +35,10 @@ struct Producer {
 }
 
 impl Producer {
+    fn new(id: i64, partition: i32) -> Producer {
+        Producer { id, partition, in_flight: VecDeque::new(), next: 0, acknowledged: 0 }
+    }
+
     fn value(&self, sequence: i32) -> Vec<u8> {
         let mut value = format!("{} {sequence} ", self.partition).into_bytes();
         // Uneven sizes, so that crashes find different places in pages and segments.
@@ -117,13 +121,7 @@ fn survives(configs: &[(&str, &str)], sets: &[&str]) {
     let mut broker = Broker::start(sets);
     let mut client = broker.client();
     client.create_topic(TOPIC, PRODUCERS, configs);
-    let start = |partition| Producer {
-        id: client.init_producer_id(),
-        partition,
-        in_flight: VecDeque::new(),
-        next: 0,
-        acknowledged: 0,
-    };
+    let start = |partition| Producer::new(client.init_producer_id(), partition);
     let mut producers: Vec<Producer> = (0..PRODUCERS).map(start).collect();
     for round in 0..rounds() {
         producers = run_and_kill(&mut broker, producers, 20 + 97 * round % 600);
@@ -156,8 +154,7 @@ fn clean_stops_between_kills_lose_nothing() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
-    let mut producers =
-        vec![Producer { id: client.init_producer_id(), partition: 0, in_flight: VecDeque::new(), next: 0, acknowledged: 0 }];
+    let mut producers = vec![Producer::new(client.init_producer_id(), 0)];
     for _ in 0..3 {
         producers = run_and_kill(&mut broker, producers, 50);
         broker.restart();
@@ -168,4 +165,41 @@ fn clean_stops_between_kills_lose_nothing() {
         broker.restart();
         producers[0].check(&mut broker.client());
     }
+}
+
+/// A broker that was killed, and the one producer that wrote to it.
+fn killed() -> (Broker, Producer) {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let producer = Producer::new(client.init_producer_id(), 0);
+    let producer = run_and_kill(&mut broker, vec![producer], 20).remove(0);
+    (broker, producer)
+}
+
+#[test]
+#[should_panic(expected = "were acknowledged")]
+fn the_check_itself_sees_acknowledged_records_that_are_lost() {
+    let (mut broker, producer) = killed();
+    let log = broker.partition_files(TOPIC, 0, "log").remove(0);
+    let file = std::fs::OpenOptions::new().write(true).open(log).expect("ours");
+    // At most five batches were not acknowledged.
+    let six_batches: usize =
+        (producer.next - 18..producer.next).step_by(3).map(|n| producer.batch(n).bytes().len()).sum();
+    let len = file.metadata().expect("ours").len();
+    file.set_len(len - u64::try_from(six_batches).expect("small")).expect("shorter");
+    broker.restart();
+    producer.check(&mut broker.client());
+}
+
+#[test]
+#[should_panic(expected = "of partition 0")]
+fn the_check_itself_sees_records_that_are_there_twice() {
+    let (mut broker, mut producer) = killed();
+    broker.restart();
+    let mut client = broker.client();
+    let again = producer.batch(0).from_producer(-1, -1, -1);
+    client.produced(TOPIC, 0, &again);
+    producer.next += RECORDS_PER_BATCH;
+    producer.check(&mut client);
 }

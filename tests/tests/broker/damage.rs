@@ -164,7 +164,8 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
         let mut client = broker.client();
         let large = vec![b'x'; 700_000];
         for n in 0..4 {
-            client.produced(TOPIC, 0, &Batch::at(client_time() + n, &[&large]).from_producer(id, 0, BATCHES + n as i32));
+            let batch = Batch::at(later() + i64::from(n), &[&large]).from_producer(id, 0, BATCHES + n);
+            client.produced(TOPIC, 0, &batch);
         }
         let all = client.fetch_records(TOPIC, 0);
         for how in damages {
@@ -185,7 +186,7 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
 }
 
 /// Later than every record written before, so that each can be found by its time.
-fn client_time() -> i64 {
+fn later() -> i64 {
     Batch::of(&["now"]).base_timestamp + 1000
 }
 

@@ -100,9 +100,8 @@ fn unknown_topics_partitions_and_ids_are_told_at_once() {
 #[test]
 fn a_leader_epoch_of_the_future_is_unknown() {
     let (_broker, mut client, _) = broker_with_records();
-    let believing = |current_leader_epoch| {
-        request(vec![topic(TOPIC, vec![FetchPartition { current_leader_epoch, ..at(0, 0) }])])
-    };
+    let believing =
+        |current_leader_epoch| request(vec![topic(TOPIC, vec![FetchPartition { current_leader_epoch, ..at(0, 0) }])]);
     assert_eq!(only(client.call(&believing(1), FETCH)).error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
     assert_eq!(texts(&only(client.call(&believing(0), FETCH))).len(), 6);
 }

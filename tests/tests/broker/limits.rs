@@ -164,3 +164,17 @@ fn requests_larger_than_a_connection_may_hold_are_let_in_one_at_a_time() {
     let grown = broker.rss().saturating_sub(before);
     assert!(grown < 64 * MIB, "{} MiB", grown / MIB);
 }
+
+#[test]
+fn idle_connections_cost_little_memory_and_nobody_else() {
+    let broker = Broker::start(&[]);
+    assert_serves(&broker);
+    let before = broker.rss();
+    let mut idle: Vec<_> = (0..400).map(|_| broker.client()).collect();
+    for client in &mut idle {
+        client.call(&metadata_of_all(), 9);
+    }
+    assert_serves(&broker);
+    let grown = broker.rss().saturating_sub(before);
+    assert!(grown < 400 * 64 * 1024, "{} KiB for each", grown / 400 / 1024);
+}

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod disk_full;
 mod fetch;
+mod follow;
 mod hostile;
 mod limits;
 mod many;
@@ -15,6 +16,7 @@ mod sequence_bounds;
 mod sessions;
 mod start;
 mod topics;
+mod versions;
 
 use fullbore_tests::{Batch, Broker};
 

@@ -18,7 +18,11 @@ const TOPIC: &str = "listed";
 fn broker_with_records() -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    client.create_topic(TOPIC, 1, &[("message.timestamp.before.max.ms", "9223372036854775807"), ("retention.ms", "-1")]);
+    client.create_topic(
+        TOPIC,
+        1,
+        &[("message.timestamp.before.max.ms", "9223372036854775807"), ("retention.ms", "-1")],
+    );
     let mut first = Batch::at(1000, &["a", "b", "c"]);
     first.records[1].timestamp = 3000;
     first.records[2].timestamp = 2000;
@@ -82,8 +86,7 @@ fn an_empty_partition_has_positions_but_no_times() {
 fn unknown_partitions_epochs_and_special_times_are_refused() {
     let (_broker, mut client) = broker_with_records();
     let mut code = |topic: &str, partition_index, current_leader_epoch, timestamp, version| {
-        let partition =
-            ListOffsetsPartition { partition_index, current_leader_epoch, timestamp, ..Default::default() };
+        let partition = ListOffsetsPartition { partition_index, current_leader_epoch, timestamp, ..Default::default() };
         let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
         let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
         client.call(&request, version).topics.remove(0).partitions.remove(0).error_code

@@ -283,8 +283,7 @@ fn window_survives(broker: &mut Broker, end: fn(&mut Broker)) {
 /// The second producer is there to see when the first one's state is gone: a retry is then appended.
 #[test]
 fn row_08_an_expired_producer_goes_on_with_any_sequence() {
-    let broker =
-        Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);
+    let broker = Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);
     let mut client = broker.client();
     client.create_topic("expired", 1, &[]);
     let (sleeper, probe) = (client.init_producer_id(), client.init_producer_id());
@@ -316,4 +315,3 @@ fn row_09_a_producer_goes_on_after_retention_took_all_its_records() {
     assert_eq!(client.produced("taken", 0, &old(id, 4)), 4, "after a restart too");
     assert_eq!(client.produced("taken", 0, &old(id, 5)), 5);
 }
-

@@ -30,8 +30,7 @@ fn create_code(client: &mut Client, topic: CreatableTopic) -> ErrorCode {
 }
 
 fn with_config(name: &str, key: &str, value: Option<&str>) -> CreatableTopic {
-    let config =
-        CreatableTopicConfig { name: Text::from(key), value: value.map(Text::from), ..Default::default() };
+    let config = CreatableTopicConfig { name: Text::from(key), value: value.map(Text::from), ..Default::default() };
     CreatableTopic { configs: vec![config], ..named(name) }
 }
 

@@ -1,0 +1,107 @@
+//! Readers beside writers, and beside deletion: each record once and in order, whatever happens to the files.
+
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::fetch::FetchRequest;
+use std::time::Duration;
+
+const TOPIC: &str = "followed";
+const FETCH: i16 = 12;
+const SOON: Duration = Duration::from_secs(30);
+
+/// Reads from `offset` on until `count` records are there, each at its offset with its number as value.
+fn follow(mut client: Client, count: i64) {
+    let mut offset = 0;
+    while offset < count {
+        let request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset }], 1, 30_000);
+        let mut response = client.call(&request, FETCH);
+        let data = response.responses.remove(0).partitions.remove(0);
+        assert_eq!(data.error_code, ErrorCode::NONE);
+        let records = data.records.unwrap_or_default();
+        for batch in Batch::parse_all(records.memory().expect("read from a socket")) {
+            for record in batch.records {
+                assert_eq!(record.offset, offset, "no gap and no step back");
+                assert!(record.text().starts_with(&format!("{offset} ")), "record {offset}");
+                assert!(record.offset < data.high_watermark);
+                offset += 1;
+            }
+        }
+    }
+}
+
+fn numbered(first: i64, count: i64) -> Batch {
+    let value = |n: i64| {
+        let mut value = format!("{n} ").into_bytes();
+        value.resize(100 + usize::try_from(n * 131 % 5000).expect("positive"), b'.');
+        value
+    };
+    Batch::of(&(first..first + count).map(value).collect::<Vec<_>>())
+}
+
+#[test]
+fn readers_that_follow_a_writer_over_rolling_segments_see_each_record_once() {
+    const RECORDS: i64 = 4000;
+    let broker = Broker::start(&[]);
+    let mut writer = broker.client();
+    writer.create_topic(TOPIC, 1, &[("segment.bytes", "1048576"), ("index.interval.bytes", "1000")]);
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let client = broker.client();
+            std::thread::spawn(move || follow(client, RECORDS))
+        })
+        .collect();
+    for first in (0..RECORDS).step_by(4) {
+        assert_eq!(writer.produced(TOPIC, 0, &numbered(first, 4)), first);
+    }
+    for reader in readers {
+        reader.join().expect("a reader saw something else");
+    }
+    assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
+}
+
+/// Forty megabytes are on their way to a client that has not begun to read when the topic is deleted.
+#[test]
+fn records_on_their_way_survive_the_deletion_of_their_topic() {
+    let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    for n in 0..40_u8 {
+        client.produced(TOPIC, 0, &Batch::of(&[vec![n; 1_000_000]]));
+    }
+    let mut reader = broker.client();
+    let mut request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 0 }], 1, 0);
+    request.topics[0].partitions[0].partition_max_bytes = 50_000_000;
+    reader.send(&request, FETCH);
+    reader.wait_for_answer();
+    client.delete_topic(TOPIC);
+    let folder = broker.partition_dir(TOPIC, 0);
+    wait_until("the files are gone", SOON, || !folder.exists());
+    let (_, response) = reader.receive::<FetchRequest>(FETCH);
+    let records = response.responses[0].partitions[0].records.clone().expect("records");
+    let batches = Batch::parse_all(records.memory().expect("read from a socket"));
+    let values: Vec<u8> = batches.iter().map(|batch| batch.records[0].value[999_999]).collect();
+    assert_eq!(values, (0..40).collect::<Vec<u8>>());
+}
+
+/// retention.bytes deletes closed segments; what is gone is out of range, what is kept is as it was, also after kill -9.
+#[test]
+fn retention_moves_the_log_start_and_it_never_moves_back() {
+    let mut broker = Broker::start(&["log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576"), ("retention.bytes", "1500000")]);
+    for n in 0..10_u8 {
+        client.produced(TOPIC, 0, &Batch::of(&[vec![n; 500_000]]));
+    }
+    wait_until("old segments are deleted", SOON, || client.earliest(TOPIC, 0) >= 6);
+    let start = client.earliest(TOPIC, 0);
+    wait_until("their files are gone", SOON, || broker.partition_files(TOPIC, 0, "log").len() <= 3);
+    assert_eq!(client.fetch(TOPIC, 0, start - 1).error_code, ErrorCode::OFFSET_OUT_OF_RANGE);
+    for end in [Broker::kill, Broker::stop] {
+        end(&mut broker);
+        broker.restart();
+        let mut client = broker.client();
+        assert_eq!((client.earliest(TOPIC, 0), client.latest(TOPIC, 0)), (start, 10));
+        let kept: Vec<i64> = client.fetch_records(TOPIC, 0).iter().map(|record| i64::from(record.value[0])).collect();
+        assert_eq!(kept, (start..10).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,132 @@
+//! Every version of every API is served as it is offered.
+
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::api::{ApiKey, Request, Visit};
+use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+use fullbore_wire::apis::describe_cluster::DescribeClusterRequest;
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+
+/// Sends an empty request of an API known only when the program runs, and reads the answer in its version.
+struct Ask<'a> {
+    client: &'a mut Client,
+    version: i16,
+}
+
+impl Visit for Ask<'_> {
+    type Output = ();
+    fn visit<R: Request>(self) {
+        self.client.call(&R::default(), self.version);
+    }
+}
+
+#[test]
+fn every_version_of_every_api_is_answered_in_its_own_layout() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    // An empty produce has acks=0 and no answer; `produce` asks every version of it.
+    for key in ApiKey::ALL.iter().filter(|key| **key != ApiKey::Produce) {
+        for version in key.versions() {
+            key.visit(Ask { client: &mut client, version });
+        }
+    }
+}
+
+#[test]
+fn what_is_offered_is_what_is_served() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    for version in 0..=4 {
+        let name = "fullbore-tests".into();
+        let request = ApiVersionsRequest {
+            client_software_name: name,
+            client_software_version: "1".into(),
+            ..Default::default()
+        };
+        let response = client.call(&request, version);
+        assert_eq!(response.error_code, ErrorCode::NONE, "version {version}");
+        for offered in &response.api_keys {
+            let key = ApiKey::from_code(offered.api_key).expect("an API of ours");
+            let served = key.versions();
+            assert_eq!(offered.max_version, *served.end());
+            // KAFKA-18659: Produce must seem to reach down to 0.
+            let floor = if key == ApiKey::Produce { 0 } else { *served.start() };
+            assert_eq!(offered.min_version, floor);
+        }
+        assert_eq!(response.api_keys.len(), ApiKey::ALL.len());
+    }
+}
+
+#[test]
+fn a_client_software_name_that_is_none_is_refused() {
+    let broker = Broker::start(&[]);
+    let response = broker.client().call(&ApiVersionsRequest::default(), 3);
+    assert_eq!(response.error_code, ErrorCode::INVALID_REQUEST);
+}
+
+#[test]
+fn the_cluster_is_this_broker_under_the_address_clients_use() {
+    let mut broker = Broker::start(&["node.id=42", "broker.rack=attic"]);
+    let describe = |broker: &Broker| {
+        let request = DescribeClusterRequest { endpoint_type: 1, ..Default::default() };
+        broker.client().call(&request, 1)
+    };
+    let before = describe(&broker);
+    let node = &before.brokers[0];
+    assert_eq!((node.broker_id, node.host.as_str(), node.rack.as_deref()), (42, "127.0.0.1", Some("attic")));
+    assert_eq!(node.port, i32::from(broker.addr().port()));
+    assert_eq!((before.brokers.len(), before.controller_id, before.cluster_id.len()), (1, 42, 22));
+    broker.kill();
+    broker.restart();
+    assert_eq!(describe(&broker).cluster_id, before.cluster_id, "a cluster keeps its id");
+}
+
+#[test]
+fn groups_are_coordinated_here_and_transactions_are_refused() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let mut coordinator = |key_type| {
+        let request = FindCoordinatorRequest { coordinator_keys: vec!["key".into()], key_type, ..Default::default() };
+        client.call(&request, 6).coordinators.remove(0)
+    };
+    let of_group = coordinator(0);
+    let here = (ErrorCode::NONE, 1, i32::from(broker.addr().port()));
+    assert_eq!((of_group.error_code, of_group.node_id, of_group.port), here);
+    assert_eq!(coordinator(1).error_code, ErrorCode::INVALID_REQUEST);
+    let transactional = InitProducerIdRequest {
+        transactional_id: Some("tx".into()),
+        transaction_timeout_ms: 1000,
+        ..Default::default()
+    };
+    assert_eq!(client.call(&transactional, 4).error_code, ErrorCode::INVALID_REQUEST);
+}
+
+#[test]
+fn topics_are_described_a_page_at_a_time() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("a", 3, &[]);
+    client.create_topic("b", 3, &[]);
+    let (mut cursor, mut seen) = (None, Vec::new());
+    loop {
+        let request = DescribeTopicPartitionsRequest { response_partition_limit: 2, cursor, ..Default::default() };
+        let response = client.call(&request, 0);
+        for topic in &response.topics {
+            let name = topic.name.as_ref().expect("named").to_string();
+            seen.extend(topic.partitions.iter().map(|partition| (name.clone(), partition.partition_index)));
+        }
+        cursor = response.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let expected: Vec<_> = ["a", "b"].into_iter().flat_map(|name| (0..3).map(move |p| (name.to_owned(), p))).collect();
+    assert_eq!(seen, expected);
+    let unknown = TopicRequest { name: "nowhere".into(), ..Default::default() };
+    let request =
+        DescribeTopicPartitionsRequest { topics: vec![unknown], response_partition_limit: 10, ..Default::default() };
+    assert_eq!(client.call(&request, 0).topics[0].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(client.produced("b", 2, &Batch::of(&["x"])), 0);
+}
