@@ -79,6 +79,9 @@ fn describe(broker: &Shared, topic: &Topic, range: std::ops::Range<i32>) -> Desc
         leader_epoch: broker.leader_epoch(),
         replica_nodes: vec![node_id],
         isr_nodes: vec![node_id],
+        // Nullable, but the Java client fails on a null.
+        eligible_leader_replicas: Some(Vec::new()),
+        last_known_elr: Some(Vec::new()),
         ..Default::default()
     };
     DescribeTopicPartitionsResponseTopic {
