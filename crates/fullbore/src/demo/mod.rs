@@ -141,6 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn a_record_nobody_sent_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let broker = runtime.block_on(Broker::start(config(folder.path()).expect("valid"))).expect("started");
+        let address = broker.addr().to_string();
+        let mut cluster = Cluster::new(&address, "test").expect("valid");
+        create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
+        let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
+        let mut stream = Stream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
+        let phase = Phase { name: "test", records: 100, throughput: -1.0 };
+        let (progress, stop) = (Progress::new(phase.name, phase.records), AtomicBool::new(false));
+        stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
+        assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
+        let stranger = fullbore_producer::Record::new(TOPIC, b"x").partition(1);
+        runtime.block_on(async { producer.send(stranger).await.expect("taken").await }).expect("written");
+        let found = stream.verify_ends(&mut cluster).expect_err("one too many").to_string();
+        assert_eq!(found, "partition 1: sent 50 records, read 50, and the log ends at 51");
+        runtime.block_on(broker.shutdown());
+    }
+
+    #[test]
     fn an_interrupted_demo_says_so() {
         let (outcome, _) = demo(1_000_000_000, true);
         assert!(outcome.expect_err("interrupted").to_string().contains("interrupted"));

@@ -6,9 +6,9 @@ use super::figures::Figures;
 use super::progress::Progress;
 use crate::failure::Failure;
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST};
-use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::consume::{ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::{Latencies, Produced};
-use fullbore_bench::produce::{Failed, Pacer, Tracker, send};
+use fullbore_bench::produce::{Outcome as Sent, Pacer, Tracker, send};
 use fullbore_bench::workload::{SequenceReader, SequenceWriter};
 use fullbore_producer::{Producer, Record as Outgoing};
 use fullbore_wire::Text;
@@ -96,48 +96,57 @@ impl Stream {
         progress: &Progress,
         stop: &AtomicBool,
     ) -> Result<Figures, Failure> {
-        let cursors = std::mem::take(&mut self.cursors);
-        let plan =
-            Plan { fetch: FetchSettings::default(), records: phase.records, timeout: READ_TIMEOUT, start: EARLIEST };
         let (started, started_at) = (Instant::now(), SystemTime::now());
-        let (read, sent) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let outcome = consume(cluster, cursors, &plan, |counts| {
-                    progress.read(counts.records());
-                    !stop.load(Ordering::Relaxed)
-                });
-                // A reader that failed ends the sender too.
-                if outcome.is_err() {
-                    stop.store(true, Ordering::Relaxed);
-                }
-                outcome
-            });
-            let sent = runtime.block_on(self.send(phase, producer, progress, stop));
-            if sent.is_err() {
-                stop.store(true, Ordering::Relaxed);
-            }
-            (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
-        });
+        let (read, sent) = self.run_both(phase, cluster, producer, runtime, progress, stop);
         // A reader's refusal is the more telling of the two.
-        let mut outcome = read?;
-        let (produced, failed, acknowledged_at) = sent?;
-        if let Some(first) = failed.first {
-            return Err(Failure::new(format!("{} records were not acknowledged; the first: {first}", failed.records)));
+        let mut read = read?;
+        let sent = sent?;
+        if let Some(first) = sent.failed.first {
+            let records = sent.failed.records;
+            return Err(Failure::new(format!("{records} records were not acknowledged; the first: {first}")));
         }
-        let finished = finished(phase, &outcome, stop)?;
-        let summary = produced.summaries(acknowledged_at).next().expect("the whole run has a summary");
+        let finished = finished(phase, &read, stop)?;
+        let summary = sent.produced.summaries(sent.ended).next().expect("the whole run has a summary");
         let mut read_latencies = Latencies::default();
-        for cursor in &mut outcome.cursors {
+        for cursor in &mut read.cursors {
             read_latencies.add(&std::mem::take(&mut cursor.sink.latencies));
         }
-        self.cursors = outcome.cursors;
+        self.cursors = read.cursors;
         Ok(Figures {
             records: summary.records,
             bytes: summary.bytes,
-            produce_time: acknowledged_at - started,
+            produce_time: sent.ended - started,
             read_time: finished.duration_since(started_at).unwrap_or_default(),
             acknowledged: summary.latencies,
             read: read_latencies,
+        })
+    }
+
+    /// Reads on a thread of its own while this one sends; whichever fails ends the other.
+    fn run_both(
+        &mut self,
+        phase: &Phase,
+        cluster: &mut Cluster,
+        producer: &Producer,
+        runtime: &tokio::runtime::Handle,
+        progress: &Progress,
+        stop: &AtomicBool,
+    ) -> (Result<Outcome<Verifier>, ConsumeError>, Result<Sent, Failure>) {
+        let cursors = std::mem::take(&mut self.cursors);
+        let fetch = FetchSettings::default();
+        let plan = Plan { fetch, records: phase.records, timeout: READ_TIMEOUT, start: EARLIEST };
+        let read = || {
+            let outcome = consume(cluster, cursors, &plan, |counts| {
+                progress.read(counts.records());
+                !stop.load(Ordering::Relaxed)
+            });
+            outcome.inspect_err(|_| stop.store(true, Ordering::Relaxed))
+        };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(read);
+            let sent = runtime.block_on(self.send(phase, producer, progress, stop));
+            let sent = sent.inspect_err(|_| stop.store(true, Ordering::Relaxed));
+            (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
         })
     }
 
@@ -147,7 +156,7 @@ impl Stream {
         producer: &Producer,
         progress: &Progress,
         stop: &AtomicBool,
-    ) -> Result<(Produced, Failed, Instant), Failure> {
+    ) -> Result<Sent, Failure> {
         let mut pacer = Pacer::start(phase.throughput);
         let mut tracker = Tracker::new(Produced::new(pacer.started_at(), Duration::MAX), |_| {});
         for number in 0..phase.records {
@@ -172,7 +181,7 @@ impl Stream {
         progress.sent(phase.records);
         producer.flush().await;
         let (produced, failed) = tracker.finish().await;
-        Ok((produced, failed, Instant::now()))
+        Ok(Sent { produced, failed, ended: Instant::now() })
     }
 
     /// Nothing came behind the last record either; says how many records there are in all.
