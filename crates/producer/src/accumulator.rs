@@ -10,9 +10,9 @@ use crate::error::ProduceError;
 use crate::pool::{Class, Pool};
 use crate::producer::Record;
 use crate::sender::Broker;
-use crate::window::{Identity, Setback, Ticket, Window};
-use fullbore_wire::Text;
+use crate::window::{Fate, Identity, Setback, Ticket, Window};
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
+use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -258,6 +258,7 @@ impl Partition {
 
     fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round) -> Take {
         state.window.drop_retries(|batch| batch.outcome.is_finished());
+        state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
             // A retry may be as large as that; it starts the next request.
             return Take::NoRoom;
@@ -315,45 +316,57 @@ impl Partition {
     /// A batch is in the log.
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: Batch, written: Written, now: Instant) {
         let mut state = self.state.lock();
-        let proven = state.window.acked(ticket);
+        state.window.acked(ticket);
         (state.failures, state.retry_at) = (0, None);
-        for earlier in proven {
-            earlier.succeed(Written { base_offset: -1, log_append_time: -1 }, now);
-        }
         batch.succeed(written, now);
-        self.resolved(&mut state);
+        self.resolved(&mut state, now);
     }
 
     /// A batch will not be sent again.
-    pub(crate) fn failed(self: &Arc<Self>, ticket: Ticket, batch: Batch, maybe: bool, error: ProduceError, now: Instant) {
+    pub(crate) fn failed(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        batch: Batch,
+        maybe: bool,
+        error: ProduceError,
+        now: Instant,
+    ) {
         let mut state = self.state.lock();
         state.window.given_up(ticket, maybe);
         batch.fail(error, now);
-        self.resolved(&mut state);
+        self.resolved(&mut state, now);
     }
 
     /// A batch goes again, after a pause that grows with each failure in a row.
-    pub(crate) fn set_back(self: &Arc<Self>, ticket: Ticket, batch: Batch, setback: Setback, pause: impl Fn(u32) -> Duration, now: Instant) {
+    pub(crate) fn set_back(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        batch: Batch,
+        setback: Setback,
+        pause: impl Fn(u32) -> Duration,
+        now: Instant,
+    ) {
         let mut state = self.state.lock();
+        state.window.set_back(ticket, setback, batch);
         // Batches that were sent behind a failed one fail with it; that is one failure.
-        if state.retry_at.is_none_or(|at| at <= now) {
+        if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() {
             state.retry_at = Some(now + pause(state.failures));
             state.failures += 1;
         }
-        state.window.set_back(ticket, setback, batch);
-        self.resolved(&mut state);
+        self.resolved(&mut state, now);
     }
 
     /// A batch was too large: its halves take its place, and later batches stay smaller.
-    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<Batch>) {
+    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<Batch>, now: Instant) {
         let mut state = self.state.lock();
         state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
         state.window.split(ticket, halves.into_iter().map(|half| (half.records, half)).collect());
-        self.resolved(&mut state);
+        self.resolved(&mut state, now);
     }
 
     /// After any result: forgets what is finished and lets the leader go on.
-    fn resolved(self: &Arc<Self>, state: &mut State) {
+    fn resolved(self: &Arc<Self>, state: &mut State, now: Instant) {
+        state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
             state.unfinished.pop_front();
         }
@@ -420,6 +433,18 @@ enum Next {
 impl State {
     fn has_work(&self) -> bool {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
+    }
+
+    /// Tells batches that the window settled without an answer of their own.
+    fn finish_settled(&mut self, now: Instant) {
+        for (batch, fate) in self.window.settled() {
+            match fate {
+                Fate::Written => batch.succeed(Written::NOWHERE, now),
+                Fate::Unresolved => {
+                    batch.fail(ProduceError::Unresolved(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER), now);
+                }
+            }
+        }
     }
 
     fn close_open(&mut self) {

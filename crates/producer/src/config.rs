@@ -137,9 +137,7 @@ impl ProducerConfig {
     ///
     /// # Errors
     /// The key, the value and what is allowed, for the first value that is not.
-    pub fn from_properties<'a>(
-        properties: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ConfigError> {
+    pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();
         for (name, value) in properties {
@@ -188,7 +186,11 @@ impl ProducerConfig {
         }
         let in_flight = "max.in.flight.requests.per.connection";
         if self.max_in_flight == 0 {
-            return conflict(format!("{in_flight}=0"), format!("retries={}", self.retries), "nothing could ever be sent");
+            return conflict(
+                format!("{in_flight}=0"),
+                format!("retries={}", self.retries),
+                "nothing could ever be sent",
+            );
         }
         let waits = self.linger + self.client.request_timeout;
         if self.delivery_timeout < waits {
@@ -265,7 +267,8 @@ mod tests {
 
     #[test]
     fn the_level_is_that_of_the_codec_in_use() {
-        let config = from(&[("compression.gzip.level", "9"), ("compression.type", "zstd"), ("compression.zstd.level", "5")]);
+        let config =
+            from(&[("compression.gzip.level", "9"), ("compression.type", "zstd"), ("compression.zstd.level", "5")]);
         assert_eq!(config.unwrap().compression_level, Some(5));
     }
 }

@@ -140,8 +140,7 @@ impl Connection {
     /// # Errors
     /// [`ConnectionError::Connect`], or what went wrong during the handshake.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
-        let connect_error =
-            |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
+        let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
         let attempt = tokio::time::timeout(config.connect_timeout, open_socket(address, config));
         let socket = match attempt.await {
             Ok(socket) => socket.map_err(|e| connect_error(e.to_string()))?,
@@ -285,11 +284,7 @@ impl Inner {
 async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for target in tokio::net::lookup_host(address).await? {
-        let socket = if target.is_ipv4() {
-            tokio::net::TcpSocket::new_v4()?
-        } else {
-            tokio::net::TcpSocket::new_v6()?
-        };
+        let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
         // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;

@@ -40,6 +40,11 @@ pub(crate) struct Written {
     pub(crate) log_append_time: i64,
 }
 
+impl Written {
+    /// In the log, at an offset that is not known.
+    pub(crate) const NOWHERE: Written = Written { base_offset: -1, log_append_time: -1 };
+}
+
 #[derive(Debug, Default)]
 struct State {
     parts: Vec<Part>,

@@ -112,9 +112,7 @@ impl Producer {
     ///
     /// # Errors
     /// The first setting that is not allowed, or the first contradiction.
-    pub fn from_properties<'a>(
-        properties: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ConfigError> {
+    pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 

@@ -67,7 +67,9 @@ pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let mut sender = Sender { core, broker, active: Vec::new(), connection: None, connect_failures: 0 };
     while !sender.core.is_stopped() {
         sender.active.append(&mut sender.broker.incoming.lock());
-        if sender.active.is_empty() || sender.broker.in_flight.load(Ordering::Acquire) >= sender.core.config.max_in_flight {
+        if sender.active.is_empty()
+            || sender.broker.in_flight.load(Ordering::Acquire) >= sender.core.config.max_in_flight
+        {
             sender.broker.wake.notified().await;
             continue;
         }
@@ -251,7 +253,12 @@ impl Core {
             let id = self.topic_id(&outgoing.partition.topic);
             match find(response, &outgoing.partition.topic, id, outgoing.partition.index) {
                 Some(answer) => self.act(outgoing, answer, now),
-                None => self.set_back(outgoing, Setback::Retry, true, "the response leaves the partition out", now),
+                None => self.set_back(
+                    outgoing,
+                    Setback::Retry { maybe: true },
+                    "the response leaves the partition out",
+                    now,
+                ),
             }
         }
     }
@@ -263,7 +270,7 @@ impl Core {
         for outgoing in batches {
             let maybe = error.may_have_been_received();
             if error.is_retryable() || maybe {
-                self.set_back(outgoing, Setback::Retry, maybe, &error.to_string(), now);
+                self.set_back(outgoing, Setback::Retry { maybe }, &error.to_string(), now);
             } else {
                 self.fail(outgoing, false, ErrorCode::UNSUPPORTED_VERSION, &error.to_string());
             }
@@ -273,9 +280,9 @@ impl Core {
     fn resolve_unanswered(self: &Arc<Self>, batches: Vec<Outgoing>, written: Result<(), ConnectionError>) {
         match written {
             Ok(()) => {
-                let (now, nowhere) = (Instant::now(), Written { base_offset: -1, log_append_time: -1 });
+                let now = Instant::now();
                 for Outgoing { partition, ticket, batch, .. } in batches {
-                    partition.acked(ticket, batch, nowhere, now);
+                    partition.acked(ticket, batch, Written::NOWHERE, now);
                 }
             }
             Err(error) => self.resolve_unsent(batches, &error),
@@ -290,19 +297,16 @@ impl Core {
         }
         match verdict {
             Verdict::Written => {
-                let written =
-                    Written { base_offset: answer.base_offset, log_append_time: answer.log_append_time_ms };
+                let written = Written { base_offset: answer.base_offset, log_append_time: answer.log_append_time_ms };
                 let Outgoing { partition, ticket, batch, .. } = outgoing;
                 partition.acked(ticket, batch, written, now);
             }
-            Verdict::SetBack { setback, maybe } => {
-                self.set_back(outgoing, setback, maybe, &answer.error_code.to_string(), now);
-            }
+            Verdict::SetBack(setback) => self.set_back(outgoing, setback, &answer.error_code.to_string(), now),
             Verdict::TooLarge => {
                 outgoing.batch.note_attempt(false);
                 let size = outgoing.batch.size();
                 match outgoing.batch.split(self.limits.codec, self.config.buffer_memory) {
-                    Some(halves) => outgoing.partition.split(outgoing.ticket, size, halves),
+                    Some(halves) => outgoing.partition.split(outgoing.ticket, size, halves, now),
                     None => self.fail(outgoing, false, answer.error_code, message),
                 }
             }
@@ -321,9 +325,9 @@ impl Core {
         partition.failed(ticket, batch, possibly_written, error, Instant::now());
     }
 
-    fn set_back(&self, outgoing: Outgoing, setback: Setback, maybe: bool, why: &str, now: Instant) {
+    fn set_back(&self, outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
         let Outgoing { partition, ticket, mut batch, .. } = outgoing;
-        batch.note_attempt(maybe);
+        batch.note_attempt(setback == Setback::Retry { maybe: true });
         let finished = batch.outcome.is_finished();
         if finished || batch.attempts > self.config.retries {
             let (waited, possibly_written) = (now.duration_since(batch.outcome.opened_at), batch.ambiguous);

@@ -10,10 +10,11 @@
 //! After a failure nothing is sent until every batch in flight is resolved; then what is left goes again, in order,
 //! in a *round*. What follows from the answers:
 //!
-//! * An acknowledged batch proves every earlier one of its epoch written, even those the broker answered
-//!   OUT_OF_ORDER_SEQUENCE_NUMBER to because it had forgotten them (Kafka after a restart).
+//! * An acknowledged batch proves every earlier one of its epoch written that may be: the broker takes no sequence
+//!   before the one ahead of it. So a broker that forgot them (Kafka after a restart) need not be asked.
 //! * If every batch of a round is out of order, the newest was never written, or its retry would be recognised; so
 //!   none was. The epoch is bumped (KIP-360) and all go again from sequence 0.
+//!   Not so if another was given up that may be written: then those that may be are *unresolved*, and failed.
 //! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
 //!
 //! Epochs are per partition: brokers keep them so, and a bump here can then disturb no other partition.
@@ -38,8 +39,8 @@ pub(crate) struct Ticket(u64);
 /// Why a batch that was sent is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// The attempt failed; the batch goes again as it is.
-    Retry,
+    /// The attempt failed; the batch goes again as it is. `maybe` if this attempt may have been written.
+    Retry { maybe: bool },
     /// OUT_OF_ORDER_SEQUENCE_NUMBER: this attempt wrote nothing.
     OutOfOrder,
     /// The broker knows a newer epoch, or no longer knows the producer: a new identity is needed.
@@ -62,7 +63,12 @@ struct Slot<B> {
     ticket: Ticket,
     sequence: i32,
     records: u32,
+    /// The broker's last answer was OUT_OF_ORDER_SEQUENCE_NUMBER.
     out_of_order: bool,
+    /// Some attempt in this epoch may have been written.
+    ambiguous: bool,
+    /// A later batch proves it written; it goes again only to learn its offset.
+    proven: bool,
     state: State<B>,
 }
 
@@ -92,6 +98,17 @@ pub(crate) struct Window<B> {
     hole: Option<bool>,
     fenced: bool,
     renew: bool,
+    /// Batches whose fate is settled without an answer of their own.
+    settled: Vec<(B, Fate)>,
+}
+
+/// What is known of a batch that has no answer of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is in the log, at an offset that nobody remembers.
+    Written,
+    /// Nobody can say any more whether it is.
+    Unresolved,
 }
 
 /// The sequence `count` records after `sequence`; 2^31-1 is followed by 0.
@@ -116,6 +133,7 @@ impl<B> Window<B> {
             hole: None,
             fenced: false,
             renew: false,
+            settled: Vec::new(),
         }
     }
 
@@ -167,6 +185,12 @@ impl<B> Window<B> {
             && (!self.idempotent || self.identity.is_some())
     }
 
+    /// Batches whose fate is settled without an answer of their own. Settles, as [`Window::may_open`] does.
+    pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
+        self.settle();
+        std::mem::take(&mut self.settled)
+    }
+
     /// As [`Window::may_open`], without settling: for a hint.
     pub(crate) fn is_open(&self) -> bool {
         self.retries == 0 && !self.must_settle() && self.slots.len() < self.limit()
@@ -177,7 +201,15 @@ impl<B> Window<B> {
         let ticket = self.take_ticket();
         let sequence = self.next_sequence;
         self.next_sequence = sequence_add(sequence, records);
-        self.slots.push_back(Slot { ticket, sequence, records, out_of_order: false, state: State::InFlight });
+        self.slots.push_back(Slot {
+            ticket,
+            sequence,
+            records,
+            out_of_order: false,
+            ambiguous: false,
+            proven: false,
+            state: State::InFlight,
+        });
         self.in_flight += 1;
         (ticket, self.stamp(sequence))
     }
@@ -188,14 +220,11 @@ impl<B> Window<B> {
         if self.retries == 0 || (self.idempotent && self.identity.is_none()) {
             return None;
         }
-        let from = match self.round {
-            Some(from) => from,
-            None if self.in_flight == 0 => 0,
+        let found = match self.round.and_then(|from| self.find_retry(from)) {
+            Some(found) => found,
+            None if self.in_flight == 0 => self.find_retry(0)?,
             None => return None,
         };
-        let reach = self.slots.len().min(self.limit());
-        let found = (from..reach).find(|i| matches!(self.slots[*i].state, State::Retry(_)))?;
-        self.round = Some(found + 1);
         let slot = &mut self.slots[found];
         let State::Retry(batch) = std::mem::replace(&mut slot.state, State::InFlight) else {
             unreachable!("just matched");
@@ -204,33 +233,63 @@ impl<B> Window<B> {
         let (ticket, sequence) = (slot.ticket, slot.sequence);
         self.retries -= 1;
         self.in_flight += 1;
+        // With the last one sent the round is over; what fails now waits for the next.
+        self.round = (self.retries > 0).then_some(found + 1);
         Some((ticket, self.stamp(sequence), batch))
     }
 
-    /// The batch is in the log. Returns earlier batches of which this proves the same.
-    pub(crate) fn acked(&mut self, ticket: Ticket) -> Vec<B> {
+    fn find_retry(&self, from: usize) -> Option<usize> {
+        let reach = self.slots.len().min(self.limit());
+        (from..reach).find(|i| matches!(self.slots[*i].state, State::Retry(_)))
+    }
+
+    /// Whether batches are still to be sent again before the answers to those that were mean anything.
+    pub(crate) fn in_round(&self) -> bool {
+        self.round.is_some_and(|from| self.find_retry(from).is_some())
+    }
+
+    /// The batch is in the log.
+    pub(crate) fn acked(&mut self, ticket: Ticket) {
         let at = self.resolve(ticket, State::Acked);
         self.established = true;
-        let mut proven = Vec::new();
-        for slot in self.slots.iter_mut().take(at).filter(|s| s.out_of_order) {
-            match std::mem::replace(&mut slot.state, State::Acked) {
-                State::Retry(batch) => {
-                    self.retries -= 1;
-                    proven.push(batch);
-                }
-                other => slot.state = other,
-            }
+        for slot in self.slots.range_mut(..at).filter(|slot| slot.ambiguous) {
+            slot.proven = true;
         }
+        self.settle_slots(Fate::Written, |slot| slot.proven && slot.out_of_order);
+        // What was out of order before this batch was there may be in order now.
+        self.slots.iter_mut().for_each(|slot| slot.out_of_order = false);
         self.trim();
-        proven
     }
 
     /// The attempt failed, the batch remains.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, State::Retry(batch));
-        self.slots[at].out_of_order = setback == Setback::OutOfOrder;
-        self.fenced |= setback == Setback::Fenced;
         self.retries += 1;
+        let slot = &mut self.slots[at];
+        slot.out_of_order = setback == Setback::OutOfOrder;
+        slot.ambiguous |= setback == Setback::Retry { maybe: true } && self.idempotent;
+        self.fenced |= setback == Setback::Fenced;
+        if setback == Setback::OutOfOrder {
+            self.settle_slots(Fate::Written, |slot| slot.proven && slot.out_of_order);
+            self.trim();
+        } else {
+            // What comes behind it would be out of order.
+            self.round = None;
+        }
+    }
+
+    /// Takes batches that wait for a retry out of the window.
+    fn settle_slots(&mut self, fate: Fate, which: impl Fn(&Slot<B>) -> bool) {
+        for slot in self.slots.iter_mut().filter(|slot| which(slot)) {
+            let resolved = if fate == Fate::Written { State::Acked } else { State::Hole { maybe: true } };
+            match std::mem::replace(&mut slot.state, resolved) {
+                State::Retry(batch) => {
+                    self.retries -= 1;
+                    self.settled.push((batch, fate));
+                }
+                other => slot.state = other,
+            }
+        }
     }
 
     /// The batch failed for good.
@@ -247,12 +306,20 @@ impl<B> Window<B> {
         self.retries += parts.len();
         for (i, (records, batch)) in parts.into_iter().enumerate() {
             let ticket = self.take_ticket();
-            let slot = Slot { ticket, sequence, records, out_of_order: false, state: State::Retry(batch) };
+            let slot = Slot {
+                ticket,
+                sequence,
+                records,
+                out_of_order: false,
+                ambiguous: false,
+                proven: false,
+                state: State::Retry(batch),
+            };
             self.slots.insert(at + i, slot);
             sequence = sequence_add(sequence, records);
         }
-        // Positions have moved; what this round has not sent yet waits for the next.
-        self.round = self.round.map(|_| usize::MAX);
+        // Positions have moved, and what comes behind would be out of order.
+        self.round = None;
     }
 
     /// Gives up batches that wait for a retry and are not wanted any more.
@@ -285,9 +352,6 @@ impl<B> Window<B> {
         debug_assert!(matches!(self.slots[at].state, State::InFlight));
         self.slots[at].state = state;
         self.in_flight -= 1;
-        if self.in_flight == 0 {
-            self.round = None;
-        }
         at
     }
 
@@ -318,8 +382,10 @@ impl<B> Window<B> {
             return;
         }
         let Some(identity) = self.identity else { return };
-        let all_out_of_order = self.retries > 0
-            && self.slots.iter().all(|s| !matches!(s.state, State::Retry(_)) || s.out_of_order);
+        let mut waiting = self.slots.iter().filter(|slot| matches!(slot.state, State::Retry(_))).peekable();
+        // A batch that was surely not written is no witness either way, unless it is the next one expected.
+        let all_out_of_order = waiting.peek().is_some_and(|first| first.out_of_order)
+            && waiting.all(|slot| slot.out_of_order || !slot.ambiguous);
         let dead_end = match self.hole {
             // Nothing after a batch that was surely not written can have been written.
             Some(certain) => certain || self.retries == 0,
@@ -328,12 +394,26 @@ impl<B> Window<B> {
         if !(all_out_of_order || dead_end || self.fenced || self.renew) {
             return;
         }
+        self.settle_slots(Fate::Written, |slot| slot.proven);
+        if all_out_of_order && !self.renew {
+            self.give_up_ambiguous();
+        }
         if self.fenced || identity.epoch == i16::MAX {
             self.spent = Some(identity.producer_id);
             self.identity = None;
         } else {
             self.start_epoch(Identity { epoch: identity.epoch + 1, ..identity });
         }
+    }
+
+    /// That all are out of order proves nothing where another was given up that may be written, or may yet be: it could be
+    /// the newest, which is not among them, or come late and make way for late copies of those behind it.
+    fn give_up_ambiguous(&mut self) {
+        let in_doubt = |slot: &Slot<B>| matches!(slot.state, State::Hole { maybe: true });
+        if self.hole != Some(false) && !self.slots.iter().any(in_doubt) {
+            return;
+        }
+        self.settle_slots(Fate::Unresolved, |slot| slot.ambiguous);
     }
 
     fn start_epoch(&mut self, identity: Identity) {
@@ -345,7 +425,7 @@ impl<B> Window<B> {
         self.next_sequence = 0;
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
-            slot.out_of_order = false;
+            (slot.out_of_order, slot.ambiguous) = (false, false);
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }
     }

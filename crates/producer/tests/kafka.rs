@@ -3,7 +3,7 @@
 
 use fullbore_producer::config::ClientConfig;
 use fullbore_producer::{Cluster, Header, Producer, ProducerConfig, Record};
-use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};
 use fullbore_wire::{Records, Text, Uuid};
@@ -41,9 +41,8 @@ impl Topic {
         let mut topic = CreatableTopic { name: name.clone(), num_partitions: partitions, ..Default::default() };
         topic.replication_factor = 1;
         for (key, value) in configs {
-            let mut config = fullbore_wire::apis::create_topics::CreatableTopicConfig::default();
-            config.name = Text::from(*key);
-            config.value = Some(Text::from(*value));
+            let config =
+                CreatableTopicConfig { name: Text::from(*key), value: Some(Text::from(*value)), ..Default::default() };
             topic.configs.push(config);
         }
         let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, ..Default::default() };
@@ -62,12 +61,8 @@ impl Topic {
             let from = stored.last().map_or(0, |last: &Stored| last.offset + 1);
             let mut at = FetchPartition { partition, fetch_offset: from, ..Default::default() };
             at.partition_max_bytes = 8 << 20;
-            let topic = FetchTopic {
-                topic: self.name.clone(),
-                topic_id: self.id,
-                partitions: vec![at],
-                ..Default::default()
-            };
+            let topic =
+                FetchTopic { topic: self.name.clone(), topic_id: self.id, partitions: vec![at], ..Default::default() };
             let request = FetchRequest {
                 max_wait_ms: 500,
                 min_bytes: 1,
@@ -179,8 +174,7 @@ async fn acks_0_and_1_work() {
     let Some(bootstrap) = bootstrap() else { return };
     for (acks, offset) in [("0", -1), ("1", 0)] {
         let topic = Topic::create(&bootstrap, "acks", 1, &[]).await;
-        let producer =
-            Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("acks", acks)]).unwrap();
+        let producer = Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("acks", acks)]).unwrap();
         let written = producer.send(Record::new(&topic.name, b"v")).await.unwrap().await.unwrap();
         assert_eq!(written.offset, offset);
         producer.close(Duration::from_secs(10)).await;

@@ -17,7 +17,8 @@ const READ_BYTES: usize = 16 * 1024;
 
 pub(super) async fn run(mut socket: OwnedReadHalf, shared: Arc<Shared>) {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
-    let mut tick = tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
+    let mut tick =
+        tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut active_at = Instant::now();
     let reason = loop {

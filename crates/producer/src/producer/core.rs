@@ -132,9 +132,8 @@ impl Core {
     fn add_topic(&self, name: &str) -> Arc<Topic> {
         let name = Text::from(name);
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), name.as_str());
-        let new = || {
-            Arc::new(Topic { name: name.clone(), sticky: Sticky::new(splitmix(seed)), state: RwLock::default() })
-        };
+        let new =
+            || Arc::new(Topic { name: name.clone(), sticky: Sticky::new(splitmix(seed)), state: RwLock::default() });
         let topic = self.topics.write().entry(name.clone()).or_insert_with(new).clone();
         self.first_topic.get_or_init(|| topic.clone());
         topic

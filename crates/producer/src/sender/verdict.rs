@@ -11,8 +11,8 @@ use fullbore_wire::ErrorCode;
 pub(super) enum Verdict {
     /// It is in the log.
     Written,
-    /// It goes again; `maybe` if this attempt may be in the log.
-    SetBack { setback: Setback, maybe: bool },
+    /// It goes again.
+    SetBack(Setback),
     /// It goes again in parts.
     TooLarge,
     /// An earlier attempt may be in the log, and the broker can no longer say.
@@ -23,18 +23,17 @@ pub(super) enum Verdict {
 
 /// What follows from `code`; `ambiguous` if an earlier attempt may be in the log.
 pub(super) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
-    let set_back = |setback, maybe| Verdict::SetBack { setback, maybe };
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
-        ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => set_back(Setback::OutOfOrder, false),
+        ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
         // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
-        ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => set_back(Setback::Fenced, false),
+        ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
         ErrorCode::NOT_ENOUGH_REPLICAS | ErrorCode::CORRUPT_MESSAGE | ErrorCode::UNKNOWN_TOPIC_ID => {
-            set_back(Setback::Retry, false)
+            Verdict::SetBack(Setback::Retry { maybe: false })
         }
-        code if code.is_retriable() => set_back(Setback::Retry, true),
+        code if code.is_retriable() => Verdict::SetBack(Setback::Retry { maybe: true }),
         ErrorCode::UNKNOWN_SERVER_ERROR => Verdict::Failed { maybe: true },
         code => Verdict::Failed { maybe: code.name().is_none() },
     }
@@ -68,7 +67,7 @@ mod tests {
             ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND,
             ErrorCode::KAFKA_STORAGE_ERROR,
         ] {
-            assert_eq!(of(code, false), Verdict::SetBack { setback: Setback::Retry, maybe: true }, "{code}");
+            assert_eq!(of(code, false), Verdict::SetBack(Setback::Retry { maybe: true }), "{code}");
         }
         assert_eq!(of(ErrorCode::UNKNOWN_SERVER_ERROR, false), Verdict::Failed { maybe: true });
         assert_eq!(of(ErrorCode(9999), false), Verdict::Failed { maybe: true });
@@ -78,7 +77,7 @@ mod tests {
     fn a_forgotten_producer_is_unresolved_only_after_a_lost_response() {
         for code in [ErrorCode::UNKNOWN_PRODUCER_ID, ErrorCode::INVALID_PRODUCER_EPOCH] {
             assert_eq!(of(code, true), Verdict::Unresolved);
-            assert_eq!(of(code, false), Verdict::SetBack { setback: Setback::Fenced, maybe: false });
+            assert_eq!(of(code, false), Verdict::SetBack(Setback::Fenced));
         }
     }
 

@@ -74,7 +74,8 @@ fn versions(old: bool) -> ApiVersionsResponse {
             _ => newest,
         };
         let mut version = ApiVersion::default();
-        (version.api_key, version.min_version, version.max_version) = (key.code(), *key.versions().start(), max_version);
+        (version.api_key, version.min_version, version.max_version) =
+            (key.code(), *key.versions().start(), max_version);
         version
     };
     let keys = [ApiKey::Produce, ApiKey::Metadata, ApiKey::ApiVersions, ApiKey::InitProducerId];
@@ -110,7 +111,8 @@ fn metadata(state: &State) -> MetadataResponse {
 fn produce(state: &mut State, broker: i32, v: Version, request: &ProduceRequest) -> Option<ProduceResponse> {
     let mut response = ProduceResponse::default();
     for topic in &request.topic_data {
-        let mut answers = TopicProduceResponse { name: topic.name.clone(), topic_id: topic.topic_id, ..Default::default() };
+        let mut answers =
+            TopicProduceResponse { name: topic.name.clone(), topic_id: topic.topic_id, ..Default::default() };
         for data in &topic.partition_data {
             let bytes = data.records.as_ref().and_then(|records| records.memory()).unwrap();
             let (base_offset, error_code) = if v.number >= 13 && topic.topic_id != state.topic_id {

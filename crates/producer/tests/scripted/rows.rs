@@ -1,8 +1,6 @@
 //! The bugs other producers had (table 4b of the test plan), each as a test against a scripted broker.
 
-mod fake;
-
-use fake::{Fake, Fate};
+use crate::fake::{Fake, Fate, Seen, State};
 use fullbore_producer::{Delivery, ProduceError, Producer, Record, RecordMetadata};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::time::Duration;
@@ -46,7 +44,7 @@ async fn send_all(producer: &Producer, values: &[&str]) -> Vec<Delivery> {
 }
 
 /// A fate for the first attempt of each value named; later attempts and other values are normal.
-fn once(fates: &[(&'static str, Fate)]) -> impl FnMut(&fake::Seen) -> Fate + Send + 'static {
+fn once(fates: &[(&'static str, Fate)]) -> impl FnMut(&Seen) -> Fate + Send + 'static {
     let mut left = fates.to_vec();
     move |seen| match left.iter().position(|(value, _)| seen.values.iter().any(|v| v == value)) {
         Some(at) => left.remove(at).1,
@@ -123,12 +121,8 @@ async fn row_20_after_a_reset_batches_go_again_in_their_order() {
         assert_eq!(settled(delivery).await.unwrap().offset, i as i64 + 1);
     }
     assert_eq!(fake.values(0), ["0", "1", "2", "3", "4", "5"]);
-    let again: Vec<i32> = fake
-        .seen(0)
-        .iter()
-        .filter(|seen| seen.stamp.producer_epoch > 0)
-        .map(|seen| seen.stamp.base_sequence)
-        .collect();
+    let again: Vec<i32> =
+        fake.seen(0).iter().filter(|seen| seen.stamp.producer_epoch > 0).map(|seen| seen.stamp.base_sequence).collect();
     assert!(again.is_sorted() && again[0] == 0, "{again:?}");
 }
 
@@ -274,7 +268,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
             deliveries.push(send(&producer, partition, &i.to_string()).await);
         }
     }
-    let counts = |s: &fake::State| [0, 1, 2].map(|p| s.seen.iter().filter(|seen| seen.partition == p).count());
+    let counts = |s: &State| [0, 1, 2].map(|p| s.seen.iter().filter(|seen| seen.partition == p).count());
     // Before its first acknowledgement a partition has one batch in flight.
     fake.until("one of each", move |s| counts(s) == [1; 3]).await;
     stays(&fake, move |s| counts(s) == [1; 3]).await;
@@ -291,7 +285,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
             deliveries.push(send(&producer, partition, &i.to_string()).await);
         }
     }
-    let newest = |s: &fake::State| {
+    let newest = |s: &State| {
         [0, 1, 2].map(|p| {
             let of = s.seen.iter().filter(|seen| seen.partition == p);
             of.filter(|seen| seen.values[0].parse::<u32>().is_ok_and(|v| v >= 20)).count()
@@ -308,7 +302,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
 }
 
 /// Holds for a while: the only way to see that something does not happen.
-async fn stays(fake: &Fake, condition: impl Fn(&fake::State) -> bool) {
+async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
         tokio::time::sleep(Duration::from_millis(1)).await;

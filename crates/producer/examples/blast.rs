@@ -1,0 +1,42 @@
+//! Sends records as fast as it can: `blast host:port topic records size [key=value ...]`.
+
+use fullbore_producer::{Producer, Record};
+use std::time::{Duration, Instant};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [bootstrap, topic, records, size, settings @ ..] = args.as_slice() else {
+        eprintln!("blast host:port topic records size [key=value ...]");
+        std::process::exit(2);
+    };
+    let records: u64 = records.parse().expect("records is a number");
+    let payload = vec![b'x'; size.parse().expect("size is a number")];
+    let settings = settings.iter().filter_map(|setting| setting.split_once('='));
+    let all = [("bootstrap.servers", bootstrap.as_str())].into_iter().chain(settings);
+    let producer = Producer::from_properties(all).unwrap_or_else(|error| panic!("{error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async move {
+        producer.partitions(topic).await.unwrap_or_else(|error| panic!("{error}"));
+        let started = Instant::now();
+        let mut waits = Duration::ZERO;
+        for _ in 0..records {
+            let record = Record::new(topic, &payload);
+            if producer.try_send(record).is_err() {
+                let from = Instant::now();
+                drop(producer.send(record).await.unwrap_or_else(|error| panic!("{error}")));
+                waits += from.elapsed();
+            }
+        }
+        let sent = started.elapsed();
+        producer.flush().await;
+        let took = started.elapsed().as_secs_f64();
+        let rate = records as f64 / took;
+        println!(
+            "{rate:.0} records/s, {:.1} MB/s; {:.0} ns a send, of it {:.0} waiting",
+            rate * payload.len() as f64 / 1e6,
+            sent.as_nanos() as f64 / records as f64,
+            waits.as_nanos() as f64 / records as f64,
+        );
+        producer.close(Duration::from_secs(10)).await;
+    });
+}

@@ -1,0 +1,128 @@
+//! Order, no loss, no duplicate, through whatever a network and a cluster do: random fates for every batch, connections
+//! that end, leaders that move, a broker that forgets all but one batch. Seeds replay a schedule of fates.
+
+use crate::fake::{Fake, Fate};
+use fullbore_producer::{Producer, Record};
+use fullbore_wire::ErrorCode;
+use std::collections::HashMap;
+use std::time::Duration;
+
+const RECORDS: u32 = 400;
+const PARTITIONS: i32 = 3;
+
+struct Random(u64);
+
+impl Random {
+    /// SplitMix64.
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+fn fate(random: &mut Random) -> Fate {
+    match random.roll(24) {
+        0 => Fate::Dropped,
+        1 => Fate::ResponseLost,
+        2 => Fate::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        3 => Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
+        4 => Fate::WrittenBut(ErrorCode::REQUEST_TIMED_OUT),
+        5 => Fate::WrittenBut(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        6 => Fate::Refused(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+        _ => Fate::Normal,
+    }
+}
+
+async fn disturb(fake: Fake, mut random: Random) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(random.roll(20))).await;
+        match random.roll(6) {
+            0 => fake.cut(),
+            1 | 2 => {
+                let mut state = fake.lock();
+                let partition = random.roll(PARTITIONS as u64) as usize;
+                state.leaders[partition] = 1 - state.leaders[partition];
+                state.leader_epoch += 1;
+            }
+            3 => fake.lock().forget_all_but_the_newest(),
+            _ => {}
+        }
+    }
+}
+
+async fn run(seed: u64, settings: &[(&str, &str)]) {
+    let fake = Fake::start(2, PARTITIONS as usize).await;
+    let mut random = Random(seed);
+    fake.script(move |_| fate(&mut random));
+    let bootstrap = fake.bootstrap();
+    let base = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("linger.ms", "0"),
+        ("retry.backoff.ms", "1"),
+        ("retry.backoff.max.ms", "5"),
+        ("reconnect.backoff.ms", "1"),
+        ("reconnect.backoff.max.ms", "5"),
+    ];
+    let producer = Producer::from_properties(base.into_iter().chain(settings.iter().copied())).unwrap();
+    let trouble = tokio::spawn(disturb(fake.clone(), Random(!seed)));
+    let mut deliveries = Vec::new();
+    for i in 0..RECORDS {
+        let value = i.to_string();
+        let record = Record::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
+        deliveries.push(producer.send(record).await.unwrap());
+        if i % 7 == 0 {
+            // The batches so far leave; those that follow are others.
+            let arrived = fake.lock().seen.len();
+            fake.until("something arrives", |state| state.seen.len() > arrived).await;
+        }
+    }
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        let settled = tokio::time::timeout(Duration::from_secs(60), delivery).await;
+        let written = settled.unwrap_or_else(|_| panic!("seed {seed}: record {i} has no result")).unwrap();
+        let log = fake.values(written.partition);
+        let at = usize::try_from(written.offset).ok();
+        assert!(at.is_none_or(|at| log[at] == i.to_string()), "seed {seed}: record {i} is not at {at:?}");
+    }
+    trouble.abort();
+    check(&fake, seed);
+}
+
+fn check(fake: &Fake, seed: u64) {
+    assert!(fake.lock().seen.iter().filter(|seen| seen.broker == 1).count() > 0, "leaders have moved");
+    for partition in 0..PARTITIONS {
+        let expected: Vec<String> =
+            (0..RECORDS).filter(|i| (i % PARTITIONS as u32) as i32 == partition).map(|i| i.to_string()).collect();
+        assert_eq!(fake.values(partition), expected, "seed {seed} partition {partition}");
+        // Row 22: whatever bears the same stamp is the same bytes.
+        let mut first = HashMap::new();
+        for seen in fake.seen(partition) {
+            let stamp = (seen.stamp.producer_id, seen.stamp.producer_epoch, seen.stamp.base_sequence);
+            assert_eq!(first.entry(stamp).or_insert_with(|| seen.bytes.clone()), &seen.bytes, "seed {seed} {stamp:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn batches_of_many_records_arrive_once_and_in_order() {
+    for seed in 0..12 {
+        run(seed, &[]).await;
+    }
+}
+
+#[tokio::test]
+async fn batches_of_few_records_arrive_once_and_in_order() {
+    for seed in 100..112 {
+        let settings =
+            [("batch.size", "64"), ("max.request.size", "1024"), ("max.in.flight.requests.per.connection", "12")];
+        run(seed, &settings).await;
+    }
+}
+
+#[tokio::test]
+async fn compressed_batches_arrive_once_and_in_order() {
+    for seed in 200..206 {
+        run(seed, &[("compression.type", "zstd")]).await;
+    }
+}

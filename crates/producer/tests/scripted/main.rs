@@ -1,0 +1,5 @@
+//! The producer against a cluster that does what a test says.
+
+mod fake;
+mod hostile;
+mod rows;
