@@ -7,8 +7,13 @@ bootstrap=$1 client=tools
 . "$(dirname "$0")/cases.sh"
 topic="tools-$$-$(date +%s)"
 
-# tool CLASS ARGS...
-tool() { java -Xshare:auto -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$@"; }
+# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
+tool() {
+  local out status
+  out=$(java -Xshare:auto -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$@") && status=0 || status=$?
+  [ $status = 0 ] || { echo "$out" >&2; return $status; }
+  echo "$out"
+}
 topics() { tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$bootstrap" "$@"; }
 configs() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --describe --all "$@"; }
 offsets() { tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "$bootstrap" --topic "$1" --time "$2"; }

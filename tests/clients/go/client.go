@@ -26,8 +26,8 @@ const wait = 20 * time.Second
 var (
 	bootstrap = os.Args[1]
 	run       = fmt.Sprintf("go-%d-%d", os.Getpid(), time.Now().Unix())
-	t0        = time.UnixMilli(time.Now().UnixMilli()).Add(-10 * time.Minute) // inside every default timestamp bound
-	admin     = kadm.NewClient(client())
+	t0        = time.UnixMilli(time.Now().UnixMilli()).Add(-10 * time.Minute)     // inside every default timestamp bound
+	admin     = kadm.NewClient(client(kgo.MetadataMinAge(50 * time.Millisecond))) // kadm answers from this cache
 )
 
 // A testCase fails by panicking, so that a check reads as one line.
