@@ -4,6 +4,7 @@ use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, key_value, read_proper
 use crate::failure::Failure;
 use crate::output::line;
 use clap::{ArgGroup, Args};
+use fullbore_bench::client::Cluster;
 use fullbore_bench::measure::{Summary, Window};
 use fullbore_bench::produce::{Outcome, Workload, produce};
 use fullbore_bench::report::{
@@ -93,6 +94,8 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     if args.warmup_records > 0 {
         line(&warmup_line(args.warmup_records));
     }
+    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
+    Cluster::new(&config.bootstrap_servers.join(","), CLIENT_ID)?.any()?;
     let producer = Producer::new(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
@@ -101,7 +104,11 @@ pub fn run(args: Produce) -> Result<(), Failure> {
         outcome
     });
     let outcome = outcome.map_err(|error| {
-        Failure::new(format!("cannot send to topic '{}': {error}; see whether the brokers are reachable", args.topic))
+        let topic = &args.topic;
+        Failure::new(format!(
+            "cannot send to topic '{topic}': {error}; see whether it exists and has leaders with \
+             `fullbore topics describe --topic {topic}`"
+        ))
     })?;
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
     summaries.iter().for_each(|summary| line(&summary_line(summary)));
