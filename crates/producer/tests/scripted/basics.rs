@@ -1,0 +1,177 @@
+//! What a producer does when nothing goes wrong, and where its limits are.
+
+use crate::fake::{Fake, Fate};
+use fullbore_producer::{ProduceError, Producer, Record, SendError};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
+    let bootstrap = fake.bootstrap();
+    let base = [("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0"), ("retry.backoff.ms", "5")];
+    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+#[tokio::test]
+async fn a_batch_that_cannot_leave_grows_past_batch_size() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("batch.size", "2000"), ("max.request.size", "20000")]);
+    fake.hold(true);
+    let first = producer.send(Record::new("t", b"first")).await.unwrap();
+    fake.until("the first batch arrives", |state| state.seen.len() == 1).await;
+    let mut deliveries = Vec::new();
+    for i in 0..15 {
+        let value = format!("{i:0>1000}");
+        deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+    }
+    assert!(deliveries[0].same_batch(&deliveries[14]) && !first.same_batch(&deliveries[0]));
+    fake.hold(false);
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, i as i64 + 1);
+    }
+    assert_eq!(fake.seen(0).len(), 2);
+}
+
+#[tokio::test]
+async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
+    let fake = Fake::start(1, 1).await;
+    let limits =
+        [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "8192"), ("max.block.ms", "100")];
+    let producer = producer(&fake, &limits);
+    producer.partitions("t").await.unwrap();
+    fake.hold(true);
+    let value = [b'v'; 900];
+    let mut deliveries = Vec::new();
+    let full = loop {
+        match producer.send(Record::new("t", &value)).await {
+            Ok(delivery) => deliveries.push(delivery),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, SendError::Timeout { .. }) && full.is_retryable(), "{full}");
+    assert!(matches!(producer.try_send(Record::new("t", &value)), Err(SendError::Full)));
+    assert!((4..=8).contains(&deliveries.len()), "{}", deliveries.len());
+    fake.hold(false);
+    for delivery in deliveries {
+        delivery.await.unwrap();
+    }
+    producer.send(Record::new("t", &value)).await.unwrap().await.unwrap();
+}
+
+#[tokio::test]
+async fn flush_sends_what_lingers() {
+    let fake = Fake::start(1, 2).await;
+    let producer = producer(&fake, &[("linger.ms", "60000"), ("delivery.timeout.ms", "100000")]);
+    let deliveries = [
+        producer.send(Record::new("t", b"a").partition(0)).await.unwrap(),
+        producer.send(Record::new("t", b"b").partition(1)).await.unwrap(),
+    ];
+    producer.flush().await;
+    for delivery in deliveries {
+        assert!(delivery.completed_at().is_some());
+        delivery.try_result().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn close_sends_the_rest_and_fails_what_cannot_be_sent_in_time() {
+    let fake = Fake::start(1, 1).await;
+    let first = producer(&fake, &[("linger.ms", "5000")]);
+    let sent = first.send(Record::new("t", b"a")).await.unwrap();
+    first.close(Duration::from_secs(10)).await;
+    assert_eq!(sent.await.unwrap().offset, 0);
+    let second = producer(&fake, &[]);
+    fake.hold(true);
+    let held = second.send(Record::new("t", b"b")).await.unwrap();
+    fake.until("it arrives", |state| state.seen.len() == 2).await;
+    second.close(Duration::from_millis(20)).await;
+    let error = held.await.unwrap_err();
+    assert!(matches!(error, ProduceError::Closed { possibly_written: true }), "{error}");
+}
+
+#[tokio::test]
+async fn dropping_a_producer_answers_every_record() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("linger.ms", "5000")]);
+    let lingering = producer.send(Record::new("t", b"a")).await.unwrap();
+    drop(producer);
+    let error = lingering.await.unwrap_err();
+    assert!(matches!(error, ProduceError::Closed { possibly_written: false }), "{error}");
+}
+
+#[tokio::test]
+async fn records_that_cannot_be_sent_are_refused_at_once() {
+    let fake = Fake::start(1, 2).await;
+    let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "100")]);
+    let big = [0; 20_000];
+    let too_large = producer.send(Record::new("t", &big)).await.unwrap_err();
+    assert!(matches!(too_large, SendError::RecordTooLarge { .. }) && !too_large.is_retryable());
+    let nowhere = producer.send(Record::new("t", b"v").partition(2)).await.unwrap_err();
+    assert!(matches!(nowhere, SendError::NoPartition { partition: 2, .. }));
+    fake.lock().topic_error = Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+    let other = self::producer(&fake, &[]);
+    let forbidden = other.send(Record::new("t", b"v")).await.unwrap_err();
+    assert!(matches!(forbidden, SendError::Topic { code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, .. }), "{forbidden}");
+    fake.lock().topic_error = Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    let unknown = self::producer(&fake, &[("max.block.ms", "200")]);
+    let error = unknown.send(Record::new("t", b"v")).await.unwrap_err();
+    assert!(matches!(error, SendError::Timeout { what: "metadata of the topic", .. }), "{error}");
+}
+
+#[tokio::test]
+async fn keys_choose_partitions_as_java_does_and_others_are_spread() {
+    let fake = Fake::start(1, 7).await;
+    let producer = producer(&fake, &[("batch.size", "100")]);
+    let keyed = producer.send(Record::new("t", b"v").key(b"foobar")).await.unwrap();
+    // murmur2("foobar") is -790332482 in Kafka's own test.
+    assert_eq!(keyed.partition(), (-790_332_482i32 & i32::MAX) % 7);
+    let mut used = [false; 7];
+    for _ in 0..500 {
+        used[producer.send(Record::new("t", &[b'v'; 50])).await.unwrap().partition() as usize] = true;
+    }
+    assert_eq!(used, [true; 7]);
+}
+
+#[tokio::test]
+async fn without_acks_a_record_is_done_when_it_is_written_to_the_socket() {
+    let fake = Fake::start(1, 1).await;
+    fake.hold(true);
+    let producer = producer(&fake, &[("acks", "0")]);
+    assert_eq!(producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap().offset, -1);
+    fake.until("it arrives", |state| state.logs.get(&0).is_some_and(|log| log.values == ["v"])).await;
+    assert_eq!(fake.seen(0)[0].stamp.producer_id, -1);
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_ends_its_connection_and_goes_again() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("request.timeout.ms", "100")]);
+    producer.partitions("t").await.unwrap();
+    fake.hold(true);
+    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    fake.until("it goes again", |state| state.seen.len() == 2).await;
+    fake.hold(false);
+    assert_eq!(delivery.await.unwrap().offset, 0);
+    assert_eq!(fake.values(0), ["v"]);
+}
+
+#[tokio::test]
+async fn retries_end_when_their_number_is_reached() {
+    let fake = Fake::start(1, 1).await;
+    fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
+    let producer = producer(&fake, &[("retries", "2")]);
+    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    assert!(matches!(error, ProduceError::Timeout { .. }) && !error.may_have_been_written(), "{error}");
+    assert_eq!(fake.seen(0).len(), 3);
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_for_a_while_gets_everything_when_it_is_back() {
+    let fake = Fake::start(2, 1).await;
+    fake.lock().leaders[0] = -1;
+    let producer = producer(&fake, &[("metadata.max.age.ms", "20")]);
+    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    let asked = fake.lock().metadata_asked;
+    fake.until("it asks again", move |state| state.metadata_asked > asked + 2).await;
+    fake.lock().leaders[0] = 1;
+    assert_eq!(delivery.await.unwrap().offset, 0);
+}
