@@ -3,19 +3,27 @@
 use super::{Call, Fault, Reply};
 use crate::broker::Shared;
 use crate::config::describe_topic;
-use crate::control::{CreateTopic, CreateTopics, Topic};
+use crate::control::{CreateTopic, CreateTopics, Refusal, Topic};
 use fullbore_wire::apis::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
 };
-use fullbore_wire::{Frame, Text};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+/// Topics of one request: each is answered with all its configs. Kafka's limit on the partitions of one
+/// (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`), with its error.
+const TOPICS_MAX: usize = 10_000;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: CreateTopicsRequest = call.body(reply.version)?;
-    let wanted = CreateTopics {
-        topics: request.topics.iter().map(wanted).collect(),
-        validate_only: request.validate_only,
+    let wanted =
+        CreateTopics { topics: request.topics.iter().map(wanted).collect(), validate_only: request.validate_only };
+    let count = request.topics.len();
+    let outcomes = if count > TOPICS_MAX {
+        let message = format!("A request may create {TOPICS_MAX} topics, and this one has {count}.");
+        vec![Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message)); count]
+    } else {
+        call.broker.control.create_topics(wanted).await
     };
-    let outcomes = call.broker.control.create_topics(wanted).await;
     let topics = request
         .topics
         .into_iter()

@@ -1,6 +1,6 @@
 //! DescribeConfigs 1-4, of topics and of this broker.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, once};
 use crate::broker::Shared;
 use crate::config::{ConfigEntry, describe_broker, describe_topic};
 use crate::control::Refusal;
@@ -15,7 +15,8 @@ const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
-    let request: DescribeConfigsRequest = call.body(reply.version)?;
+    let mut request: DescribeConfigsRequest = call.body(reply.version)?;
+    request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
     let results = request.resources.iter().map(|resource| describe(call.broker, &request, resource)).collect();
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
 }
@@ -65,7 +66,9 @@ fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<Co
             ErrorCode::INVALID_REQUEST,
             format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
         )),
-        other => Err(Refusal::new(ErrorCode::INVALID_REQUEST, format!("Resource type {other} has no configuration here."))),
+        other => {
+            Err(Refusal::new(ErrorCode::INVALID_REQUEST, format!("Resource type {other} has no configuration here.")))
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,
 };
-use fullbore_wire::{ErrorCode, Frame, Uuid};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::collections::HashSet;
 
 /// The timestamps with a meaning of their own (Kafka's `ListOffsetsRequest`).
 const LATEST: i64 = -1;
@@ -22,15 +23,32 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let version = reply.version.number;
-    let topics = request.topics.iter().map(|topic| answer(call.broker, &image, topic, version)).collect();
+    let repeated = repeated(&request.topics);
+    let topics = request.topics.iter().map(|topic| answer(call.broker, &image, topic, &repeated, version)).collect();
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
 }
 
-fn answer(broker: &Shared, image: &Image, topic: &ListOffsetsTopic, version: i16) -> ListOffsetsTopicResponse {
+/// Partitions asked for more than once, which Kafka refuses.
+fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
+    let mut seen = HashSet::new();
+    let asked =
+        topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (topic.name.clone(), p.partition_index)));
+    asked.filter(|partition| !seen.insert(partition.clone())).collect()
+}
+
+fn answer(
+    broker: &Shared,
+    image: &Image,
+    topic: &ListOffsetsTopic,
+    repeated: &HashSet<(Text, i32)>,
+    version: i16,
+) -> ListOffsetsTopicResponse {
     let partition = |asked: &ListOffsetsPartition| {
-        let found = topics::find(image, &topic.name, Uuid::ZERO)
-            .and_then(|topic| topics::partition(broker, topic, asked.partition_index))
-            .and_then(|partition| {
+        let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
+        let found =
+            if is_repeated { Err(ErrorCode::INVALID_REQUEST) } else { topics::find(image, &topic.name, Uuid::ZERO) };
+        let found =
+            found.and_then(|topic| topics::partition(broker, topic, asked.partition_index)).and_then(|partition| {
                 topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
                 look_up(&partition, asked.timestamp, version)
             });

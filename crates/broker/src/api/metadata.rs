@@ -1,6 +1,6 @@
 //! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, once};
 use crate::broker::Shared;
 use crate::control::{CreateTopic, CreateTopics, Topic};
 use fullbore_wire::apis::metadata::{
@@ -27,7 +27,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     } else {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
-        named(broker, request.topics.unwrap_or_default(), create).await
+        let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
+        named(broker, wanted, create).await
     };
     let (host, port) = broker.endpoint(call.listener);
     let node_id = broker.config.node_id;

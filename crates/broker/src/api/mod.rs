@@ -24,7 +24,9 @@ pub use fetch::sessions::Sessions;
 use crate::broker::Shared;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
 use fullbore_wire::{DecodeError, EncodeError, Frame, Part, Reader, Version};
+use std::collections::HashSet;
 use std::future::Future;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -119,6 +121,12 @@ impl Call<'_> {
     fn body<R: Request>(&mut self, version: Version) -> Result<R, Fault> {
         decode_request(&mut self.reader, version).map_err(|error| Fault::Body { api: R::KEY, error })
     }
+}
+
+/// The first of elements with the same key, in order: a long list of one thing must not cost its length in answers.
+fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let mut seen = HashSet::with_capacity(elements.len());
+    elements.into_iter().filter(|element| seen.insert(key(element))).collect()
 }
 
 /// Admits a request. `None` when it is not to be answered (acks=0).

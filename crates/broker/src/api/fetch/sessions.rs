@@ -8,6 +8,7 @@ use super::{Fetched, PartitionKey, Wanted, keys};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use parking_lot::Mutex;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ impl Sessions {
         let (id, epoch) = (request.session_id, request.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.cache.lock().sessions.remove(&id);
-            let wanted: Vec<Wanted> = wanted(&request).collect();
+            let wanted = wanted_once(&request);
             return Ok(match epoch {
                 INITIAL_EPOCH => self.open(wanted, now_ms),
                 _ => Plan { session_id: 0, wanted, incremental: false, session: None },
@@ -209,6 +210,22 @@ impl Plan {
 
 fn next(epoch: i32) -> i32 {
     epoch.checked_add(1).unwrap_or(1)
+}
+
+/// As Kafka has it: of a partition named twice, the last one counts.
+fn wanted_once(request: &FetchRequest) -> Vec<Wanted> {
+    let mut once: Vec<Wanted> = Vec::new();
+    let mut places = HashMap::new();
+    for wanted in wanted(request) {
+        match places.entry(wanted.key.clone()) {
+            Entry::Occupied(place) => once[*place.get()] = wanted,
+            Entry::Vacant(place) => {
+                place.insert(once.len());
+                once.push(wanted);
+            }
+        }
+    }
+    once
 }
 
 fn wanted(request: &FetchRequest) -> impl Iterator<Item = Wanted> + '_ {
