@@ -1,0 +1,146 @@
+//! Requests that are well formed and very long: asking for one thing a hundred thousand times costs little more than
+//! asking once, and nobody else waits for it.
+
+use crate::assert_serves;
+use fullbore_tests::{Batch, Broker};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::api::{Request, decode_response};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const TOPIC: &str = "bulk";
+/// Elements of one request: a few hundred kilobytes on the wire.
+const MANY: usize = 100_000;
+/// Connections that ask at once.
+const GREEDY: usize = 4;
+/// Memory all of their requests and answers may take, in a debug build.
+const RSS_MAX: u64 = 160 * MIB;
+/// The longest an honest client waits for a produce and a fetch, on a machine that is busy with other tests.
+const HONEST_MAX: Duration = Duration::from_secs(10);
+
+fn broker_with_records() -> Broker {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    (0..50).for_each(|_| {
+        client.produced(TOPIC, 0, &Batch::of(&["x"; 100]));
+    });
+    assert_serves(&broker);
+    broker
+}
+
+/// Has several connections ask this at once and an honest client work meanwhile; one of the answers.
+fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
+    let before = broker.rss();
+    let waiting: Vec<_> = (0..GREEDY)
+        .map(|_| {
+            let mut client = broker.client();
+            client.send(request, version);
+            std::thread::spawn(move || client.receive_frame().expect("an answer"))
+        })
+        .collect();
+    while !waiting.iter().all(std::thread::JoinHandle::is_finished) {
+        let asked = Instant::now();
+        assert_serves(broker);
+        let (elapsed, grown) = (asked.elapsed(), broker.rss().saturating_sub(before));
+        assert!(elapsed < HONEST_MAX, "an honest client waited {elapsed:?} for {:?}", R::KEY);
+        assert!(grown < RSS_MAX, "{} MiB for {:?}", grown / MIB, R::KEY);
+    }
+    let mut answers: Vec<_> = waiting.into_iter().map(|answer| answer.join().expect("an answer")).collect();
+    decode_response::<R>(answers.remove(0), version).expect("a response").1
+}
+
+#[test]
+fn one_partition_listed_a_hundred_thousand_times_is_refused_as_in_kafka() {
+    let broker = broker_with_records();
+    for timestamp in [-1, -3, 1] {
+        let partitions = vec![ListOffsetsPartition { timestamp, ..Default::default() }; MANY];
+        let topics = vec![ListOffsetsTopic { name: TOPIC.into(), partitions, ..Default::default() }];
+        let response = bearable(&broker, &ListOffsetsRequest { replica_id: -1, topics, ..Default::default() }, 9);
+        let codes = response.topics[0].partitions.iter().map(|partition| partition.error_code);
+        assert!(codes.eq(std::iter::repeat_n(ErrorCode::INVALID_REQUEST, MANY)));
+    }
+}
+
+fn fetch(topic: &str, fetch_offset: i64, session_epoch: i32, max_wait_ms: i32) -> FetchRequest {
+    let partition = FetchPartition { fetch_offset, partition_max_bytes: 100, ..Default::default() };
+    let topics = vec![FetchTopic { topic: topic.into(), partitions: vec![partition; MANY], ..Default::default() }];
+    FetchRequest { max_wait_ms, min_bytes: 1, session_epoch, topics, ..Default::default() }
+}
+
+#[test]
+fn one_partition_fetched_a_hundred_thousand_times_is_fetched_once_as_in_kafka() {
+    let broker = broker_with_records();
+    let end = 50 * 100;
+    for request in
+        [fetch(TOPIC, 0, -1, 0), fetch(TOPIC, 0, 0, 0), fetch("nowhere", 0, -1, 0), fetch(TOPIC, end, -1, 1000)]
+    {
+        let response = bearable(&broker, &request, 12);
+        assert_eq!(response.responses.iter().map(|topic| topic.partitions.len()).sum::<usize>(), 1);
+    }
+}
+
+#[test]
+fn one_topic_asked_for_a_hundred_thousand_times_is_told_once_as_in_kafka() {
+    let broker = broker_with_records();
+    let topic = |name: String| MetadataRequestTopic { name: Some(name.into()), ..Default::default() };
+    let metadata = |topics| MetadataRequest { topics: Some(topics), ..Default::default() };
+    let same = metadata(vec![topic(TOPIC.to_owned()); MANY]);
+    assert_eq!(bearable(&broker, &same, 9).topics.len(), 1);
+    let unknown = metadata((0..MANY).map(|n| topic(n.to_string())).collect());
+    let unknown = MetadataRequest { allow_auto_topic_creation: false, ..unknown };
+    assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
+}
+
+/// Twice the same missing name in one request is one topic to create, not a contradiction.
+#[test]
+fn a_missing_topic_asked_for_twice_is_created_once() {
+    let broker = Broker::start(&[]);
+    let topic = MetadataRequestTopic { name: Some("automatic".into()), ..Default::default() };
+    let request = MetadataRequest { topics: Some(vec![topic; 2]), ..Default::default() };
+    let response = broker.client().call(&request, 9);
+    assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
+}
+
+/// Each answer would be thirty kilobytes with its documentation.
+#[test]
+fn one_resource_described_a_hundred_thousand_times_is_described_once() {
+    let broker = broker_with_records();
+    for (resource_type, name) in [(4, "1"), (2, TOPIC)] {
+        let resource = DescribeConfigsResource {
+            resource_type,
+            resource_name: name.into(),
+            configuration_keys: None,
+            ..Default::default()
+        };
+        let request = DescribeConfigsRequest {
+            resources: vec![resource; MANY],
+            include_synonyms: true,
+            include_documentation: true,
+            ..Default::default()
+        };
+        assert_eq!(bearable(&broker, &request, 4).results.len(), 1);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka() {
+    let broker = broker_with_records();
+    let topic = |n: usize| CreatableTopic {
+        name: n.to_string().into(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    for validate_only in [true, false] {
+        let request =
+            CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
+        let response = bearable(&broker, &request, 7);
+        assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
+    }
+}
