@@ -3,10 +3,11 @@
 //! Not the limits on connections and sizes, which are in `limits`.
 
 use crate::assert_serves;
-use fullbore_tests::{Broker, Client, bytes_of};
+use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::{ApiKey, Request, Visit, encode_request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
@@ -224,16 +225,30 @@ fn disconnects_in_the_middle_of_a_frame_are_survived_and_leave_no_descriptor() {
     assert_unharmed(&broker);
 }
 
-/// A bad request behind good ones: those are answered first, as far as the close lets them through.
 #[test]
 fn a_bad_request_ends_its_own_connection_only() {
     let broker = Broker::start(&[]);
     let mut bystander = broker.client();
     bystander.call(&MetadataRequest::default(), 9);
-    let mut client: Client = broker.client();
+    let mut client = broker.client();
     client.call(&MetadataRequest::default(), 9);
     client.send_bytes(&frame(&header(999, 0, false)));
-    client.wait_for_close();
+    assert_eq!(client.wait_for_close(), 0);
     bystander.call(&MetadataRequest::default(), 9);
+    assert_unharmed(&broker);
+}
+
+#[test]
+fn what_came_before_a_bad_request_is_answered_before_the_close() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("polled", 2, &[]);
+    let poll = fetch_request(&[FetchFrom { topic: "polled", partition: 0, offset: 0 }], 1, 300);
+    client.send(&poll, 12);
+    client.send_produce("polled", 1, &Batch::of(&["before"]));
+    client.send_bytes(&frame(&header(999, 0, false)));
+    client.receive::<FetchRequest>(12);
+    assert_eq!(client.receive_produced().error_code, ErrorCode::NONE);
+    assert_eq!(client.wait_for_close(), 0);
     assert_unharmed(&broker);
 }

@@ -55,11 +55,18 @@ enum Ended {
 /// Serves one client until either side is done.
 pub async fn serve(broker: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, listener: usize, stop: watch::Receiver<bool>) {
     let (queue, completions) = mpsc::channel(broker.limits.requests_max);
-    let reading = read(broker, &stream, listener, queue, stop);
+    let reading = async {
+        match read(broker, &stream, listener, queue, stop).await {
+            // What came before the bad request is still answered.
+            Err(Ended::Fault(fault)) => Ok(Some(fault)),
+            ended => ended.map(|()| None),
+        }
+    };
     let writing = write(broker, &stream, completions);
     let ended = tokio::try_join!(reading, writing);
     match ended {
-        Ok(_) => tracing::debug!(%peer, "connection closed"),
+        Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
+        Ok((Some(fault), ())) => tracing::warn!(%peer, error = %fault, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
