@@ -60,21 +60,9 @@ impl Pool {
         self.sizes[class as usize]
     }
 
-    /// A buffer, unless all memory is in use.
+    /// A buffer of at least this class, unless all memory is in use.
     pub(crate) fn take(self: &Arc<Self>, class: Class) -> Option<(BytesMut, Lease)> {
-        let size = self.size(class);
-        let mut state = self.state.lock();
-        let buffer = match state.free[class as usize].pop() {
-            Some(buffer) => buffer,
-            None => {
-                state.make_room(self.limit.checked_sub(size)?, class, &self.sizes);
-                if state.allocated + size > self.limit {
-                    return None;
-                }
-                state.allocated += size;
-                BytesMut::with_capacity(size)
-            }
-        };
+        let (buffer, class) = self.state.lock().take(class, self.limit, &self.sizes)?;
         Some((buffer, Lease { pool: self.clone(), class, buffer: None }))
     }
 
@@ -115,12 +103,24 @@ impl Pool {
 }
 
 impl State {
-    /// Lets free buffers of the other class go until `allocated` is at most `target`.
-    fn make_room(&mut self, target: usize, class: Class, sizes: &[usize; 2]) {
-        let other = 1 - class as usize;
-        while self.allocated > target && self.free[other].pop().is_some() {
-            self.allocated -= sizes[other];
+    fn take(&mut self, class: Class, limit: usize, sizes: &[usize; 2]) -> Option<(BytesMut, Class)> {
+        if let Some(buffer) = self.free[class as usize].pop() {
+            return Some((buffer, class));
         }
+        let size = sizes[class as usize];
+        // At the limit, a small buffer is not worth a large one's pages, nor are small ones worth keeping.
+        if class == Class::Small && self.allocated + size > limit {
+            return self.free[Class::Large as usize].pop().map(|buffer| (buffer, Class::Large));
+        }
+        let (free, each) = (&mut self.free[Class::Small as usize], sizes[Class::Small as usize]);
+        let surplus = (self.allocated + size).saturating_sub(limit).div_ceil(each);
+        if surplus > free.len() {
+            return None;
+        }
+        free.truncate(free.len() - surplus);
+        self.allocated -= surplus * each;
+        self.allocated += size;
+        Some((BytesMut::with_capacity(size), class))
     }
 }
 
@@ -168,9 +168,9 @@ mod tests {
         let (b, c) = (pool.take(Class::Large).unwrap(), pool.take(Class::Small).unwrap());
         let d = pool.take(Class::Small).unwrap();
         assert!(pool.take(Class::Small).is_none());
-        // A free large buffer makes room for small ones.
+        // A free large buffer serves as a small one.
         b.1.give_back(b.0);
-        assert!(pool.take(Class::Small).is_some());
+        assert_eq!(pool.take(Class::Small).unwrap().1.class(), Class::Large);
         drop((again, c, d));
         assert_eq!(pool.in_use(), 0);
     }

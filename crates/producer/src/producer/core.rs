@@ -279,12 +279,7 @@ impl Core {
         let mut fetched_at = Instant::now();
         loop {
             let now = Instant::now();
-            for partition in self.partitions() {
-                partition.expire(now);
-                if partition.lacks_leader() {
-                    self.wants_metadata.store(true, Ordering::Release);
-                }
-            }
+            self.partitions().iter().for_each(|partition| partition.expire(now));
             let is_old = now.duration_since(fetched_at) >= self.config.metadata_max_age;
             let wants_metadata = self.wants_metadata.load(Ordering::Acquire) || is_old;
             if wants_metadata && metadata.at <= now {
@@ -294,6 +289,9 @@ impl Core {
             let wants_identity = self.wants_identity.load(Ordering::Acquire);
             if wants_identity && identity.at <= now {
                 identity.made(self.fetch_identity().await, &self.config);
+            }
+            if self.partitions().iter().any(|partition| partition.lacks_leader()) {
+                self.wants_metadata.store(true, Ordering::Release);
             }
             let mut next = (now + expiry).min((fetched_at + self.config.metadata_max_age).max(metadata.at));
             for (wanted, attempts) in [(&self.wants_metadata, &metadata), (&self.wants_identity, &identity)] {
