@@ -181,3 +181,46 @@ async fn acks_0_and_1_work() {
         assert_eq!(topic.read(0, 1).await.len(), 1);
     }
 }
+
+/// `FULLBORE_TEST_RESTART` is a shell command that kills the broker and starts it again on the same data.
+#[tokio::test]
+async fn a_broker_that_is_killed_under_load_has_every_acknowledged_record_once() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let Ok(restart) = std::env::var("FULLBORE_TEST_RESTART") else {
+        eprintln!("skipped: set FULLBORE_TEST_RESTART to a command that kills the broker and starts it again");
+        return;
+    };
+    let topic = Topic::create(&bootstrap, "killed", 1, &[]).await;
+    let producer = Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")]).unwrap();
+    let killer = tokio::task::spawn_blocking(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        let done = std::process::Command::new("sh").args(["-c", &restart]).status();
+        assert!(done.unwrap().success());
+    });
+    let mut deliveries = Vec::new();
+    while !killer.is_finished() {
+        let value = format!("{:08}", deliveries.len());
+        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+        if deliveries.len() % 20 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    killer.await.unwrap();
+    let (mut acked, mut offsets) = (Vec::new(), 0);
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        match delivery.await {
+            Ok(written) => {
+                acked.push(format!("{i:08}"));
+                offsets += usize::from(written.offset >= 0);
+            }
+            Err(error) => assert!(error.may_have_been_written(), "record {i}: {error}"),
+        }
+    }
+    producer.close(Duration::from_secs(10)).await;
+    let stored = topic.read(0, acked.len()).await;
+    let values: Vec<String> = stored.into_iter().map(|r| String::from_utf8(r.value.unwrap()).unwrap()).collect();
+    assert!(values.windows(2).all(|pair| pair[0] < pair[1]), "each once and in order");
+    let missing: Vec<_> = acked.iter().filter(|value| values.binary_search(value).is_err()).collect();
+    assert!(missing.is_empty(), "acknowledged and not there: {missing:?}");
+    eprintln!("{} records, {} acknowledged, {offsets} with their offset", values.len(), acked.len());
+}
