@@ -143,3 +143,22 @@ fn a_partition_with_an_error_is_told_each_time() {
         assert_eq!((data.partition_index, data.error_code), (0, ErrorCode::OFFSET_OUT_OF_RANGE));
     }
 }
+
+/// Sessions over a hundred thousand partitions each, which need not even exist.
+#[test]
+fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
+    const EACH: i32 = 100_000;
+    const MIB: u64 = 1 << 20;
+    let (broker, mut client) = broker_with_topic();
+    let fetch = |first: i32| request(0, 0, &(first..first + EACH).map(|p| (p, 0)).collect::<Vec<_>>());
+    let opened: Vec<i32> = (0..6).map(|n| client.call(&fetch(n), FETCH).session_id).collect();
+    assert!(opened[..5].iter().all(|id| *id != 0), "{opened:?}");
+    assert_eq!(opened[5], 0, "served, without a session");
+    assert!(broker.rss() < 512 * MIB, "{} MiB", broker.rss() / MIB);
+
+    let grown = client.call(&request(opened[0], 1, &[(-1, 0)]), FETCH);
+    assert_eq!(grown.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND, "told to begin again");
+    let closed = client.call(&request(opened[1], -1, &[]), FETCH);
+    assert_eq!(closed.error_code, ErrorCode::NONE);
+    assert_ne!(client.call(&fetch(0), FETCH).session_id, 0, "there is room again");
+}

@@ -1,8 +1,9 @@
 //! Fetch sessions (KIP-227): the broker remembers what a consumer reads, so that neither side repeats it.
 //!
 //! A session is a list of partitions with what was last said of each. Its epoch counts requests, so that a lost one is
-//! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions of at most
-//! [`PARTITIONS_MAX`] partitions; a full cache forgets the longest unused session, and the client starts another.
+//! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
+//! partitions in all of them; where there is no room a fetch is served without a session. A full cache forgets the
+//! longest unused session, and the client starts another.
 
 use super::{Fetched, PartitionKey, Wanted, keys};
 use fullbore_wire::ErrorCode;
@@ -11,9 +12,10 @@ use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Partitions of one session; a fetch of more is served without a session.
-const PARTITIONS_MAX: usize = 100_000;
+/// Partitions of all sessions: about 150 MB.
+const PARTITIONS_MAX: usize = 500_000;
 /// A session unused for this long gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// The epochs with a meaning of their own.
@@ -28,20 +30,53 @@ struct Told {
 }
 
 /// What one consumer reads on one connection or over several.
-#[derive(Default)]
 struct Session {
     /// In the order in which they are looked at.
     wanted: Vec<Wanted>,
+    /// How many of the broker's session partitions these are.
+    share: Share,
     told: HashMap<PartitionKey, Told>,
     /// The epoch the next request must have.
     next_epoch: i32,
     last_used_ms: i64,
 }
 
+/// A part of [`PARTITIONS_MAX`], given back when dropped.
+struct Share {
+    all: Arc<AtomicUsize>,
+    partitions: usize,
+}
+
+impl Share {
+    fn none(all: &Arc<AtomicUsize>) -> Share {
+        Share { all: Arc::clone(all), partitions: 0 }
+    }
+
+    /// Changes the part to this many partitions, if there is room.
+    #[must_use]
+    fn resize(&mut self, partitions: usize) -> bool {
+        let others = |all: usize| all - self.partitions;
+        let fits = |all| (others(all) + partitions <= PARTITIONS_MAX).then_some(others(all) + partitions);
+        let resized = self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        if resized {
+            self.partitions = partitions;
+        }
+        resized
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.partitions, Ordering::Relaxed);
+    }
+}
+
 /// All sessions of the broker.
 pub struct Sessions {
     cache: Mutex<Cache>,
     slots: usize,
+    /// Partitions of all sessions.
+    partitions: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -64,7 +99,7 @@ pub struct Plan {
 impl Sessions {
     /// A cache of so many slots.
     pub fn new(slots: usize) -> Self {
-        Sessions { cache: Mutex::new(Cache::default()), slots }
+        Sessions { cache: Mutex::new(Cache::default()), slots, partitions: Arc::default() }
     }
 
     /// Sessions in the cache.
@@ -93,7 +128,12 @@ impl Sessions {
         }
         state.next_epoch = next(epoch);
         state.last_used_ms = now_ms;
-        state.update(&request);
+        if !state.update(&request) {
+            drop(state);
+            self.cache.lock().sessions.remove(&id);
+            // The client begins again with a full fetch, which is served without a session.
+            return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+        }
         let wanted = state.wanted.clone();
         drop(state);
         Ok(Plan { session_id: id, wanted, incremental: true, session: Some(session) })
@@ -101,12 +141,20 @@ impl Sessions {
 
     /// A full fetch; opens a session for the next ones if there is room.
     fn open(&self, wanted: Vec<Wanted>, now_ms: i64) -> Plan {
+        let without = |wanted| Plan { session_id: 0, wanted, incremental: false, session: None };
+        if wanted.is_empty() {
+            return without(wanted);
+        }
         let mut cache = self.cache.lock();
-        if wanted.is_empty() || wanted.len() > PARTITIONS_MAX || !cache.make_room(self.slots, now_ms) {
-            return Plan { session_id: 0, wanted, incremental: false, session: None };
+        let mut share = Share::none(&self.partitions);
+        while cache.sessions.len() >= self.slots || !share.resize(wanted.len()) {
+            if !cache.evict(now_ms) {
+                return without(wanted);
+            }
         }
         let session = Session {
             wanted: wanted.clone(),
+            share,
             told: HashMap::new(),
             next_epoch: next(INITIAL_EPOCH),
             last_used_ms: now_ms,
@@ -119,11 +167,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Whether a session may be added, after dropping the longest unused one if that is what it takes.
-    fn make_room(&mut self, slots: usize, now_ms: i64) -> bool {
-        if self.sessions.len() < slots {
-            return true;
-        }
+    /// Forgets the session that was unused for longest, if that is long enough.
+    fn evict(&mut self, now_ms: i64) -> bool {
         let oldest = self.sessions.iter().map(|(id, session)| (session.lock().last_used_ms, *id)).min();
         match oldest {
             Some((used, id)) if now_ms - used > EVICTABLE_AFTER_MS => self.sessions.remove(&id).is_some(),
@@ -142,8 +187,9 @@ impl Cache {
 }
 
 impl Session {
-    /// Takes over what an incremental request adds, changes and forgets.
-    fn update(&mut self, request: &FetchRequest) {
+    /// Takes over what an incremental request adds, changes and forgets. False if there is no room for it.
+    #[must_use]
+    fn update(&mut self, request: &FetchRequest) -> bool {
         let forgotten: HashSet<PartitionKey> = request
             .forgotten_topics_data
             .iter()
@@ -154,20 +200,20 @@ impl Session {
             self.told.retain(|key, _| !forgotten.contains(key));
         }
         if request.topics.is_empty() {
-            return;
+            return self.share.resize(self.wanted.len());
         }
         let mut places: HashMap<PartitionKey, usize> =
             self.wanted.iter().enumerate().map(|(at, wanted)| (wanted.key.clone(), at)).collect();
         for wanted in wanted(request) {
             match places.get(&wanted.key) {
                 Some(at) => self.wanted[*at] = wanted,
-                None if self.wanted.len() < PARTITIONS_MAX => {
+                None => {
                     places.insert(wanted.key.clone(), self.wanted.len());
                     self.wanted.push(wanted);
                 }
-                None => {}
             }
         }
+        self.share.resize(self.wanted.len())
     }
 
     /// Whether a partition's outcome must be in an incremental response; remembers it as told.
