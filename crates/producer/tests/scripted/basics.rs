@@ -175,3 +175,32 @@ async fn a_broker_that_is_away_for_a_while_gets_everything_when_it_is_back() {
     fake.lock().leaders[0] = 1;
     assert_eq!(delivery.await.unwrap().offset, 0);
 }
+
+#[tokio::test]
+async fn many_threads_share_a_producer_and_each_keeps_its_order() {
+    let fake = Fake::start(1, 1).await;
+    let producer = std::sync::Arc::new(producer(&fake, &[("buffer.memory", "2000000")]));
+    producer.partitions("t").await.unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let producer = producer.clone();
+            std::thread::spawn(move || {
+                for i in 0..5000 {
+                    let value = format!("{thread}-{i:05}");
+                    while let Err(error) = producer.try_send(Record::new("t", value.as_bytes())) {
+                        assert_eq!(error, SendError::Full);
+                        std::thread::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    let joined = tokio::task::spawn_blocking(|| threads.into_iter().for_each(|thread| thread.join().unwrap()));
+    joined.await.unwrap();
+    producer.flush().await;
+    let log = fake.values(0);
+    assert_eq!(log.len(), 20_000);
+    for thread in ["0-", "1-", "2-", "3-"] {
+        assert!(log.iter().filter(|value| value.starts_with(thread)).is_sorted());
+    }
+}
