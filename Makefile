@@ -1,10 +1,14 @@
-.PHONY: test check
+.PHONY: test check format lint
 
 # Everything: installs what it needs, formatting, lints, Rust tests, real clients. Ends with `N passed, N failed`.
 test:
 	@tests/all
 
 # What needs no broker and no network.
-check:
+check: format lint
+
+format:
 	cargo fmt --all --check
+
+lint:
 	cargo clippy --workspace --all-targets -- -D warnings
