@@ -10,7 +10,7 @@ mod requests;
 
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
-pub use process::{Broker, Refused, serve_refused};
+pub use process::{Broker, Refused, binary, serve_refused};
 pub use requests::{FetchFrom, fetch_request, produce_request, topic_data};
 
 use std::time::{Duration, Instant};

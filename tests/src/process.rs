@@ -263,8 +263,8 @@ fn address_in(text: &str) -> Option<SocketAddr> {
     ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// The `fullbore` binary of the profile these tests were built with, built first.
-fn binary() -> &'static Path {
+/// The `fullbore` binary that `FULLBORE_BIN` names, or else of the profile these tests were built with, built first.
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
         Some(path) => PathBuf::from(path),

@@ -1,0 +1,42 @@
+//! Every command of README.md does what it is there for. `make test` is what runs this; a `serve` is run on a free port
+//! and a data folder of its own, and the others are told so.
+
+use fullbore_tests::{Broker, binary};
+use std::process::Command;
+
+/// The commands: the README's indented lines, without their remarks.
+fn commands() -> Vec<String> {
+    let readme = include_str!("../../README.md");
+    let code = readme.lines().filter_map(|line| line.strip_prefix("    "));
+    code.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned()).collect()
+}
+
+fn succeeds(arguments: &[&str]) {
+    let output = Command::new(binary()).args(arguments).output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+}
+
+#[test]
+fn every_command_works() {
+    let broker = Broker::start(&[]);
+    let addr = broker.addr().to_string();
+    let mut tools = 0;
+    for command in commands() {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match words.as_slice() {
+            ["make", "test"] => {}
+            ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
+            // Broker::start ran it with these very flags.
+            ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", rest @ ..] => {
+                let rest: Vec<&str> = rest.iter().map(|word| if *word == "127.0.0.1:9092" { &addr } else { *word }).collect();
+                assert!(rest.contains(&addr.as_str()), "{command} does not say which broker");
+                succeeds(&rest);
+                tools += 1;
+            }
+            _ => panic!("nobody knows how to run: {command}"),
+        }
+    }
+    assert_eq!(tools, 3, "the README shows topics, perf produce and perf consume");
+}
