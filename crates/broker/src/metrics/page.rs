@@ -39,7 +39,7 @@ impl Gauges {
             topics: image.topics().len(),
             partitions: image.partition_count(),
             metadata_epoch: image.epoch(),
-            fetch_sessions: broker.sessions.len(),
+            fetch_sessions: broker.sessions.count(),
             process: Process::read(),
         }
     }

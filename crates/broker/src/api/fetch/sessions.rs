@@ -103,7 +103,7 @@ impl Sessions {
     }
 
     /// Sessions in the cache.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.cache.lock().sessions.len()
     }
 
