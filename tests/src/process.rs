@@ -192,6 +192,12 @@ impl Broker {
         self.running().stderr.text()
     }
 
+    /// Waits until it has printed this to standard error: it may be on its way when the answer is here.
+    pub fn wait_for_stderr(&self, text: &str) {
+        let what = format!("{text} on standard error");
+        wait_until(&what, Duration::from_secs(30), || self.stderr().contains(text));
+    }
+
     /// What it has printed to standard output since its last start.
     pub fn stdout(&self) -> String {
         self.running().stdout.text()

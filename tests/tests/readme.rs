@@ -30,7 +30,8 @@ fn every_command_works() {
             // Broker::start ran it with these very flags.
             ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] => {
-                let rest: Vec<&str> = rest.iter().map(|word| if *word == "127.0.0.1:9092" { &addr } else { *word }).collect();
+                let rest: Vec<&str> =
+                    rest.iter().map(|word| if *word == "127.0.0.1:9092" { &addr } else { *word }).collect();
                 assert!(rest.contains(&addr.as_str()), "{command} does not say which broker");
                 succeeds(&rest);
                 tools += 1;

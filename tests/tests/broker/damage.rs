@@ -121,8 +121,7 @@ fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_ar
     assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(client.list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    let stderr = broker.stderr();
-    assert!(stderr.contains(&path.display().to_string()), "the file is not named: {stderr}");
+    broker.wait_for_stderr(&path.display().to_string());
     assert!(fs::read(&path).expect("ours") == damaged, "the file was changed");
     assert_eq!(client.fetch_records(TOPIC, 1)[0].text(), "the other partition");
     assert_serves(&broker);

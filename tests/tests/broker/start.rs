@@ -82,7 +82,7 @@ fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
 fn an_unknown_key_warns_and_the_broker_starts() {
     let broker = Broker::start(&["num.partitons=3"]);
     assert_serves(&broker);
-    assert!(broker.stderr().contains("num.partitons"), "{}", broker.stderr());
+    broker.wait_for_stderr("num.partitons");
 }
 
 #[test]
