@@ -5,7 +5,6 @@
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -52,8 +51,7 @@ impl Producer {
     }
 
     /// Sends again what was not acknowledged, in order, then goes on until the broker dies.
-    fn run(&mut self, addr: SocketAddr, acknowledged: &AtomicUsize) {
-        let mut client = Client::connect(addr);
+    fn run(&mut self, client: &mut Client, acknowledged: &AtomicUsize) {
         let mut unsent: VecDeque<i32> = self.in_flight.clone();
         let mut sent = 0;
         loop {
@@ -98,13 +96,12 @@ impl Producer {
 /// Has all producers run until the broker has acknowledged so many batches, then kills it.
 fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -> Vec<Producer> {
     let acknowledged = Arc::new(AtomicUsize::new(0));
-    let addr = broker.addr();
     let running: Vec<_> = producers
         .into_iter()
         .map(|mut producer| {
-            let acknowledged = Arc::clone(&acknowledged);
+            let (mut client, acknowledged) = (broker.client(), Arc::clone(&acknowledged));
             std::thread::spawn(move || {
-                producer.run(addr, &acknowledged);
+                producer.run(&mut client, &acknowledged);
                 producer
             })
         })
