@@ -32,4 +32,12 @@ refused() {
   has "$pattern" "$out"
 }
 
+# eventually COMMAND...: tries until it succeeds, for 20 s; Apache Kafka answers a deletion before every list shows it
+eventually() {
+  local until=$((SECONDS + 20))
+  until "$@" >/dev/null; do
+    [ $SECONDS -lt $until ] || { "$@"; return 1; }
+  done
+}
+
 summary() { echo "$passed passed, $failed failed"; [ "$failed" = 0 ]; }

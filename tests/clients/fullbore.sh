@@ -42,11 +42,13 @@ consume() { # what kcat wrote, with each codec of librdkafka in one log
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
+gone() { local listed; listed=$(topics list) || return; lacks "^$topic" "$listed"; }
+
 delete() {
   topics delete --topic "$topic"
   refused 'does not exist' topics delete --topic "$topic"
   topics delete --topic "$topic-.*"
-  lacks "^$topic" "$(topics list)"
+  eventually gone
 }
 
 check 'topics create' create
