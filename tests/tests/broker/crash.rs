@@ -95,6 +95,11 @@ impl Producer {
 
 /// Has all producers run until the broker has acknowledged so many batches, then kills it.
 fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -> Vec<Producer> {
+    run_and(broker, producers, batches, Broker::kill)
+}
+
+/// The same with another end.
+fn run_and(broker: &mut Broker, producers: Vec<Producer>, batches: usize, end: fn(&mut Broker)) -> Vec<Producer> {
     let acknowledged = Arc::new(AtomicUsize::new(0));
     let running: Vec<_> = producers
         .into_iter()
@@ -110,7 +115,7 @@ fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -
         let failed = running.iter().any(std::thread::JoinHandle::is_finished);
         failed || acknowledged.load(Ordering::Relaxed) >= batches
     });
-    broker.kill();
+    end(broker);
     running.into_iter().map(|thread| thread.join().expect("a producer saw a wrong answer")).collect()
 }
 
@@ -161,6 +166,22 @@ fn clean_stops_between_kills_lose_nothing() {
         producers = run_and_kill(&mut broker, producers, 50);
         broker.restart();
         producers[0].check(&mut broker.client());
+    }
+}
+
+/// SIGTERM while requests keep coming: what was admitted is answered, and what was answered is there.
+#[test]
+fn a_stop_under_load_ends_with_code_0_and_loses_nothing() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, PRODUCERS, &[]);
+    let start = |partition| Producer::new(client.init_producer_id(), partition);
+    let mut producers: Vec<Producer> = (0..PRODUCERS).map(start).collect();
+    for _ in 0..5 {
+        producers = run_and(&mut broker, producers, 100, Broker::stop);
+        broker.restart();
+        assert_eq!(broker.stderr(), "", "nothing was recovered or repaired");
+        producers.iter().for_each(|producer| producer.check(&mut broker.client()));
     }
 }
 
