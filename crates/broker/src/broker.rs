@@ -12,6 +12,7 @@ use crate::control::{self, Control, FolderLock, Image};
 use crate::metrics::Metrics;
 use crate::net::{self, Limits};
 use fullbore_wire::Text;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -120,6 +121,7 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
+        raise_descriptor_limit();
         let config = Arc::new(config);
         let lock = FolderLock::take(&config.data_dir)?;
         let control = Control::open(Arc::clone(&config), &lock)?;
@@ -185,6 +187,15 @@ impl Broker {
         if let Err(error) = tokio::task::spawn_blocking(move || logs.close()).await {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
+    }
+}
+
+/// As the JVM does for Kafka: every connection and every segment in use is a descriptor, and shells give out 1024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, ?limit, "the limit on open files stays as it is");
     }
 }
 
