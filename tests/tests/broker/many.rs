@@ -4,6 +4,7 @@ use fullbore_tests::{Batch, Broker, topic_data};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::ProduceRequest;
+use std::io::Write;
 
 const TOPICS: usize = 1000;
 const PARTITIONS: i32 = 10;
@@ -15,6 +16,11 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
+    // The broker raises its own limit this far; each partition written to holds a descriptor for a while.
+    if open_files_max() < 12_000 {
+        let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
+        return;
+    }
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     for first in (0..TOPICS).step_by(100) {
@@ -44,8 +50,7 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
         }
     }
     write_everywhere(&broker, 1);
-    let limit = open_files_limit();
-    assert!(broker.descriptors() < limit, "{} descriptors of {limit}", broker.descriptors());
+    assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
 /// One batch to each partition, which gets this offset: a request per topic, all in flight at once.
@@ -69,7 +74,7 @@ fn write_everywhere(broker: &Broker, offset: i64) {
     writing.join().expect("the writer does not fail");
 }
 
-fn open_files_limit() -> usize {
+fn open_files_max() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current.map_or(usize::MAX, |limit| usize::try_from(limit).expect("a count"))
+    limit.maximum.unwrap_or(u64::MAX)
 }
