@@ -73,12 +73,7 @@ impl Stamp {
         if record_count < 1 || record_count - 1 != last_offset_delta {
             return Err(Refusal::InvalidRecord);
         }
-        Ok(Stamp {
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            record_count,
-        })
+        Ok(Stamp { producer_id, producer_epoch, base_sequence, record_count })
     }
 
     /// The sequence of the last record.
@@ -141,12 +136,7 @@ mod tests {
         assert_eq!(sequence_add(0, -1), i32::MAX);
         assert_eq!(sequence_distance(i32::MAX, 0), 1);
         assert_eq!(sequence_distance(0, i32::MAX), i32::MAX);
-        let stamp = Stamp {
-            producer_id: 1,
-            producer_epoch: 0,
-            base_sequence: i32::MAX,
-            record_count: 2,
-        };
+        let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: i32::MAX, record_count: 2 };
         assert_eq!(stamp.last_sequence(), 0);
     }
 

@@ -26,8 +26,12 @@ fn record() -> impl Strategy<Value = Owned> {
     let bytes = || option::of(vec(any::<u8>(), 0..300));
     // Few distinct keys, so that some repeat.
     let headers = vec(("[ab]{0,2}", option::of(vec(any::<u8>(), 0..20))), 0..4);
-    (0..1_i64 << 42, bytes(), bytes(), headers)
-        .prop_map(|(timestamp, key, value, headers)| Owned { timestamp, key, value, headers })
+    (0..1_i64 << 42, bytes(), bytes(), headers).prop_map(|(timestamp, key, value, headers)| Owned {
+        timestamp,
+        key,
+        value,
+        headers,
+    })
 }
 
 fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {

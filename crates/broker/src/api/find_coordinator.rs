@@ -11,7 +11,10 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
     let of = |key: &Text| coordinator(call, request.key_type, key);
     let response = if reply.version.number >= 4 {
-        FindCoordinatorResponse { coordinators: request.coordinator_keys.iter().map(of).collect(), ..Default::default() }
+        FindCoordinatorResponse {
+            coordinators: request.coordinator_keys.iter().map(of).collect(),
+            ..Default::default()
+        }
     } else {
         let one = of(&request.key);
         FindCoordinatorResponse {

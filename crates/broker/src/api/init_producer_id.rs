@@ -6,12 +6,8 @@ use fullbore_wire::{ErrorCode, Frame};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: InitProducerIdRequest = call.body(reply.version)?;
-    let refused = |error_code| InitProducerIdResponse {
-        error_code,
-        producer_id: -1,
-        producer_epoch: -1,
-        ..Default::default()
-    };
+    let refused =
+        |error_code| InitProducerIdResponse { error_code, producer_id: -1, producer_epoch: -1, ..Default::default() };
     let response = if request.transactional_id.is_some() {
         refused(ErrorCode::INVALID_REQUEST)
     } else {

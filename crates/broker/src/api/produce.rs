@@ -135,7 +135,8 @@ impl Appending<'_> {
         let records = data.records.unwrap_or_default();
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
-        let appended = partition.append(batch, now_ms).map_err(|error| Refused::new(error.code(), error.to_string()))?;
+        let appended =
+            partition.append(batch, now_ms).map_err(|error| Refused::new(error.code(), error.to_string()))?;
         self.broker.metrics.appended(batch.size(), batch.record_count());
         Ok(appended)
     }

@@ -74,10 +74,7 @@ impl BrokerConfig {
         &self.checked
     }
 
-    fn read<F>(
-        values: &Reader<F>,
-        checked: &Properties,
-    ) -> Result<(Self, Vec<Warning>), ConfigError>
+    fn read<F>(values: &Reader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), ConfigError>
     where
         F: Fn(&str) -> Option<String>,
     {
@@ -107,8 +104,7 @@ impl BrokerConfig {
             connection_bytes_max: values.number("fullbore.connection.bytes.max"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
-            producer_id_expiration_check_interval_ms: values
-                .number("producer.id.expiration.check.interval.ms"),
+            producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
             topic_defaults: TopicConfig::defaults(checked),
@@ -132,13 +128,7 @@ fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> 
 }
 
 fn reader(checked: &Properties) -> Reader<impl Fn(&str) -> Option<String> + '_> {
-    Reader::new(move |name| {
-        Some(
-            broker_chain(broker_key(name)?, checked)
-                .first()?
-                .in_base_unit(),
-        )
-    })
+    Reader::new(move |name| Some(broker_chain(broker_key(name)?, checked).first()?.in_base_unit()))
 }
 
 fn read_listeners<F>(values: &Reader<F>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
@@ -157,27 +147,18 @@ where
     })
 }
 
-fn node_id<F: Fn(&str) -> Option<String>>(
-    values: &Reader<F>,
-    checked: &Properties,
-) -> Result<i32, ConfigError> {
+fn node_id<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties) -> Result<i32, ConfigError> {
     match (checked.get("node.id"), checked.get("broker.id")) {
-        (Some(new), Some(old)) if new != old => Err(ConfigError::of_value(
-            "broker.id",
-            old,
-            format!("must be the same as node.id={new}, or left out"),
-        )),
+        (Some(new), Some(old)) if new != old => {
+            Err(ConfigError::of_value("broker.id", old, format!("must be the same as node.id={new}, or left out")))
+        }
         _ => Ok(values.number("node.id")),
     }
 }
 
 fn data_dir(typed: &str) -> Result<PathBuf, ConfigError> {
     if typed.is_empty() || typed.contains(',') {
-        return Err(ConfigError::of_value(
-            "log.dirs",
-            typed,
-            "must be exactly one folder",
-        ));
+        return Err(ConfigError::of_value("log.dirs", typed, "must be exactly one folder"));
     }
     Ok(PathBuf::from(typed))
 }
@@ -201,21 +182,11 @@ mod tests {
         let (config, warnings) = parse("").expect("valid");
         assert!(warnings.is_empty());
         assert_eq!(
-            (
-                config.node_id,
-                config.listeners[0].host.as_str(),
-                config.listeners[0].port
-            ),
+            (config.node_id, config.listeners[0].host.as_str(), config.listeners[0].port),
             (1, "127.0.0.1", 9092)
         );
-        assert_eq!(
-            (config.socket_send_buffer_bytes, config.max_connections),
-            (None, 2_147_483_647)
-        );
-        assert_eq!(
-            (config.num_partitions, config.fetch_max_bytes),
-            (1, 57_671_680)
-        );
+        assert_eq!((config.socket_send_buffer_bytes, config.max_connections), (None, 2_147_483_647));
+        assert_eq!((config.num_partitions, config.fetch_max_bytes), (1, 57_671_680));
         assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
     }
 
@@ -226,11 +197,7 @@ mod tests {
                 assert_eq!(key.check(default).expect(key.name), default);
             }
             for synonym in key.synonyms {
-                assert!(
-                    broker_key(synonym).is_some(),
-                    "{} names {synonym}",
-                    key.name
-                );
+                assert!(broker_key(synonym).is_some(), "{} names {synonym}", key.name);
             }
         }
     }
@@ -239,11 +206,7 @@ mod tests {
     fn names_are_there_once() {
         for table in [BROKER_KEYS, TOPIC_KEYS] {
             for (index, key) in table.iter().enumerate() {
-                assert!(
-                    !table[..index].iter().any(|other| other.name == key.name),
-                    "{} is there twice",
-                    key.name
-                );
+                assert!(!table[..index].iter().any(|other| other.name == key.name), "{} is there twice", key.name);
             }
         }
     }
@@ -255,13 +218,8 @@ mod tests {
         BrokerConfig::read(&values, &nothing).expect("valid");
         let asked = values.asked();
         let by_synonym = |name: &str| {
-            let readers = BROKER_KEYS
-                .iter()
-                .filter(|key| asked.contains(key.name))
-                .chain(TOPIC_KEYS);
-            readers
-                .flat_map(|key| key.synonyms)
-                .any(|synonym| *synonym == name)
+            let readers = BROKER_KEYS.iter().filter(|key| asked.contains(key.name)).chain(TOPIC_KEYS);
+            readers.flat_map(|key| key.synonyms).any(|synonym| *synonym == name)
         };
         for key in BROKER_KEYS {
             assert!(
@@ -286,69 +244,26 @@ mod tests {
              log.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n",
         )
         .expect("valid");
-        assert_eq!(
-            (
-                config.node_id,
-                config.listeners.len(),
-                config.socket_send_buffer_bytes
-            ),
-            (7, 1, Some(102_400))
-        );
-        let warned: Vec<&str> = warnings
-            .iter()
-            .map(|warning| warning.key.as_str())
-            .collect();
-        for key in [
-            "process.roles",
-            "num.network.threads",
-            "offsets.topic.replication.factor",
-            "listeners",
-        ] {
+        assert_eq!((config.node_id, config.listeners.len(), config.socket_send_buffer_bytes), (7, 1, Some(102_400)));
+        let warned: Vec<&str> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+        for key in ["process.roles", "num.network.threads", "offsets.topic.replication.factor", "listeners"] {
             assert!(warned.contains(&key), "{key} is not in {warned:?}");
         }
-        assert!(
-            warnings
-                .iter()
-                .all(|warning| !warning.message.contains("not a key")),
-            "{warnings:?}"
-        );
+        assert!(warnings.iter().all(|warning| !warning.message.contains("not a key")), "{warnings:?}");
     }
 
     #[test]
     fn refusals_are_one_line_with_key_value_and_what_is_allowed() {
-        assert_eq!(
-            refusal("log.segment.bytes=12"),
-            "log.segment.bytes=12: must be between 1048576 and 2147483647"
-        );
-        assert_eq!(
-            refusal("num.partitions=many"),
-            "num.partitions=many: must be between 1 and 100000"
-        );
-        assert_eq!(
-            refusal("log.retention.ms=0"),
-            "log.retention.ms=0: must be -1 or a number of at least 1"
-        );
-        assert_eq!(
-            refusal("auto.create.topics.enable=yes"),
-            "auto.create.topics.enable=yes: must be true or false"
-        );
-        assert_eq!(
-            refusal("log.dirs=/a,/b"),
-            "log.dirs=/a,/b: must be exactly one folder"
-        );
-        assert_eq!(
-            refusal("node.id=1\nbroker.id=2"),
-            "broker.id=2: must be the same as node.id=1, or left out"
-        );
+        assert_eq!(refusal("log.segment.bytes=12"), "log.segment.bytes=12: must be between 1048576 and 2147483647");
+        assert_eq!(refusal("num.partitions=many"), "num.partitions=many: must be between 1 and 100000");
+        assert_eq!(refusal("log.retention.ms=0"), "log.retention.ms=0: must be -1 or a number of at least 1");
+        assert_eq!(refusal("auto.create.topics.enable=yes"), "auto.create.topics.enable=yes: must be true or false");
+        assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one folder");
+        assert_eq!(refusal("node.id=1\nbroker.id=2"), "broker.id=2: must be the same as node.id=1, or left out");
         assert!(
-            refusal("default.replication.factor=3")
-                .starts_with("default.replication.factor=3: must be 1 (differs")
+            refusal("default.replication.factor=3").starts_with("default.replication.factor=3: must be 1 (differs")
         );
-        for text in [
-            "ssl.keystore.location=/k",
-            "authorizer.class.name=A",
-            "sasl.enabled.mechanisms=PLAIN",
-        ] {
+        for text in ["ssl.keystore.location=/k", "authorizer.class.name=A", "sasl.enabled.mechanisms=PLAIN"] {
             assert!(refusal(text).contains("not offered yet"), "{text}");
         }
     }
@@ -357,28 +272,16 @@ mod tests {
     fn unknown_and_topic_keys_warn() {
         let (_, warnings) = parse("foo=1\nretention.ms=5").expect("valid");
         let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            lines[0],
-            "foo: is not a key of this broker and has no effect"
-        );
-        assert!(
-            lines[1].contains("the broker's is log.retention.ms"),
-            "{}",
-            lines[1]
-        );
+        assert_eq!(lines[0], "foo: is not a key of this broker and has no effect");
+        assert!(lines[1].contains("the broker's is log.retention.ms"), "{}", lines[1]);
     }
 
     #[test]
     fn synonyms_and_case() {
-        let (config, _) = parse("broker.id=9\nlog.dir=/data\nauto.create.topics.enable=FALSE\nmax.connections.per.ip = 3 ").expect("valid");
-        assert_eq!(
-            (
-                config.node_id,
-                config.data_dir,
-                config.max_connections_per_ip
-            ),
-            (9, PathBuf::from("/data"), 3)
-        );
+        let (config, _) =
+            parse("broker.id=9\nlog.dir=/data\nauto.create.topics.enable=FALSE\nmax.connections.per.ip = 3 ")
+                .expect("valid");
+        assert_eq!((config.node_id, config.data_dir, config.max_connections_per_ip), (9, PathBuf::from("/data"), 3));
         assert!(!config.auto_create_topics_enable);
     }
 }

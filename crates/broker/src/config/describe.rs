@@ -44,11 +44,7 @@ pub fn describe_topic(
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
     let checked = check_overrides(overrides)?;
     let describe = |key: &'static Key| {
-        let chain = topic_chain(
-            key,
-            checked.get(key.name).map(String::as_str),
-            broker.properties(),
-        );
+        let chain = topic_chain(key, checked.get(key.name).map(String::as_str), broker.properties());
         let value = chain.first().map(Found::in_base_unit);
         entry(key, value, chain, false)
     };
@@ -60,11 +56,7 @@ pub fn describe_broker(broker: &BrokerConfig) -> Vec<ConfigEntry> {
     let describe = |key: &'static Key| {
         let chain = broker_chain(key, broker.properties());
         let in_own_unit = |found: &Found| {
-            if key.unit_ms == 1 {
-                found.in_base_unit()
-            } else {
-                found.value.clone()
-            }
+            if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
         };
         let value = chain.first().map(in_own_unit);
         entry(key, value, chain, true)
@@ -72,12 +64,7 @@ pub fn describe_broker(broker: &BrokerConfig) -> Vec<ConfigEntry> {
     BROKER_KEYS.iter().map(describe).collect()
 }
 
-fn entry(
-    key: &'static Key,
-    value: Option<String>,
-    chain: Vec<Found>,
-    read_only: bool,
-) -> ConfigEntry {
+fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only: bool) -> ConfigEntry {
     ConfigEntry {
         name: key.name,
         value,
@@ -87,18 +74,7 @@ fn entry(
         sensitive: false,
         synonyms: chain
             .into_iter()
-            .map(
-                |Found {
-                     name,
-                     value,
-                     source,
-                     ..
-                 }| ConfigSynonym {
-                    name,
-                    value,
-                    source,
-                },
-            )
+            .map(|Found { name, value, source, .. }| ConfigSynonym { name, value, source })
             .collect(),
         documentation: key.doc,
     }
@@ -110,9 +86,7 @@ mod tests {
     use super::*;
 
     fn broker(text: &str) -> BrokerConfig {
-        BrokerConfig::from_properties(&Properties::parse(text).expect("valid"))
-            .expect("valid")
-            .0
+        BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0
     }
 
     fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> &'a ConfigEntry {
@@ -122,21 +96,12 @@ mod tests {
     #[test]
     fn a_topics_entry_lists_its_values_from_the_one_in_force_down() {
         let overrides = BTreeMap::from([("segment.bytes".to_owned(), " 2000000".to_owned())]);
-        let entries = describe_topic(
-            &broker("log.segment.bytes=3000000\nlog.retention.hours=2"),
-            &overrides,
-        )
-        .expect("valid");
+        let entries =
+            describe_topic(&broker("log.segment.bytes=3000000\nlog.retention.hours=2"), &overrides).expect("valid");
         let segment = find(&entries, "segment.bytes");
-        assert_eq!(
-            (segment.value.as_deref(), segment.source, segment.of as i8),
-            (Some("2000000"), Source::Topic, 3)
-        );
-        let listed: Vec<(&str, &str, i8)> = segment
-            .synonyms
-            .iter()
-            .map(|s| (s.name, s.value.as_str(), s.source as i8))
-            .collect();
+        assert_eq!((segment.value.as_deref(), segment.source, segment.of as i8), (Some("2000000"), Source::Topic, 3));
+        let listed: Vec<(&str, &str, i8)> =
+            segment.synonyms.iter().map(|s| (s.name, s.value.as_str(), s.source as i8)).collect();
         assert_eq!(
             listed,
             [
@@ -146,45 +111,20 @@ mod tests {
             ]
         );
         let retention = find(&entries, "retention.ms");
-        assert_eq!(
-            (retention.value.as_deref(), retention.source),
-            (Some("7200000"), Source::StaticBroker)
-        );
-        assert_eq!(
-            (
-                retention.synonyms[0].name,
-                retention.synonyms[0].value.as_str()
-            ),
-            ("log.retention.hours", "2")
-        );
-        assert!(
-            entries
-                .iter()
-                .all(|entry| !entry.read_only && entry.value.is_some())
-        );
+        assert_eq!((retention.value.as_deref(), retention.source), (Some("7200000"), Source::StaticBroker));
+        assert_eq!((retention.synonyms[0].name, retention.synonyms[0].value.as_str()), ("log.retention.hours", "2"));
+        assert!(entries.iter().all(|entry| !entry.read_only && entry.value.is_some()));
     }
 
     #[test]
     fn a_brokers_entries_are_read_only_and_say_who_set_them() {
         let entries = describe_broker(&broker("broker.id=4\nlog.retention.minutes=1"));
         let node = find(&entries, "node.id");
-        assert_eq!(
-            (node.value.as_deref(), node.source, node.read_only),
-            (Some("4"), Source::StaticBroker, true)
-        );
-        assert_eq!(
-            find(&entries, "log.retention.ms").value.as_deref(),
-            Some("60000")
-        );
-        assert_eq!(
-            find(&entries, "log.retention.minutes").value.as_deref(),
-            Some("1")
-        );
+        assert_eq!((node.value.as_deref(), node.source, node.read_only), (Some("4"), Source::StaticBroker, true));
+        assert_eq!(find(&entries, "log.retention.ms").value.as_deref(), Some("60000"));
+        assert_eq!(find(&entries, "log.retention.minutes").value.as_deref(), Some("1"));
         let hours = find(&entries, "log.retention.hours");
-        assert_eq!(
-            (hours.value.as_deref(), hours.source),
-            (Some("168"), Source::Default)
-        );
+        assert_eq!((hours.value.as_deref(), hours.source), (Some("168"), Source::Default));
         assert_eq!(find(&entries, "broker.rack").value, None);
     }
 }

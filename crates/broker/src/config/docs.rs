@@ -21,7 +21,9 @@ pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`. Read once, at start.\n\n");
     page.push_str(&table(BROKER_KEYS));
-    page.push_str("\n## A topic\n\nSet when a topic is created or later; a topic that sets nothing has the broker's value.\n\n");
+    page.push_str(
+        "\n## A topic\n\nSet when a topic is created or later; a topic that sets nothing has the broker's value.\n\n",
+    );
     page.push_str(&table(TOPIC_KEYS));
     page.push_str("\n## Kafka's broker keys without meaning here\n\n");
     page.push_str("| starts with | then | why |\n|---|---|---|\n");
@@ -33,9 +35,7 @@ pub fn markdown() -> String {
 }
 
 fn table(keys: &[Key]) -> String {
-    let mut text =
-        "| key | default | allowed | meaning | differs from Kafka |\n|---|---|---|---|---|\n"
-            .to_owned();
+    let mut text = "| key | default | allowed | meaning | differs from Kafka |\n|---|---|---|---|---|\n".to_owned();
     for key in keys {
         let differs = key.differs.unwrap_or("");
         text.push_str(&format!(
@@ -63,28 +63,16 @@ fn default_text(key: &Key) -> String {
 /// Every key on two lines, for the command line.
 pub fn help() -> String {
     let mut text = "Broker keys:\n".to_owned();
-    BROKER_KEYS
-        .iter()
-        .for_each(|key| text.push_str(&help_of(key)));
+    BROKER_KEYS.iter().for_each(|key| text.push_str(&help_of(key)));
     text.push_str("\nTopic keys:\n");
-    TOPIC_KEYS
-        .iter()
-        .for_each(|key| text.push_str(&help_of(key)));
+    TOPIC_KEYS.iter().for_each(|key| text.push_str(&help_of(key)));
     text
 }
 
 fn help_of(key: &Key) -> String {
     let default = default_text(key).replace('`', "");
-    let differs = key
-        .differs
-        .map(|how| format!(" Differs from Kafka: {how}."))
-        .unwrap_or_default();
-    format!(
-        "  {} ({}; default: {default})\n      {}{differs}\n",
-        key.name,
-        key.allowed_text(),
-        key.doc
-    )
+    let differs = key.differs.map(|how| format!(" Differs from Kafka: {how}.")).unwrap_or_default();
+    format!("  {} ({}; default: {default})\n      {}{differs}\n", key.name, key.allowed_text(), key.doc)
 }
 
 #[cfg(test)]
@@ -107,11 +95,6 @@ mod tests {
     #[test]
     fn help_has_every_key() {
         let text = help();
-        assert!(
-            BROKER_KEYS
-                .iter()
-                .chain(TOPIC_KEYS)
-                .all(|key| text.contains(&format!("  {} (", key.name)))
-        );
+        assert!(BROKER_KEYS.iter().chain(TOPIC_KEYS).all(|key| text.contains(&format!("  {} (", key.name))));
     }
 }

@@ -19,20 +19,12 @@ pub struct ConfigError {
 impl ConfigError {
     /// `key=value: message`
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            value: Some(value.into()),
-            message: message.into(),
-        }
+        Self { key: key.into(), value: Some(value.into()), message: message.into() }
     }
 
     /// `key: message`
     pub fn of_key(key: &str, message: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            value: None,
-            message: message.into(),
-        }
+        Self { key: key.into(), value: None, message: message.into() }
     }
 }
 

@@ -14,15 +14,13 @@ enum Fate {
 use Fate::{NoEffect, Refused};
 
 const THREADS: &str = "has no effect: threads follow the number of cores";
-const METADATA: &str =
-    "has no effect: this broker keeps its metadata itself, without controllers or ZooKeeper";
+const METADATA: &str = "has no effect: this broker keeps its metadata itself, without controllers or ZooKeeper";
 const GROUPS: &str = "has no effect: consumer groups are not offered yet";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
 const COMPACTION: &str = "has no effect: compaction is not offered yet";
 const REPLICATION: &str = "has no effect: there is no replication yet";
 const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
-const CHECKPOINT: &str =
-    "has no effect: checkpoints are written when segments close and at shutdown";
+const CHECKPOINT: &str = "has no effect: checkpoints are written when segments close and at shutdown";
 const TIERED: &str = "has no effect: tiered storage is not offered";
 const QUOTAS: &str = "has no effect: quotas are not offered yet";
 const WAITERS: &str = "has no effect: a finished request leaves its queue at once";
@@ -60,47 +58,20 @@ const FATES: &[(&str, Fate)] = &[
     ("add.partitions.to.txn.", NoEffect(TRANSACTIONS)),
     ("log.cleaner.", NoEffect(COMPACTION)),
     ("queued.max.", NoEffect(QUEUE)),
-    (
-        "log.flush.offset.checkpoint.interval.ms",
-        NoEffect(CHECKPOINT),
-    ),
-    (
-        "log.flush.start.offset.checkpoint.interval.ms",
-        NoEffect(CHECKPOINT),
-    ),
-    (
-        "log.dir.failure.timeout.ms",
-        NoEffect("has no effect: there is one data folder"),
-    ),
-    (
-        "log.message.format.version",
-        NoEffect("has no effect: Kafka 4 removed it too"),
-    ),
-    (
-        "log.message.downconversion.enable",
-        NoEffect("has no effect: Kafka 4 removed it too"),
-    ),
-    (
-        "inter.broker.protocol.version",
-        NoEffect("has no effect: Kafka 4 removed it too"),
-    ),
+    ("log.flush.offset.checkpoint.interval.ms", NoEffect(CHECKPOINT)),
+    ("log.flush.start.offset.checkpoint.interval.ms", NoEffect(CHECKPOINT)),
+    ("log.dir.failure.timeout.ms", NoEffect("has no effect: there is one data folder")),
+    ("log.message.format.version", NoEffect("has no effect: Kafka 4 removed it too")),
+    ("log.message.downconversion.enable", NoEffect("has no effect: Kafka 4 removed it too")),
+    ("inter.broker.protocol.version", NoEffect("has no effect: Kafka 4 removed it too")),
     (
         "log.message.timestamp.difference.max.ms",
         Refused("Kafka 4 removed it; use log.message.timestamp.before.max.ms and .after.max.ms"),
     ),
     ("request.timeout.ms", NoEffect(REPLICATION)),
-    (
-        "metric",
-        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
-    ),
-    (
-        "kafka.metrics.",
-        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
-    ),
-    (
-        "auto.include.jmx.reporter",
-        NoEffect("has no effect: metrics are at fullbore.admin.listener"),
-    ),
+    ("metric", NoEffect("has no effect: metrics are at fullbore.admin.listener")),
+    ("kafka.metrics.", NoEffect("has no effect: metrics are at fullbore.admin.listener")),
+    ("auto.include.jmx.reporter", NoEffect("has no effect: metrics are at fullbore.admin.listener")),
     ("remote.", NoEffect(TIERED)),
     ("log.local.retention.", NoEffect(TIERED)),
     ("follower.fetch.last.tiered.", NoEffect(TIERED)),
@@ -111,33 +82,15 @@ const FATES: &[(&str, Fate)] = &[
     ("fetch.purgatory.", NoEffect(WAITERS)),
     ("producer.purgatory.", NoEffect(WAITERS)),
     ("delete.records.purgatory.", NoEffect(WAITERS)),
-    (
-        "compression.",
-        NoEffect("has no effect: the broker does not recompress"),
-    ),
-    (
-        "telemetry.",
-        NoEffect("has no effect: clients' own metrics are not collected"),
-    ),
+    ("compression.", NoEffect("has no effect: the broker does not recompress")),
+    ("telemetry.", NoEffect("has no effect: clients' own metrics are not collected")),
     ("offset.metadata.max.bytes", NoEffect(GROUPS)),
-    (
-        "config.providers",
-        Refused("values are taken as they are typed; write them out"),
-    ),
+    ("config.providers", Refused("values are taken as they are typed; write them out")),
     ("delegation.token.", Refused(SECURITY)),
     ("connections.max.reauth.ms", Refused(SECURITY)),
-    (
-        "max.connection.creation.rate",
-        NoEffect("has no effect: connections are limited in number, not in rate"),
-    ),
-    (
-        "connection.failed.authentication.delay.ms",
-        NoEffect("has no effect: there is no authentication yet"),
-    ),
-    (
-        "confluent.",
-        NoEffect("has no effect: not a key of Apache Kafka"),
-    ),
+    ("max.connection.creation.rate", NoEffect("has no effect: connections are limited in number, not in rate")),
+    ("connection.failed.authentication.delay.ms", NoEffect("has no effect: there is no authentication yet")),
+    ("confluent.", NoEffect("has no effect: not a key of Apache Kafka")),
     ("create.topic.policy.class.name", Refused(JAVA)),
     ("alter.config.policy.class.name", Refused(JAVA)),
     ("authorizer.class.name", Refused(SECURITY)),
@@ -147,27 +100,17 @@ const FATES: &[(&str, Fate)] = &[
     ("ssl.", Refused(SECURITY)),
     ("sasl.", Refused(SECURITY)),
     ("security.providers", Refused(SECURITY)),
-    (
-        "listener.name.",
-        Refused("settings of a single listener are not offered; set them for all"),
-    ),
+    ("listener.name.", Refused("settings of a single listener are not offered; set them for all")),
 ];
 
 /// What to say of a key that is not in the broker's table.
 pub(super) fn judge(key: &str, value: &str) -> Result<Warning, ConfigError> {
-    let warning = |message: String| {
-        Ok(Warning {
-            key: key.to_owned(),
-            message,
-        })
-    };
+    let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     match FATES.iter().find(|(start, _)| key.starts_with(start)) {
         Some((_, NoEffect(why))) => warning((*why).to_owned()),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
         None => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
-            Some(broker) => warning(format!(
-                "has no effect here: it is a topic's setting; the broker's is {broker}"
-            )),
+            Some(broker) => warning(format!("has no effect here: it is a topic's setting; the broker's is {broker}")),
             None => warning("is not a key of this broker and has no effect".to_owned()),
         },
     }
@@ -176,11 +119,7 @@ pub(super) fn judge(key: &str, value: &str) -> Result<Warning, ConfigError> {
 /// The starts of keys, whether they are refused, and why; for the documentation.
 pub(super) fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
     FATES.iter().map(|(start, fate)| match fate {
-        NoEffect(why) => (
-            *start,
-            false,
-            why.strip_prefix("has no effect: ").unwrap_or(why),
-        ),
+        NoEffect(why) => (*start, false, why.strip_prefix("has no effect: ").unwrap_or(why)),
         Refused(why) => (*start, true, *why),
     })
 }

@@ -57,49 +57,21 @@ pub struct Key {
 const INT_MAX: i64 = i32::MAX as i64;
 
 impl Key {
-    pub(super) const fn new(
-        name: &'static str,
-        of: Type,
-        default: Option<&'static str>,
-        doc: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            of,
-            allowed: Allowed::Any,
-            default,
-            synonyms: &[],
-            unit_ms: 1,
-            doc,
-            differs: None,
-        }
+    pub(super) const fn new(name: &'static str, of: Type, default: Option<&'static str>, doc: &'static str) -> Self {
+        Self { name, of, allowed: Allowed::Any, default, synonyms: &[], unit_ms: 1, doc, differs: None }
     }
 
-    pub(super) const fn boolean(
-        name: &'static str,
-        default: &'static str,
-        doc: &'static str,
-    ) -> Self {
+    pub(super) const fn boolean(name: &'static str, default: &'static str, doc: &'static str) -> Self {
         Self::new(name, Type::Boolean, Some(default), doc)
     }
 
     /// A 32-bit number of at least `min`.
-    pub(super) const fn int(
-        name: &'static str,
-        default: Option<&'static str>,
-        min: i64,
-        doc: &'static str,
-    ) -> Self {
+    pub(super) const fn int(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Int, default, doc).allow(Allowed::Between(min, INT_MAX))
     }
 
     /// A 64-bit number of at least `min`.
-    pub(super) const fn long(
-        name: &'static str,
-        default: Option<&'static str>,
-        min: i64,
-        doc: &'static str,
-    ) -> Self {
+    pub(super) const fn long(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Long, default, doc).allow(Allowed::Between(min, i64::MAX))
     }
 
@@ -139,11 +111,7 @@ impl Key {
             Type::Boolean => trimmed.to_ascii_lowercase(),
             _ => trimmed.to_owned(),
         };
-        if self.accepts(&canonical) {
-            Ok(canonical)
-        } else {
-            Err(self.refusal(value))
-        }
+        if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(value)) }
     }
 
     fn accepts(&self, value: &str) -> bool {
@@ -158,9 +126,7 @@ impl Key {
             && match self.allowed {
                 Allowed::Any => true,
                 Allowed::Between(min, max) => number().is_some_and(|n| (min..=max).contains(&n)),
-                Allowed::MinusOneOr(min, max) => {
-                    number().is_some_and(|n| n == -1 || (min..=max).contains(&n))
-                }
+                Allowed::MinusOneOr(min, max) => number().is_some_and(|n| n == -1 || (min..=max).contains(&n)),
                 Allowed::OneOf(values) => values.contains(&value),
             }
     }

@@ -41,21 +41,14 @@ const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
 /// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT.
-pub(super) fn parse_listeners(
-    texts: &ListenerTexts<'_>,
-) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError> {
+pub(super) fn parse_listeners(texts: &ListenerTexts<'_>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError> {
     let refuse = |message: &str| ConfigError::of_value(LISTENERS, texts.listeners, message);
     let protocols = protocol_map(texts.protocols)?;
-    let controllers: Vec<String> = items(texts.controllers.unwrap_or(""))
-        .map(str::to_ascii_uppercase)
-        .collect();
-    let (skipped, endpoints): (Vec<_>, Vec<_>) = endpoints(LISTENERS, texts.listeners)?
-        .into_iter()
-        .partition(|e| controllers.contains(&e.name));
+    let controllers: Vec<String> = items(texts.controllers.unwrap_or("")).map(str::to_ascii_uppercase).collect();
+    let (skipped, endpoints): (Vec<_>, Vec<_>) =
+        endpoints(LISTENERS, texts.listeners)?.into_iter().partition(|e| controllers.contains(&e.name));
     if endpoints.is_empty() {
-        return Err(refuse(
-            "must name at least one listener for clients, e.g. PLAINTEXT://127.0.0.1:9092",
-        ));
+        return Err(refuse("must name at least one listener for clients, e.g. PLAINTEXT://127.0.0.1:9092"));
     }
     let mut advertised = advertised_by_name(texts.advertised, &controllers)?;
     let mut listeners = Vec::with_capacity(endpoints.len());
@@ -64,10 +57,7 @@ pub(super) fn parse_listeners(
         listeners.push(listener(endpoint, &mut advertised)?);
     }
     if let Some(name) = advertised.keys().next() {
-        return Err(ConfigError::of_key(
-            ADVERTISED,
-            format!("{name} is not one of listeners"),
-        ));
+        return Err(ConfigError::of_key(ADVERTISED, format!("{name} is not one of listeners")));
     }
     let warning = |e: Endpoint| Warning {
         key: LISTENERS.into(),
@@ -76,10 +66,7 @@ pub(super) fn parse_listeners(
     Ok((listeners, skipped.into_iter().map(warning).collect()))
 }
 
-fn listener(
-    endpoint: Endpoint,
-    advertised: &mut BTreeMap<String, (String, u16)>,
-) -> Result<Listener, ConfigError> {
+fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>) -> Result<Listener, ConfigError> {
     let Endpoint { name, host, port } = endpoint;
     let advertised = advertised.remove(&name);
     let everywhere = host.is_empty() || host == "0.0.0.0" || host == "::";
@@ -89,17 +76,8 @@ fn listener(
         );
         return Err(ConfigError::of_key(ADVERTISED, message));
     }
-    let host = if host.is_empty() {
-        "0.0.0.0".to_owned()
-    } else {
-        host
-    };
-    Ok(Listener {
-        name,
-        host,
-        port,
-        advertised,
-    })
+    let host = if host.is_empty() { "0.0.0.0".to_owned() } else { host };
+    Ok(Listener { name, host, port, advertised })
 }
 
 fn require_plaintext(
@@ -131,15 +109,8 @@ fn advertised_by_name(
         return Ok(BTreeMap::new());
     };
     let mut by_name = BTreeMap::new();
-    for endpoint in endpoints(ADVERTISED, typed)?
-        .into_iter()
-        .filter(|e| !controllers.contains(&e.name))
-    {
-        if endpoint.port == 0
-            || endpoint.host.is_empty()
-            || endpoint.host == "0.0.0.0"
-            || endpoint.host == "::"
-        {
+    for endpoint in endpoints(ADVERTISED, typed)?.into_iter().filter(|e| !controllers.contains(&e.name)) {
+        if endpoint.port == 0 || endpoint.host.is_empty() || endpoint.host == "0.0.0.0" || endpoint.host == "::" {
             return Err(ConfigError::of_value(
                 ADVERTISED,
                 typed,
@@ -155,20 +126,12 @@ fn protocol_map(typed: Option<&str>) -> Result<BTreeMap<String, String>, ConfigE
     let typed = typed.unwrap_or("");
     let pair = |item: &str| {
         let (name, protocol) = item.split_once(':')?;
-        Some((
-            name.trim().to_ascii_uppercase(),
-            protocol.trim().to_ascii_uppercase(),
-        ))
+        Some((name.trim().to_ascii_uppercase(), protocol.trim().to_ascii_uppercase()))
     };
     items(typed)
         .map(|item| {
-            pair(item).ok_or_else(|| {
-                ConfigError::of_value(
-                    PROTOCOLS,
-                    typed,
-                    "must be NAME:PROTOCOL, several with commas",
-                )
-            })
+            pair(item)
+                .ok_or_else(|| ConfigError::of_value(PROTOCOLS, typed, "must be NAME:PROTOCOL, several with commas"))
         })
         .collect()
 }
@@ -176,15 +139,10 @@ fn protocol_map(typed: Option<&str>) -> Result<BTreeMap<String, String>, ConfigE
 fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
     let mut found: Vec<Endpoint> = Vec::new();
     for item in items(typed) {
-        let endpoint = endpoint(item).ok_or_else(|| {
-            ConfigError::of_value(key, typed, "must be NAME://host:port, several with commas")
-        })?;
+        let endpoint = endpoint(item)
+            .ok_or_else(|| ConfigError::of_value(key, typed, "must be NAME://host:port, several with commas"))?;
         if found.iter().any(|other| other.name == endpoint.name) {
-            return Err(ConfigError::of_value(
-                key,
-                typed,
-                format!("{} is there twice", endpoint.name),
-            ));
+            return Err(ConfigError::of_value(key, typed, format!("{} is there twice", endpoint.name)));
         }
         found.push(endpoint);
     }
@@ -194,15 +152,8 @@ fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
 fn endpoint(item: &str) -> Option<Endpoint> {
     let (name, address) = item.split_once("://")?;
     let (host, port) = host_and_port(address)?;
-    let named = !name.is_empty()
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-    named.then(|| Endpoint {
-        name: name.to_ascii_uppercase(),
-        host,
-        port,
-    })
+    let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    named.then(|| Endpoint { name: name.to_ascii_uppercase(), host, port })
 }
 
 /// `host:port` or `[v6]:port`; the host may be empty.
@@ -218,8 +169,7 @@ fn host_and_port(address: &str) -> Option<(String, u16)> {
         None => host,
     };
     let bare = !address.starts_with('[');
-    let fits =
-        !(bare && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))));
+    let fits = !(bare && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))));
     fits.then(|| (host.to_owned(), port))
 }
 
@@ -230,11 +180,7 @@ pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)
     }
     match host_and_port(typed) {
         Some((host, port)) if !host.is_empty() => Ok(Some((host, port))),
-        _ => Err(ConfigError::of_value(
-            key,
-            typed,
-            "must be host:port, or empty for none",
-        )),
+        _ => Err(ConfigError::of_value(key, typed, "must be host:port, or empty for none")),
     }
 }
 
@@ -249,20 +195,14 @@ pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, us
     items(typed)
         .map(|item| {
             limit(item).ok_or_else(|| {
-                ConfigError::of_value(
-                    key,
-                    typed,
-                    "must be address:count, several with commas; addresses, not names",
-                )
+                ConfigError::of_value(key, typed, "must be address:count, several with commas; addresses, not names")
             })
         })
         .collect()
 }
 
 fn items(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
 #[cfg(test)]
@@ -276,32 +216,17 @@ mod tests {
             protocols: Some("OUT:PLAINTEXT,IN:PLAINTEXT,TLS:SSL"),
             controllers: Some("CONTROLLER"),
         };
-        parse_listeners(&texts)
-            .map(|(listeners, _)| listeners)
-            .map_err(|error| error.to_string())
+        parse_listeners(&texts).map(|(listeners, _)| listeners).map_err(|error| error.to_string())
     }
 
     #[test]
     fn one_listener_with_and_without_an_advertised_address() {
-        let listener = parse("PLAINTEXT://127.0.0.1:0", None)
-            .expect("valid")
-            .remove(0);
-        assert_eq!(
-            (listener.host.as_str(), listener.port, listener.advertised),
-            ("127.0.0.1", 0, None)
-        );
-        let listener = parse("plaintext://:9092", Some("PLAINTEXT://kafka.example:19092"))
-            .expect("valid")
-            .remove(0);
+        let listener = parse("PLAINTEXT://127.0.0.1:0", None).expect("valid").remove(0);
+        assert_eq!((listener.host.as_str(), listener.port, listener.advertised), ("127.0.0.1", 0, None));
+        let listener = parse("plaintext://:9092", Some("PLAINTEXT://kafka.example:19092")).expect("valid").remove(0);
         assert_eq!((listener.host.as_str(), listener.port), ("0.0.0.0", 9092));
-        assert_eq!(
-            listener.advertised,
-            Some(("kafka.example".to_owned(), 19092))
-        );
-        assert_eq!(
-            parse("PLAINTEXT://[::1]:9092", None).expect("valid")[0].host,
-            "::1"
-        );
+        assert_eq!(listener.advertised, Some(("kafka.example".to_owned(), 19092)));
+        assert_eq!(parse("PLAINTEXT://[::1]:9092", None).expect("valid")[0].host, "::1");
     }
 
     #[test]
@@ -321,8 +246,7 @@ mod tests {
 
     #[test]
     fn several_listeners_have_their_own_advertised_addresses() {
-        let listeners =
-            parse("IN://10.0.0.1:1,OUT://0.0.0.0:2", Some("OUT://e.example:3")).expect("valid");
+        let listeners = parse("IN://10.0.0.1:1,OUT://0.0.0.0:2", Some("OUT://e.example:3")).expect("valid");
         assert_eq!(listeners[0].advertised, None);
         assert_eq!(listeners[1].advertised, Some(("e.example".to_owned(), 3)));
     }
@@ -340,21 +264,9 @@ mod tests {
             ("PLAINTEXT://h:1,PLAINTEXT://h:2", None, "is there twice"),
             ("", None, "at least one listener"),
             ("CONTROLLER://h:1", None, "at least one listener"),
-            (
-                "PLAINTEXT://0.0.0.0:1",
-                None,
-                "advertised.listeners: must say which address",
-            ),
-            (
-                "PLAINTEXT://h:1",
-                Some("PLAINTEXT://0.0.0.0:1"),
-                "can connect to",
-            ),
-            (
-                "PLAINTEXT://h:1",
-                Some("OUT://h:1"),
-                "OUT is not one of listeners",
-            ),
+            ("PLAINTEXT://0.0.0.0:1", None, "advertised.listeners: must say which address"),
+            ("PLAINTEXT://h:1", Some("PLAINTEXT://0.0.0.0:1"), "can connect to"),
+            ("PLAINTEXT://h:1", Some("OUT://h:1"), "OUT is not one of listeners"),
         ] {
             let error = parse(listeners, advertised).expect_err(listeners);
             assert!(error.contains(says), "{listeners}: {error}");
@@ -364,10 +276,7 @@ mod tests {
     #[test]
     fn admin_and_per_ip() {
         assert_eq!(parse_admin("a", ""), Ok(None));
-        assert_eq!(
-            parse_admin("a", "127.0.0.1:9644"),
-            Ok(Some(("127.0.0.1".to_owned(), 9644)))
-        );
+        assert_eq!(parse_admin("a", "127.0.0.1:9644"), Ok(Some(("127.0.0.1".to_owned(), 9644))));
         assert!(parse_admin("a", "9644").is_err() && parse_admin("a", ":9644").is_err());
         let limits = parse_per_ip("p", "127.0.0.1:5, [::1]:6").expect("valid");
         assert_eq!(limits.values().copied().collect::<Vec<_>>(), [5, 6]);

@@ -23,20 +23,13 @@ pub(super) struct Found {
 
 impl Found {
     fn new(key: &'static Key, value: &str, source: Source) -> Self {
-        Self {
-            name: key.name,
-            value: value.to_owned(),
-            source,
-            unit_ms: key.unit_ms,
-        }
+        Self { name: key.name, value: value.to_owned(), source, unit_ms: key.unit_ms }
     }
 
     /// The value in milliseconds where its key counts minutes or hours; else as it is.
     pub fn in_base_unit(&self) -> String {
         match self.value.parse::<i64>() {
-            Ok(count) if self.unit_ms != 1 && count >= 0 => {
-                count.saturating_mul(self.unit_ms).to_string()
-            }
+            Ok(count) if self.unit_ms != 1 && count >= 0 => count.saturating_mul(self.unit_ms).to_string(),
             _ => self.value.clone(),
         }
     }
@@ -56,18 +49,12 @@ pub(super) fn topic_chain(key: &'static Key, set: Option<&str>, broker: &Propert
 }
 
 fn synonyms(key: &'static Key) -> impl Iterator<Item = &'static Key> {
-    key.synonyms
-        .iter()
-        .map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
+    key.synonyms.iter().map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
 }
 
 fn chain(rows: &[&'static Key], broker: &Properties) -> Vec<Found> {
-    let set = rows
-        .iter()
-        .filter_map(|key| Some(Found::new(key, broker.get(key.name)?, Source::StaticBroker)));
-    let default = rows
-        .iter()
-        .find_map(|key| Some(Found::new(key, key.default?, Source::Default)));
+    let set = rows.iter().filter_map(|key| Some(Found::new(key, broker.get(key.name)?, Source::StaticBroker)));
+    let default = rows.iter().find_map(|key| Some(Found::new(key, key.default?, Source::Default)));
     set.chain(default).collect()
 }
 
@@ -79,10 +66,7 @@ pub(super) struct Reader<F> {
 
 impl<F: Fn(&str) -> Option<String>> Reader<F> {
     pub fn new(value_of: F) -> Self {
-        Self {
-            value_of,
-            asked: RefCell::default(),
-        }
+        Self { value_of, asked: RefCell::default() }
     }
 
     /// `None` when nobody set the key and it has no default.
@@ -98,9 +82,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     /// A number of whatever width the caller needs; the table's range keeps it inside.
     pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
         let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
-        value
-            .and_then(|n| N::try_from(n).ok())
-            .unwrap_or_else(|| panic!("{name}: the table has a checked number"))
+        value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
     }
 
     /// `None` for -1.

@@ -23,10 +23,7 @@ impl Properties {
             let (key, value) = split(&line);
             let unescaped = |part: &str| {
                 unescape(part).ok_or_else(|| {
-                    ConfigError::of_key(
-                        &format!("line {number}"),
-                        "\\u must be followed by four hexadecimal digits",
-                    )
+                    ConfigError::of_key(&format!("line {number}"), "\\u must be followed by four hexadecimal digits")
                 })
             };
             properties.set(unescaped(key)?, unescaped(value)?);
@@ -41,9 +38,7 @@ impl Properties {
 
     /// Sets from `key=value`, as given to `--set`.
     pub fn set_pair(&mut self, pair: &str) -> Result<(), ConfigError> {
-        let (key, value) = pair
-            .split_once('=')
-            .ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
+        let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
         if key.trim().is_empty() {
             return Err(ConfigError::of_key(pair, "must be key=value"));
         }
@@ -58,9 +53,7 @@ impl Properties {
 
     /// All keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.values
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
+        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
@@ -76,11 +69,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
         }
         let backslashes = line.chars().rev().take_while(|&c| c == '\\').count();
         let goes_on = backslashes % 2 == 1;
-        let kept = if goes_on {
-            &line[..line.len() - 1]
-        } else {
-            line
-        };
+        let kept = if goes_on { &line[..line.len() - 1] } else { line };
         match lines.last_mut() {
             Some((_, last)) if continues => last.push_str(kept),
             _ => lines.push((index + 1, kept.to_owned())),
@@ -148,10 +137,7 @@ mod tests {
 
     fn parsed(text: &str) -> Vec<(String, String)> {
         let properties = Properties::parse(text).expect("valid");
-        properties
-            .iter()
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .collect()
+        properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
     fn pair(key: &str, value: &str) -> Vec<(String, String)> {
@@ -160,21 +146,11 @@ mod tests {
 
     #[test]
     fn separators_comments_and_blanks() {
-        for text in [
-            "a=b",
-            "a:b",
-            "a b",
-            "  a = b",
-            "a\t:\tb",
-            "#x=y\n! z=1\n\n \na=b\r\n",
-        ] {
+        for text in ["a=b", "a:b", "a b", "  a = b", "a\t:\tb", "#x=y\n! z=1\n\n \na=b\r\n"] {
             assert_eq!(parsed(text), pair("a", "b"), "{text:?}");
         }
         assert_eq!(parsed("a"), pair("a", ""));
-        assert_eq!(
-            parsed("listeners=PLAINTEXT://h:1"),
-            pair("listeners", "PLAINTEXT://h:1")
-        );
+        assert_eq!(parsed("listeners=PLAINTEXT://h:1"), pair("listeners", "PLAINTEXT://h:1"));
         assert_eq!(parsed("a==b"), pair("a", "=b"));
     }
 
@@ -186,11 +162,7 @@ mod tests {
     #[test]
     fn continued_lines_join_without_their_indent() {
         assert_eq!(parsed("a=x,\\\n   y,\\\n   #z"), pair("a", "x,y,#z"));
-        assert_eq!(
-            parsed("a=x\\\\\nb=y").len(),
-            2,
-            "an escaped backslash does not continue the line"
-        );
+        assert_eq!(parsed("a=x\\\\\nb=y").len(), 2, "an escaped backslash does not continue the line");
         assert_eq!(parsed("a=x\\"), pair("a", "x"));
         assert_eq!(parsed("a=x\\\r\n y\r\nb=z").len(), 2);
         assert_eq!(parsed("a=x\\\r\n y"), pair("a", "xy"));
@@ -202,10 +174,7 @@ mod tests {
         assert_eq!(parsed(r"a=😀"), pair("a", "😀"));
         assert_eq!(parsed(r"a\ b\:c=\q"), pair("a b:c", "q"));
         let error = Properties::parse("x=1\ny=\\u12g4").expect_err("broken escape");
-        assert_eq!(
-            error.to_string(),
-            "line 2: \\u must be followed by four hexadecimal digits"
-        );
+        assert_eq!(error.to_string(), "line 2: \\u must be followed by four hexadecimal digits");
     }
 
     proptest::proptest! {

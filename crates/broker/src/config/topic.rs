@@ -48,10 +48,7 @@ pub struct TopicConfig {
 impl TopicConfig {
     /// The settings of a topic with these `overrides` on this broker. Unknown keys and values outside
     /// their range are refused.
-    pub fn resolve(
-        broker: &BrokerConfig,
-        overrides: &BTreeMap<String, String>,
-    ) -> Result<Self, ConfigError> {
+    pub fn resolve(broker: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let checked = check_overrides(overrides)?;
         Ok(Self::read(&reader(broker.properties(), &checked)))
     }
@@ -62,9 +59,7 @@ impl TopicConfig {
     }
 
     fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
-        let append_time = values
-            .text("message.timestamp.type")
-            .is_some_and(|value| value == "LogAppendTime");
+        let append_time = values.text("message.timestamp.type").is_some_and(|value| value == "LogAppendTime");
         Self {
             segment_bytes: values.number("segment.bytes"),
             segment_ms: values.number("segment.ms"),
@@ -76,11 +71,7 @@ impl TopicConfig {
             file_delete_delay_ms: values.number("file.delete.delay.ms"),
             flush_messages: values.unless_max("flush.messages"),
             flush_ms: values.unless_max("flush.ms"),
-            message_timestamp_type: if append_time {
-                TimestampType::LogAppendTime
-            } else {
-                TimestampType::CreateTime
-            },
+            message_timestamp_type: if append_time { TimestampType::LogAppendTime } else { TimestampType::CreateTime },
             message_timestamp_before_max_ms: values.number("message.timestamp.before.max.ms"),
             message_timestamp_after_max_ms: values.number("message.timestamp.after.max.ms"),
             min_insync_replicas: values.number("min.insync.replicas"),
@@ -89,9 +80,7 @@ impl TopicConfig {
 }
 
 /// Every override checked, values as they count.
-pub(super) fn check_overrides(
-    overrides: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, ConfigError> {
+pub(super) fn check_overrides(overrides: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
     let check = |(name, value): (&String, &String)| {
         let key = topic_key(name).ok_or_else(|| ConfigError::of_key(name, unknown_text(name)))?;
         Ok((name.clone(), key.check(value)?))
@@ -100,10 +89,7 @@ pub(super) fn check_overrides(
 }
 
 fn unknown_text(name: &str) -> String {
-    match KAFKA_ONLY
-        .iter()
-        .find(|(prefix, _)| name.starts_with(prefix))
-    {
+    match KAFKA_ONLY.iter().find(|(prefix, _)| name.starts_with(prefix)) {
         Some((_, why)) => (*why).to_owned(),
         None => match TOPIC_KEYS.iter().find(|key| key.synonyms.contains(&name)) {
             Some(key) => format!("is a broker setting; the topic's is {}", key.name),
@@ -118,24 +104,12 @@ const KAFKA_ONLY: &[(&str, &str)] = &[
     ("min.cleanable.dirty.ratio", "compaction is not offered yet"),
     ("min.compaction.lag.ms", "compaction is not offered yet"),
     ("max.compaction.lag.ms", "compaction is not offered yet"),
-    (
-        "leader.replication.throttled.replicas",
-        "there is no replication to throttle yet",
-    ),
-    (
-        "follower.replication.throttled.replicas",
-        "there is no replication to throttle yet",
-    ),
+    ("leader.replication.throttled.replicas", "there is no replication to throttle yet"),
+    ("follower.replication.throttled.replicas", "there is no replication to throttle yet"),
     ("remote.", "tiered storage is not offered"),
     ("local.retention.", "tiered storage is not offered"),
-    (
-        "message.format.version",
-        "Kafka 4 removed it; the record format is always the newest",
-    ),
-    (
-        "message.downconversion.enable",
-        "Kafka 4 removed it; records are never down-converted",
-    ),
+    ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
+    ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
 ];
 
 fn reader<'a>(
@@ -155,17 +129,12 @@ mod tests {
 
     fn broker(pairs: &[(&str, &str)]) -> BrokerConfig {
         let mut properties = Properties::default();
-        pairs
-            .iter()
-            .for_each(|&(key, value)| properties.set(key, value));
+        pairs.iter().for_each(|&(key, value)| properties.set(key, value));
         BrokerConfig::from_properties(&properties).expect("valid").0
     }
 
     fn overrides(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs
-            .iter()
-            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-            .collect()
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
     #[test]
@@ -196,86 +165,50 @@ mod tests {
         let values = reader(&broker, &nothing);
         TopicConfig::read(&values);
         for key in TOPIC_KEYS {
-            assert!(
-                key.is_fixed() || values.asked().contains(key.name),
-                "{} is stored and ignored",
-                key.name
-            );
+            assert!(key.is_fixed() || values.asked().contains(key.name), "{} is stored and ignored", key.name);
         }
     }
 
     #[test]
     fn the_topic_comes_before_the_broker_and_hours_become_milliseconds() {
-        let broker = broker(&[
-            ("log.retention.hours", "2"),
-            ("log.roll.hours", "3"),
-            ("log.segment.bytes", "2000000"),
-        ]);
-        let topic = TopicConfig::resolve(&broker, &overrides(&[("segment.bytes", "3000000")]))
-            .expect("valid");
+        let broker = broker(&[("log.retention.hours", "2"), ("log.roll.hours", "3"), ("log.segment.bytes", "2000000")]);
+        let topic = TopicConfig::resolve(&broker, &overrides(&[("segment.bytes", "3000000")])).expect("valid");
         assert_eq!(
             (topic.retention_ms, topic.segment_ms, topic.segment_bytes),
             (Some(7_200_000), 10_800_000, 3_000_000)
         );
-        let topic =
-            TopicConfig::resolve(&broker, &overrides(&[("retention.ms", "-1")])).expect("valid");
+        let topic = TopicConfig::resolve(&broker, &overrides(&[("retention.ms", "-1")])).expect("valid");
         assert_eq!(topic.retention_ms, None);
     }
 
     #[test]
     fn milliseconds_come_before_minutes_before_hours() {
-        let all = [
-            ("log.retention.hours", "1"),
-            ("log.retention.minutes", "1"),
-            ("log.retention.ms", "1"),
-        ];
+        let all = [("log.retention.hours", "1"), ("log.retention.minutes", "1"), ("log.retention.ms", "1")];
         assert_eq!(broker(&all).topic_defaults.retention_ms, Some(1));
         assert_eq!(broker(&all[..2]).topic_defaults.retention_ms, Some(60_000));
-        assert_eq!(
-            broker(&[("log.retention.hours", "-1")])
-                .topic_defaults
-                .retention_ms,
-            None
-        );
+        assert_eq!(broker(&[("log.retention.hours", "-1")]).topic_defaults.retention_ms, None);
     }
 
     #[test]
     fn refusals_name_key_value_and_what_is_allowed() {
         let refusal = |key: &str, value: &str| {
-            TopicConfig::resolve(&broker(&[]), &overrides(&[(key, value)]))
-                .expect_err("refused")
-                .to_string()
+            TopicConfig::resolve(&broker(&[]), &overrides(&[(key, value)])).expect_err("refused").to_string()
         };
-        assert_eq!(
-            refusal("segment.bytes", "12"),
-            "segment.bytes=12: must be between 1048576 and 2147483647"
-        );
+        assert_eq!(refusal("segment.bytes", "12"), "segment.bytes=12: must be between 1048576 and 2147483647");
         assert_eq!(
             refusal("cleanup.policy", "compact"),
             "cleanup.policy=compact: must be delete (differs from Kafka: compaction is not offered yet)"
         );
-        assert_eq!(
-            refusal("segment.byte", "1"),
-            "segment.byte: unknown topic config name"
-        );
+        assert_eq!(refusal("segment.byte", "1"), "segment.byte: unknown topic config name");
         assert_eq!(
             refusal("log.segment.bytes", "1"),
             "log.segment.bytes: is a broker setting; the topic's is segment.bytes"
         );
-        assert_eq!(
-            refusal("delete.retention.ms", "1"),
-            "delete.retention.ms: compaction is not offered yet"
-        );
-        assert_eq!(
-            refusal("retention.ms", "soon"),
-            "retention.ms=soon: must be a number of at least -1"
-        );
-        for (key, value) in [
-            ("compression.type", "zstd"),
-            ("segment.jitter.ms", "1"),
-            ("preallocate", "true"),
-            ("flush.messages", "0"),
-        ] {
+        assert_eq!(refusal("delete.retention.ms", "1"), "delete.retention.ms: compaction is not offered yet");
+        assert_eq!(refusal("retention.ms", "soon"), "retention.ms=soon: must be a number of at least -1");
+        for (key, value) in
+            [("compression.type", "zstd"), ("segment.jitter.ms", "1"), ("preallocate", "true"), ("flush.messages", "0")]
+        {
             assert!(refusal(key, value).starts_with(&format!("{key}={value}: must be ")));
         }
     }

@@ -17,41 +17,75 @@ pub static TOPIC_KEYS: &[Key] = &[
         .differs("the broker does not recompress"),
     Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
         .or_else(&["log.segment.delete.delay.ms"]),
-    Key::long("flush.messages", None, 1, "Records of a partition after which it is flushed to disk before they are acknowledged.")
-        .or_else(&["log.flush.interval.messages"]),
+    Key::long(
+        "flush.messages",
+        None,
+        1,
+        "Records of a partition after which it is flushed to disk before they are acknowledged.",
+    )
+    .or_else(&["log.flush.interval.messages"]),
     Key::long("flush.ms", None, 0, "The longest time a record stays unflushed.")
         .or_else(&["log.flush.interval.ms", "log.flush.scheduler.interval.ms"]),
-    Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.").or_else(&["log.index.interval.bytes"]),
-    Key::int("max.message.bytes", None, 0, "The largest record batch accepted, in bytes, as it is on disk.").or_else(&["message.max.bytes"]),
-    Key::long("message.timestamp.after.max.ms", None, 0, "How far a producer's timestamp may lie ahead of the broker's clock.")
-        .or_else(&["log.message.timestamp.after.max.ms"]),
-    Key::long("message.timestamp.before.max.ms", None, 0, "How far it may lie behind.").or_else(&["log.message.timestamp.before.max.ms"]),
-    Key::new("message.timestamp.type", Type::String, None, "Whose clock stamps a record: the producer's or the broker's.")
-        .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
-        .or_else(&["log.message.timestamp.type"]),
-    Key::int("min.insync.replicas", None, 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails.")
-        .or_else(&["min.insync.replicas"]),
+    Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
+        .or_else(&["log.index.interval.bytes"]),
+    Key::int("max.message.bytes", None, 0, "The largest record batch accepted, in bytes, as it is on disk.")
+        .or_else(&["message.max.bytes"]),
+    Key::long(
+        "message.timestamp.after.max.ms",
+        None,
+        0,
+        "How far a producer's timestamp may lie ahead of the broker's clock.",
+    )
+    .or_else(&["log.message.timestamp.after.max.ms"]),
+    Key::long("message.timestamp.before.max.ms", None, 0, "How far it may lie behind.")
+        .or_else(&["log.message.timestamp.before.max.ms"]),
+    Key::new(
+        "message.timestamp.type",
+        Type::String,
+        None,
+        "Whose clock stamps a record: the producer's or the broker's.",
+    )
+    .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
+    .or_else(&["log.message.timestamp.type"]),
+    Key::int(
+        "min.insync.replicas",
+        None,
+        1,
+        "Replicas that must have a record before acks=all is answered; with fewer in sync it fails.",
+    )
+    .or_else(&["min.insync.replicas"]),
     Key::boolean("preallocate", "false", "Whether segment files take their full size when created.")
         .allow(Allowed::OneOf(&["false"]))
         .or_else(&["log.preallocate"])
         .differs("not offered"),
-    Key::long("retention.bytes", None, -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
-        .or_else(&["log.retention.bytes"])
-        .differs("numbers below -1 are refused"),
+    Key::long(
+        "retention.bytes",
+        None,
+        -1,
+        "Size of a partition past which its oldest segments are deleted; -1 keeps them.",
+    )
+    .or_else(&["log.retention.bytes"])
+    .differs("numbers below -1 are refused"),
     Key::long("retention.ms", None, -1, "Records older than this are deleted, in milliseconds; -1 keeps them.")
         .or_else(&["log.retention.ms", "log.retention.minutes", "log.retention.hours"]),
-    Key::int("segment.bytes", None, 1_048_576, "Size at which a segment of the log is closed and a new one begun.").or_else(&["log.segment.bytes"]),
+    Key::int("segment.bytes", None, 1_048_576, "Size at which a segment of the log is closed and a new one begun.")
+        .or_else(&["log.segment.bytes"]),
     Key::int("segment.index.bytes", None, 4, "The largest size of an index file; a full one closes its segment.")
         .or_else(&["log.index.size.max.bytes"]),
     Key::long("segment.jitter.ms", None, 0, "Random part taken off segment.ms.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.ms", "log.roll.jitter.hours"])
         .differs("no jitter"),
-    Key::long("segment.ms", None, 1, "Age at which a segment is closed, in milliseconds.").or_else(&["log.roll.ms", "log.roll.hours"]),
-    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
-        .allow(Allowed::OneOf(&["false"]))
-        .or_else(&["unclean.leader.election.enable"])
-        .differs("not offered"),
+    Key::long("segment.ms", None, 1, "Age at which a segment is closed, in milliseconds.")
+        .or_else(&["log.roll.ms", "log.roll.hours"]),
+    Key::boolean(
+        "unclean.leader.election.enable",
+        "false",
+        "Whether a replica that lacks acknowledged records may lead.",
+    )
+    .allow(Allowed::OneOf(&["false"]))
+    .or_else(&["unclean.leader.election.enable"])
+    .differs("not offered"),
 ];
 
 /// The row of a topic key.

@@ -53,7 +53,13 @@ enum Ended {
 }
 
 /// Serves one client until either side is done.
-pub async fn serve(broker: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, listener: usize, stop: watch::Receiver<bool>) {
+pub async fn serve(
+    broker: &Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    listener: usize,
+    stop: watch::Receiver<bool>,
+) {
     let (queue, completions) = mpsc::channel(broker.limits.requests_max);
     let reading = async {
         match read(broker, &stream, listener, queue, stop).await {
@@ -118,11 +124,7 @@ async fn next_frame(input: &mut Input<'_>, idle_max: Option<Duration>) -> Result
 }
 
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.
-async fn admit(
-    broker: &Arc<Shared>,
-    listener: usize,
-    frame: Bytes,
-) -> Result<Option<(ApiKey, Completion)>, Fault> {
+async fn admit(broker: &Arc<Shared>, listener: usize, frame: Bytes) -> Result<Option<(ApiKey, Completion)>, Fault> {
     let mut reader = request_reader(frame);
     let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
     let call = Call { broker, listener, header, reader };

@@ -84,13 +84,7 @@ impl Admission {
         }
         *per_ip.entry(ip).or_insert(0) += 1;
         broker.metrics.connection_opened();
-        Ok(Place {
-            broker: Arc::clone(broker),
-            admission: Arc::clone(self),
-            ip,
-            _total: total,
-            _open: open.clone(),
-        })
+        Ok(Place { broker: Arc::clone(broker), admission: Arc::clone(self), ip, _total: total, _open: open.clone() })
     }
 }
 
@@ -119,7 +113,14 @@ pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiv
         .into_iter()
         .enumerate()
         .map(|(index, bound)| {
-            tokio::spawn(accept(Arc::clone(&broker), bound.socket, index, Arc::clone(&admission), stop.clone(), open.clone()))
+            tokio::spawn(accept(
+                Arc::clone(&broker),
+                bound.socket,
+                index,
+                Arc::clone(&admission),
+                stop.clone(),
+                open.clone(),
+            ))
         })
         .collect();
     drop(open);

@@ -45,9 +45,7 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool) -> io::Resu
         let mut storage = [IoSlice::new(&[]); SLICES_MAX];
         let slices = unsent(parts, sent, &mut storage);
         sent += stream
-            .async_io(Interest::WRITABLE, || {
-                Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?)
-            })
+            .async_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
             .await?;
     }
     Ok(())
@@ -78,9 +76,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
         let sent = stream
-            .async_io(Interest::WRITABLE, || {
-                Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?)
-            })
+            .async_io(Interest::WRITABLE, || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?))
             .await?;
         if sent == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says"));

@@ -80,24 +80,13 @@ impl Model {
             log: Vec::new(),
             log_end_offset: if written { 1 } else { 0 },
             now_ms: 0,
-            clients: vec![
-                Client {
-                    next,
-                    ..Client::default()
-                };
-                CLIENTS
-            ],
+            clients: vec![Client { next, ..Client::default() }; CLIENTS],
         }
     }
 
     fn stamp(client: usize, epoch: i16, first: i64, records: i32) -> Stamp {
         let base_sequence = first.rem_euclid(1 << 31) as i32;
-        Stamp {
-            producer_id: client as i64,
-            producer_epoch: epoch,
-            base_sequence,
-            record_count: records,
-        }
+        Stamp { producer_id: client as i64, producer_epoch: epoch, base_sequence, record_count: records }
     }
 
     /// What the broker should say, by reading the whole list.
@@ -105,79 +94,39 @@ impl Model {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
             let free = self.log_end_offset > 0 || first == 0;
-            return if free {
-                Verdict::Append
-            } else {
-                Verdict::Refuse(Refusal::OutOfOrderSequence)
-            };
+            return if free { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
         };
-        let own: Vec<&Appended> = self.log[from..]
-            .iter()
-            .filter(|batch| batch.client == client)
-            .collect();
+        let own: Vec<&Appended> = self.log[from..].iter().filter(|batch| batch.client == client).collect();
         let current = own.last().expect("a known client has appended").epoch;
         if epoch < current {
             return Verdict::Refuse(Refusal::InvalidProducerEpoch);
         }
-        let own: Vec<_> = own
-            .into_iter()
-            .filter(|batch| batch.epoch == epoch)
-            .collect();
+        let own: Vec<_> = own.into_iter().filter(|batch| batch.epoch == epoch).collect();
         let Some(newest) = own.last() else {
-            return if first == 0 {
-                Verdict::Append
-            } else {
-                Verdict::Refuse(Refusal::OutOfOrderSequence)
-            };
+            return if first == 0 { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
         };
         if first == newest.first + i64::from(newest.records) {
             return Verdict::Append;
         }
         let (older, retained) = own.split_at(own.len().saturating_sub(self.window));
-        if let Some(same) = retained
-            .iter()
-            .find(|batch| (batch.first, batch.records) == (first, records))
-        {
-            return Verdict::Duplicate {
-                base_offset: same.base_offset,
-                timestamp: same.timestamp,
-            };
+        if let Some(same) = retained.iter().find(|batch| (batch.first, batch.records) == (first, records)) {
+            return Verdict::Duplicate { base_offset: same.base_offset, timestamp: same.timestamp };
         }
         let begin = own[0].first;
-        let end = older
-            .last()
-            .map_or(begin, |batch| batch.first + i64::from(batch.records));
+        let end = older.last().map_or(begin, |batch| batch.first + i64::from(batch.records));
         let proven = begin <= first && first + i64::from(records) <= end;
-        Verdict::Refuse(if proven {
-            Refusal::DuplicateSequence
-        } else {
-            Refusal::OutOfOrderSequence
-        })
+        Verdict::Refuse(if proven { Refusal::DuplicateSequence } else { Refusal::OutOfOrderSequence })
     }
 
     fn produce(&mut self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
         let stamp = Model::stamp(client, epoch, first, records);
         let verdict = self.producers.check(&stamp, self.log_end_offset);
-        assert_eq!(
-            verdict,
-            self.expected(client, epoch, first, records),
-            "{stamp:?}"
-        );
+        assert_eq!(verdict, self.expected(client, epoch, first, records), "{stamp:?}");
         if verdict == Verdict::Append {
             let (base_offset, timestamp) = (self.log_end_offset, self.now_ms * 7);
-            self.clients[client]
-                .known_from
-                .get_or_insert(self.log.len());
-            self.producers
-                .append(&stamp, base_offset, timestamp, self.now_ms, self.window);
-            self.log.push(Appended {
-                client,
-                epoch,
-                first,
-                records,
-                base_offset,
-                timestamp,
-            });
+            self.clients[client].known_from.get_or_insert(self.log.len());
+            self.producers.append(&stamp, base_offset, timestamp, self.now_ms, self.window);
+            self.log.push(Appended { client, epoch, first, records, base_offset, timestamp });
             self.log_end_offset += i64::from(records);
             self.now_ms += 1;
         }
@@ -192,17 +141,9 @@ impl Model {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::Send {
-                client,
-                batches,
-                records,
-            } => (0..batches).for_each(|_| self.send(client, records)),
+            Step::Send { client, batches, records } => (0..batches).for_each(|_| self.send(client, records)),
             Step::Retry { client, back } => self.retry(client, back),
-            Step::Stray {
-                client,
-                skip,
-                records,
-            } => self.stray(client, skip, records),
+            Step::Stray { client, skip, records } => self.stray(client, skip, records),
             Step::Bump { client, first } => self.bump(client, first),
             Step::Restart => self.restart(),
             Step::Expire { survivor } => self.expire(survivor),
@@ -218,19 +159,12 @@ impl Model {
             return;
         };
         if self.clients[client].known_from.is_some() {
-            assert_ne!(
-                self.produce(client, batch.epoch, batch.first, batch.records),
-                Verdict::Append
-            );
+            assert_ne!(self.produce(client, batch.epoch, batch.first, batch.records), Verdict::Append);
         }
     }
 
     fn stray(&mut self, client: usize, skip: i32, records: i32) {
-        let Client {
-            epoch,
-            next,
-            known_from,
-        } = self.clients[client];
+        let Client { epoch, next, known_from } = self.clients[client];
         let first = next + i64::from(skip);
         if skip != 0 && first >= 0 && (known_from.is_some() || self.log_end_offset == 0) {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
@@ -238,19 +172,12 @@ impl Model {
     }
 
     fn bump(&mut self, client: usize, first: i32) {
-        let Client {
-            epoch,
-            next,
-            known_from,
-        } = self.clients[client];
+        let Client { epoch, next, known_from } = self.clients[client];
         if known_from.is_none() {
             return;
         }
         if first > 0 {
-            assert_ne!(
-                self.produce(client, epoch + 1, i64::from(first), 1),
-                Verdict::Append
-            );
+            assert_ne!(self.produce(client, epoch + 1, i64::from(first), 1), Verdict::Append);
         }
         self.clients[client].epoch += 1;
         self.clients[client].next = 0;
@@ -269,26 +196,14 @@ impl Model {
         self.now_ms += EXPIRATION_MS;
         self.send(survivor, 1);
         self.producers.expire(self.now_ms, EXPIRATION_MS);
-        let others = self
-            .clients
-            .iter_mut()
-            .enumerate()
-            .filter(|(client, _)| *client != survivor);
+        let others = self.clients.iter_mut().enumerate().filter(|(client, _)| *client != survivor);
         others.for_each(|(_, client)| client.known_from = None);
     }
 
     /// The state rebuilt from the log alone is the live one, as long as nothing expired.
     fn replay(&self) {
         let mut replayed = Producers::default();
-        for &Appended {
-            client,
-            epoch,
-            first,
-            records,
-            base_offset,
-            timestamp,
-        } in &self.log
-        {
+        for &Appended { client, epoch, first, records, base_offset, timestamp } in &self.log {
             let stamp = Model::stamp(client, epoch, first, records);
             replayed.append(&stamp, base_offset, timestamp, self.now_ms, self.window);
         }

@@ -42,16 +42,8 @@ impl Producer {
         if stamp.base_sequence == self.next_sequence() {
             return Verdict::Append;
         }
-        if let Some(&Batch {
-            base_offset,
-            timestamp,
-            ..
-        }) = self.window.find(stamp)
-        {
-            return Verdict::Duplicate {
-                base_offset,
-                timestamp,
-            };
+        if let Some(&Batch { base_offset, timestamp, .. }) = self.window.find(stamp) {
+            return Verdict::Duplicate { base_offset, timestamp };
         }
         if self.proves_older_than_window(stamp) {
             return Verdict::Refuse(Refusal::DuplicateSequence);
@@ -110,13 +102,7 @@ impl Default for Producers {
 impl Producers {
     /// No producers yet, and room for `limit`, at least one.
     pub fn bounded(limit: usize) -> Producers {
-        Producers {
-            by_id: HashMap::new(),
-            idle: BTreeMap::new(),
-            turns: 0,
-            limit: limit.max(1),
-            evicted: 0,
-        }
+        Producers { by_id: HashMap::new(), idle: BTreeMap::new(), turns: 0, limit: limit.max(1), evicted: 0 }
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
@@ -145,34 +131,15 @@ impl Producers {
     ///
     /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
-    pub fn append(
-        &mut self,
-        stamp: &Stamp,
-        base_offset: i64,
-        timestamp: i64,
-        now_ms: i64,
-        window: usize,
-    ) {
+    pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         if !stamp.is_valid() {
             return;
         }
-        let &Stamp {
-            base_sequence,
-            record_count,
-            ..
-        } = stamp;
-        let batch = Batch {
-            base_offset,
-            timestamp,
-            base_sequence,
-            record_count,
-        };
+        let &Stamp { base_sequence, record_count, .. } = stamp;
+        let batch = Batch { base_offset, timestamp, base_sequence, record_count };
         match self.by_id.get_mut(&stamp.producer_id) {
             Some(producer) if base_offset <= producer.window.newest().last_offset() => return,
-            Some(producer)
-                if producer.epoch == stamp.producer_epoch
-                    && producer.next_sequence() == base_sequence =>
-            {
+            Some(producer) if producer.epoch == stamp.producer_epoch && producer.next_sequence() == base_sequence => {
                 producer.window.push(batch, window);
                 producer.run += record_count as u64;
             }
@@ -245,10 +212,7 @@ impl Producers {
 
     fn begin_run(&mut self, stamp: &Stamp, batch: Batch, window: usize) {
         // Turns count from 1, so a new producer's 0 is no one's place.
-        let turn = self
-            .by_id
-            .get(&stamp.producer_id)
-            .map_or(0, |known| known.turn);
+        let turn = self.by_id.get(&stamp.producer_id).map_or(0, |known| known.turn);
         let producer = Producer {
             epoch: stamp.producer_epoch,
             run: batch.record_count as u64,
@@ -261,17 +225,10 @@ impl Producers {
 
     /// Makes a producer the most recent one.
     fn touch(&mut self, producer_id: i64, now_ms: i64) {
-        let producer = self
-            .by_id
-            .get_mut(&producer_id)
-            .expect("the producer has just been written");
+        let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
         // The usual case, one producer appending again and again, leaves the order as it is.
-        if self
-            .idle
-            .last_key_value()
-            .is_some_and(|(_, &last)| last == producer_id)
-        {
+        if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
             return;
         }
         self.idle.remove(&producer.turn);
@@ -288,10 +245,7 @@ impl Producers {
     }
 
     fn forget_longest_idle(&mut self) {
-        let (_, producer_id) = self
-            .idle
-            .pop_first()
-            .expect("called only while there are producers");
+        let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
         self.by_id.remove(&producer_id);
     }
 }

@@ -18,27 +18,19 @@ struct Partition {
 
 impl Partition {
     fn new(window: usize) -> Partition {
-        Partition {
-            producers: Producers::default(),
-            log_end_offset: 0,
-            window,
-        }
+        Partition { producers: Producers::default(), log_end_offset: 0, window }
     }
 
     /// A partition that someone has written 100 records to.
     fn written(window: usize) -> Partition {
-        Partition {
-            log_end_offset: 100,
-            ..Partition::new(window)
-        }
+        Partition { log_end_offset: 100, ..Partition::new(window) }
     }
 
     fn produce(&mut self, stamp: Stamp) -> Verdict {
         let verdict = self.producers.check(&stamp, self.log_end_offset);
         if verdict == Append {
             let offset = self.log_end_offset;
-            self.producers
-                .append(&stamp, offset, offset * 10, 0, self.window);
+            self.producers.append(&stamp, offset, offset * 10, 0, self.window);
             self.log_end_offset += i64::from(stamp.record_count);
         }
         verdict
@@ -59,12 +51,7 @@ impl Partition {
 }
 
 fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32, record_count: i32) -> Stamp {
-    Stamp {
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    }
+    Stamp { producer_id, producer_epoch, base_sequence, record_count }
 }
 
 /// The n-th batch of three records of producer 7.
@@ -87,19 +74,13 @@ fn entry(last_sequence: i32, last_offset: i64, offset_delta: i32, timestamp: i64
 }
 
 fn original(n: i32) -> Verdict {
-    Duplicate {
-        base_offset: i64::from(n) * 3,
-        timestamp: i64::from(n) * 30,
-    }
+    Duplicate { base_offset: i64::from(n) * 3, timestamp: i64::from(n) * 30 }
 }
 
 #[test]
 fn row_1_first_sequence_on_a_never_written_partition_must_be_zero() {
     let mut partition = Partition::new(5);
-    assert_eq!(
-        partition.produce(stamp(7, 0, 17, 5)),
-        Refuse(OutOfOrderSequence)
-    );
+    assert_eq!(partition.produce(stamp(7, 0, 17, 5)), Refuse(OutOfOrderSequence));
     assert_eq!(partition.log_end_offset, 0);
     assert_eq!(partition.produce(stamp(7, 0, 0, 17)), Append);
     assert_eq!(partition.produce(stamp(7, 0, 17, 5)), Append);
@@ -142,10 +123,7 @@ fn row_2_what_a_resumed_producer_wrote_before_is_not_proven_a_duplicate() {
     }
     assert_eq!(partition.produce(third(10)), Refuse(DuplicateSequence));
     assert_eq!(partition.produce(third(9)), Refuse(OutOfOrderSequence));
-    assert_eq!(
-        partition.produce(stamp(7, 0, 29, 2)),
-        Refuse(OutOfOrderSequence)
-    );
+    assert_eq!(partition.produce(stamp(7, 0, 29, 2)), Refuse(OutOfOrderSequence));
     partition.restart();
     assert_eq!(partition.produce(third(10)), Refuse(DuplicateSequence));
     assert_eq!(partition.produce(third(9)), Refuse(OutOfOrderSequence));
@@ -155,21 +133,9 @@ fn row_2_what_a_resumed_producer_wrote_before_is_not_proven_a_duplicate() {
 fn row_2_gaps_and_partial_overlaps_are_out_of_order() {
     let mut partition = Partition::new(5);
     partition.fill(10);
-    for (base_sequence, record_count) in [
-        (31, 1),
-        (29, 3),
-        (27, 6),
-        (24, 6),
-        (24, 2),
-        (13, 4),
-        (0, 30),
-    ] {
+    for (base_sequence, record_count) in [(31, 1), (29, 3), (27, 6), (24, 6), (24, 2), (13, 4), (0, 30)] {
         let odd = stamp(7, 0, base_sequence, record_count);
-        assert_eq!(
-            partition.produce(odd),
-            Refuse(OutOfOrderSequence),
-            "{odd:?}"
-        );
+        assert_eq!(partition.produce(odd), Refuse(OutOfOrderSequence), "{odd:?}");
     }
     assert_eq!(partition.produce(third(10)), Append);
 }
@@ -236,23 +202,12 @@ fn row_7_replay_never_refuses_what_is_in_the_log() {
     let mut partition = Partition::written(5);
     for (n, epoch, base_sequence) in [(0, 3, 40), (1, 3, 90), (2, 3, 7), (3, 1, 12), (4, 1, 13)] {
         let offset = 100 + n;
-        partition
-            .producers
-            .append(&stamp(7, epoch, base_sequence, 1), offset, 0, 0, 5);
+        partition.producers.append(&stamp(7, epoch, base_sequence, 1), offset, 0, 0, 5);
     }
     let control = stamp(7, 9, -1, 1);
     partition.producers.append(&control, 105, 0, 0, 5);
-    assert_eq!(
-        partition.produce(stamp(7, 1, 12, 1)),
-        Duplicate {
-            base_offset: 103,
-            timestamp: 0
-        }
-    );
-    assert_eq!(
-        partition.produce(stamp(7, 1, 7, 1)),
-        Refuse(OutOfOrderSequence)
-    );
+    assert_eq!(partition.produce(stamp(7, 1, 12, 1)), Duplicate { base_offset: 103, timestamp: 0 });
+    assert_eq!(partition.produce(stamp(7, 1, 7, 1)), Refuse(OutOfOrderSequence));
     assert_eq!(partition.produce(stamp(7, 1, 14, 1)), Append);
 }
 
@@ -270,96 +225,39 @@ fn row_7_kafka_reads_the_last_entry_of_a_producer_as_its_last_batch() {
 #[test]
 fn row_7_a_snapshot_written_by_kafka_or_by_a_stranger_is_read_without_harm() {
     let kafka = entry(8, 108, 2, 5);
-    let markers_only = SnapshotEntry {
-        producer_id: 8,
-        last_sequence: -1,
-        last_offset: -1,
-        offset_delta: 0,
-        ..kafka
-    };
+    let markers_only = SnapshotEntry { producer_id: 8, last_sequence: -1, last_offset: -1, offset_delta: 0, ..kafka };
     let odd = [
-        SnapshotEntry {
-            producer_id: -9,
-            ..kafka
-        },
-        SnapshotEntry {
-            producer_id: 9,
-            offset_delta: i32::MIN,
-            ..kafka
-        },
-        SnapshotEntry {
-            producer_id: 10,
-            offset_delta: i32::MAX,
-            ..kafka
-        },
-        SnapshotEntry {
-            producer_id: 11,
-            last_offset: i64::MIN,
-            ..kafka
-        },
-        SnapshotEntry {
-            producer_id: 12,
-            last_sequence: i32::MIN,
-            ..kafka
-        },
-        SnapshotEntry {
-            producer_id: 13,
-            last_offset: -1,
-            ..kafka
-        },
+        SnapshotEntry { producer_id: -9, ..kafka },
+        SnapshotEntry { producer_id: 9, offset_delta: i32::MIN, ..kafka },
+        SnapshotEntry { producer_id: 10, offset_delta: i32::MAX, ..kafka },
+        SnapshotEntry { producer_id: 11, last_offset: i64::MIN, ..kafka },
+        SnapshotEntry { producer_id: 12, last_sequence: i32::MIN, ..kafka },
+        SnapshotEntry { producer_id: 13, last_offset: -1, ..kafka },
     ];
     let mut partition = Partition::written(5);
-    partition
-        .producers
-        .restore(odd.into_iter().chain([markers_only, kafka]), 0);
+    partition.producers.restore(odd.into_iter().chain([markers_only, kafka]), 0);
     assert_eq!(partition.producers.len(), 1);
-    assert_eq!(
-        partition.produce(third(2)),
-        Duplicate {
-            base_offset: 106,
-            timestamp: 5
-        }
-    );
+    assert_eq!(partition.produce(third(2)), Duplicate { base_offset: 106, timestamp: 5 });
     assert_eq!(partition.produce(third(3)), Append);
 }
 
 #[test]
 fn row_7_only_a_run_that_leads_up_to_its_window_proves_anything() {
     let batch = |n: i32| entry(n * 3 + 2, i64::from(n) * 3 + 2, 2, 0);
-    let run = SnapshotEntry {
-        last_offset: -1,
-        offset_delta: 5,
-        ..batch(3)
-    };
+    let run = SnapshotEntry { last_offset: -1, offset_delta: 5, ..batch(3) };
     let after = |entries: &[SnapshotEntry]| {
         let mut partition = Partition::written(5);
         partition.producers.restore(entries.iter().copied(), 0);
         partition.produce(third(2))
     };
     assert_eq!(after(&[run, batch(4)]), Refuse(DuplicateSequence));
-    let other = SnapshotEntry {
-        producer_id: 8,
-        ..run
-    };
-    let older = SnapshotEntry {
-        last_sequence: 8,
-        ..run
-    };
-    let endless = SnapshotEntry {
-        offset_delta: i32::MIN,
-        ..run
-    };
+    let other = SnapshotEntry { producer_id: 8, ..run };
+    let older = SnapshotEntry { last_sequence: 8, ..run };
+    let endless = SnapshotEntry { offset_delta: i32::MIN, ..run };
     for stray in [other, older, endless] {
-        assert_eq!(
-            after(&[stray, batch(4)]),
-            Refuse(OutOfOrderSequence),
-            "{stray:?}"
-        );
+        assert_eq!(after(&[stray, batch(4)]), Refuse(OutOfOrderSequence), "{stray:?}");
     }
-    assert_eq!(
-        after(&[batch(3), run, batch(4)]),
-        Refuse(OutOfOrderSequence)
-    );
+    assert_eq!(after(&[batch(3), run, batch(4)]), Refuse(OutOfOrderSequence));
 }
 
 #[test]
@@ -380,10 +278,7 @@ fn row_8_only_the_idle_expire_whatever_their_timestamps() {
     producers.append(&stamp(2, 0, 0, 1), 1, i64::MIN, 2_000, 5);
     producers.append(&stamp(1, 0, 1, 1), 2, 0, 3_000, 5);
     assert_eq!(producers.expire(3_500, 1_000), 1);
-    assert_eq!(
-        producers.iter().map(|p| p.producer_id).collect::<Vec<_>>(),
-        [1]
-    );
+    assert_eq!(producers.iter().map(|p| p.producer_id).collect::<Vec<_>>(), [1]);
     assert_eq!(producers.expire(i64::MIN, 1_000), 0);
 }
 
@@ -400,20 +295,11 @@ fn row_9_producers_outlive_their_records() {
 fn row_11_epochs() {
     let mut partition = Partition::new(5);
     partition.fill(2);
-    assert_eq!(
-        partition.produce(stamp(7, 1, 6, 3)),
-        Refuse(OutOfOrderSequence)
-    );
+    assert_eq!(partition.produce(stamp(7, 1, 6, 3)), Refuse(OutOfOrderSequence));
     assert_eq!(partition.produce(stamp(7, 1, 0, 3)), Append);
     assert_eq!(partition.produce(third(2)), Refuse(InvalidProducerEpoch));
     assert_eq!(partition.produce(third(1)), Refuse(InvalidProducerEpoch));
-    assert_eq!(
-        partition.produce(stamp(7, 1, 0, 3)),
-        Duplicate {
-            base_offset: 6,
-            timestamp: 60
-        }
-    );
+    assert_eq!(partition.produce(stamp(7, 1, 0, 3)), Duplicate { base_offset: 6, timestamp: 60 });
     partition.restart();
     assert_eq!(partition.produce(third(2)), Refuse(InvalidProducerEpoch));
     assert_eq!(partition.produce(stamp(7, i16::MAX, 0, 1)), Append);
@@ -424,10 +310,7 @@ fn row_12_sequences_wrap_to_zero() {
     for window in [5, 64, 1024] {
         let mut partition = Partition::written(window);
         let at = |n: i32| stamp(7, 0, sequence_add(i32::MAX - 8, n * 5), 5);
-        assert!(
-            at(1).last_sequence() < at(1).base_sequence,
-            "batch 1 straddles the wrap"
-        );
+        assert!(at(1).last_sequence() < at(1).base_sequence, "batch 1 straddles the wrap");
         let count = window as i32 + 1;
         for n in 0..count {
             assert_eq!(partition.produce(at(n)), Append);
@@ -435,13 +318,7 @@ fn row_12_sequences_wrap_to_zero() {
         partition.restart();
         for n in 1..count {
             let base_offset = 100 + i64::from(n) * 5;
-            assert_eq!(
-                partition.produce(at(n)),
-                Duplicate {
-                    base_offset,
-                    timestamp: base_offset * 10
-                }
-            );
+            assert_eq!(partition.produce(at(n)), Duplicate { base_offset, timestamp: base_offset * 10 });
         }
         assert_eq!(partition.produce(at(0)), Refuse(DuplicateSequence));
         assert_eq!(partition.produce(at(-1)), Refuse(OutOfOrderSequence));
@@ -455,10 +332,7 @@ fn row_12_a_run_of_more_than_all_sequences_proves_half_the_range() {
     let mut partition = Partition::new(5);
     let step = HALF_RANGE / 8;
     for n in 0..40 {
-        assert_eq!(
-            partition.produce(stamp(7, 0, sequence_add(0, step.wrapping_mul(n)), step)),
-            Append
-        );
+        assert_eq!(partition.produce(stamp(7, 0, sequence_add(0, step.wrapping_mul(n)), step)), Append);
     }
     let back = |n: i32| stamp(7, 0, sequence_add(0, step.wrapping_mul(40 - n)), step);
     assert!(matches!(partition.produce(back(5)), Duplicate { .. }));
@@ -477,18 +351,12 @@ fn row_14_a_hundred_thousand_producers_stay_fast_and_bounded() {
     }
     // Linear eviction would need minutes.
     assert!(started.elapsed().as_secs() < 10);
-    assert_eq!(
-        partition.producers.evicted(),
-        100_000 - PRODUCERS_MAX as u64
-    );
+    assert_eq!(partition.producers.evicted(), 100_000 - PRODUCERS_MAX as u64);
 }
 
 #[test]
 fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
-    let mut partition = Partition {
-        producers: Producers::bounded(3),
-        ..Partition::new(5)
-    };
+    let mut partition = Partition { producers: Producers::bounded(3), ..Partition::new(5) };
     partition.fill(1);
     for n in 1..1000 {
         partition.produce(stamp(1000 + i64::from(n), 0, 0, 1));
@@ -503,39 +371,21 @@ fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
 
 #[test]
 fn row_14_a_limit_of_one_keeps_the_most_recent() {
-    let mut partition = Partition {
-        producers: Producers::bounded(0),
-        ..Partition::new(5)
-    };
+    let mut partition = Partition { producers: Producers::bounded(0), ..Partition::new(5) };
     for producer_id in 0..10 {
         assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
         let state = partition.producers.iter().next().expect("one producer");
-        assert_eq!(
-            (partition.producers.len(), state.producer_id),
-            (1, producer_id)
-        );
+        assert_eq!((partition.producers.len(), state.producer_id), (1, producer_id));
     }
 }
 
 #[test]
 fn row_16_a_record_count_that_is_not_last_offset_delta_plus_one_is_refused() {
-    for (record_count, last_offset_delta) in [
-        (156, 157),
-        (156, 156),
-        (156, 154),
-        (0, -1),
-        (0, 0),
-        (i32::MIN, i32::MAX),
-    ] {
-        assert_eq!(
-            Stamp::from_client(7, 0, 0, record_count, last_offset_delta),
-            Err(InvalidRecord)
-        );
+    for (record_count, last_offset_delta) in [(156, 157), (156, 156), (156, 154), (0, -1), (0, 0), (i32::MIN, i32::MAX)]
+    {
+        assert_eq!(Stamp::from_client(7, 0, 0, record_count, last_offset_delta), Err(InvalidRecord));
     }
-    assert_eq!(
-        Stamp::from_client(7, 0, 9, 156, 155),
-        Ok(stamp(7, 0, 9, 156))
-    );
+    assert_eq!(Stamp::from_client(7, 0, 9, 156, 155), Ok(stamp(7, 0, 9, 156)));
 }
 
 #[test]
@@ -571,11 +421,7 @@ fn truncation_takes_back_what_the_log_no_longer_has() {
     let mut partition = Partition::new(5);
     partition.fill(8);
     partition.produce(stamp(8, 0, 0, 1));
-    assert_eq!(
-        partition.producers.truncate_to(18),
-        1,
-        "producer 8 is forgotten"
-    );
+    assert_eq!(partition.producers.truncate_to(18), 1, "producer 8 is forgotten");
     partition.log_end_offset = 18;
     assert_eq!(partition.produce(third(7)), Refuse(OutOfOrderSequence));
     assert_eq!(partition.produce(third(5)), original(5));

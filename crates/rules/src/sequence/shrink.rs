@@ -47,19 +47,11 @@ struct Run {
 
 impl Run {
     fn stamp(n: i32) -> Stamp {
-        Stamp {
-            producer_id: 1,
-            producer_epoch: 0,
-            base_sequence: n,
-            record_count: 1,
-        }
+        Stamp { producer_id: 1, producer_epoch: 0, base_sequence: n, record_count: 1 }
     }
 
     fn may_send(&self) -> bool {
-        let oldest = self
-            .under_way
-            .first_key_value()
-            .map_or(self.next, |(&n, _)| n);
+        let oldest = self.under_way.first_key_value().map_or(self.next, |(&n, _)| n);
         ((self.next - oldest) as usize) < self.granted.1
     }
 
@@ -80,13 +72,7 @@ impl Run {
 
     fn pick(&self, index: prop::sample::Index) -> Option<i32> {
         let count = self.under_way.len();
-        (count > 0).then(|| {
-            *self
-                .under_way
-                .keys()
-                .nth(index.index(count))
-                .expect("the index is in range")
-        })
+        (count > 0).then(|| *self.under_way.keys().nth(index.index(count)).expect("the index is in range"))
     }
 
     fn step(&mut self, step: &Step) {
@@ -98,10 +84,7 @@ impl Run {
             }),
             Step::Configure(window) => self.window = window,
             Step::Arrive(index) => {
-                if let Some((_, granted)) = self
-                    .pick(index)
-                    .and_then(|n| self.under_way.remove_entry(&n))
-                {
+                if let Some((_, granted)) = self.pick(index).and_then(|n| self.under_way.remove_entry(&n)) {
                     self.granted = self.granted.max(granted);
                 }
             }
@@ -112,14 +95,8 @@ impl Run {
             }
         }
         for &n in self.under_way.keys() {
-            let original = Verdict::Duplicate {
-                base_offset: i64::from(n),
-                timestamp: 0,
-            };
-            assert_eq!(
-                self.producers.check(&Run::stamp(n), i64::from(self.next)),
-                original
-            );
+            let original = Verdict::Duplicate { base_offset: i64::from(n), timestamp: 0 };
+            assert_eq!(self.producers.check(&Run::stamp(n), i64::from(self.next)), original);
         }
     }
 }

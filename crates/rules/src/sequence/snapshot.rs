@@ -68,9 +68,7 @@ impl Producers {
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         self.idle.values().flat_map(|&producer_id| {
             let producer = &self.by_id[&producer_id];
-            run_before_window(producer_id, producer)
-                .into_iter()
-                .chain(batches(producer_id, producer))
+            run_before_window(producer_id, producer).into_iter().chain(batches(producer_id, producer))
         })
     }
 
@@ -86,9 +84,7 @@ impl Producers {
                 run = Some(entry);
                 continue;
             }
-            let base_offset = entry
-                .last_offset
-                .saturating_sub(i64::from(entry.offset_delta));
+            let base_offset = entry.last_offset.saturating_sub(i64::from(entry.offset_delta));
             if base_offset < 0 {
                 continue;
             }
@@ -98,9 +94,7 @@ impl Producers {
                 self.extend_run(&stamp, before.stamp().record_count);
             }
         }
-        self.by_id
-            .values_mut()
-            .for_each(|producer| producer.window.settle());
+        self.by_id.values_mut().for_each(|producer| producer.window.settle());
     }
 
     /// Adds what came before a window to the run that has just begun with `first`.
@@ -127,10 +121,7 @@ fn batches(producer_id: i64, producer: &Producer) -> impl Iterator<Item = Snapsh
 }
 
 fn run_before_window(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
-    let before = producer
-        .run
-        .saturating_sub(producer.window.span())
-        .min(HALF_RANGE as u64) as i32;
+    let before = producer.run.saturating_sub(producer.window.span()).min(HALF_RANGE as u64) as i32;
     let oldest = producer.window.oldest();
     (before > 0).then(|| SnapshotEntry {
         producer_id,

@@ -30,8 +30,7 @@ impl Batch {
     }
 
     pub fn last_offset(&self) -> i64 {
-        self.base_offset
-            .saturating_add(i64::from(self.record_count) - 1)
+        self.base_offset.saturating_add(i64::from(self.record_count) - 1)
     }
 }
 
@@ -48,12 +47,7 @@ pub(super) struct Window {
 
 impl Window {
     pub fn new(first: Batch, size: usize) -> Window {
-        let mut window = Window {
-            batches: VecDeque::new(),
-            size: WINDOW_MIN,
-            configured: WINDOW_MIN,
-            overdue: 0,
-        };
+        let mut window = Window { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 };
         window.push(first, size);
         window
     }
@@ -71,15 +65,11 @@ impl Window {
     }
 
     pub fn oldest(&self) -> &Batch {
-        self.batches
-            .front()
-            .expect("a producer without batches is forgotten")
+        self.batches.front().expect("a producer without batches is forgotten")
     }
 
     pub fn newest(&self) -> &Batch {
-        self.batches
-            .back()
-            .expect("a producer without batches is forgotten")
+        self.batches.back().expect("a producer without batches is forgotten")
     }
 
     /// Sequences from the oldest batch to the end of the newest.
@@ -92,12 +82,9 @@ impl Window {
         let origin = self.oldest().base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
         let wanted = place(stamp.base_sequence);
-        let index = self
-            .batches
-            .partition_point(|batch| place(batch.base_sequence) < wanted);
+        let index = self.batches.partition_point(|batch| place(batch.base_sequence) < wanted);
         let found = self.batches.get(index)?;
-        let same =
-            found.base_sequence == stamp.base_sequence && found.record_count == stamp.record_count;
+        let same = found.base_sequence == stamp.base_sequence && found.record_count == stamp.record_count;
         same.then_some(found)
     }
 
@@ -121,13 +108,8 @@ impl Window {
 
     /// Drops the batches that reach `offset` or past it; how many sequences that were.
     pub fn truncate_to(&mut self, offset: i64) -> u64 {
-        let kept = self
-            .batches
-            .partition_point(|batch| batch.last_offset() < offset);
-        self.batches
-            .drain(kept..)
-            .map(|batch| batch.record_count as u64)
-            .sum()
+        let kept = self.batches.partition_point(|batch| batch.last_offset() < offset);
+        self.batches.drain(kept..).map(|batch| batch.record_count as u64).sum()
     }
 
     /// Grows at once, but shrinks only after as many appends as the old size.
@@ -149,9 +131,9 @@ impl Window {
 
     /// Whether the oldest batch would be more than half the sequence range behind once `batch` is in.
     fn outreached_by(&self, batch: &Batch) -> bool {
-        self.batches.front().is_some_and(|oldest| {
-            sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE
-        })
+        self.batches
+            .front()
+            .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
     }
 
     /// Makes room for one more batch: memory grows on demand, doubling up to the size, and is given back
@@ -172,12 +154,7 @@ mod tests {
     use super::*;
 
     fn batch(n: i32) -> Batch {
-        Batch {
-            base_offset: i64::from(n),
-            timestamp: 0,
-            base_sequence: n,
-            record_count: 1,
-        }
+        Batch { base_offset: i64::from(n), timestamp: 0, base_sequence: n, record_count: 1 }
     }
 
     fn filled(count: i32, size: usize) -> Window {
@@ -250,11 +227,7 @@ mod tests {
         let mut window = Window::new(batch(0), 64);
         let mut next = 1;
         for _ in 0..9 {
-            let huge = Batch {
-                base_sequence: next,
-                record_count: HALF_RANGE / 2,
-                ..batch(0)
-            };
+            let huge = Batch { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
             window.push(huge, 64);
             assert!(window.span() <= HALF_RANGE as u64);
             next = sequence_add(next, HALF_RANGE / 2);

@@ -60,7 +60,8 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     if replica >= 0 {
         return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
     }
-    let deadline = Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let deadline =
+        Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = Limits {
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
