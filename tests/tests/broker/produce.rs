@@ -171,6 +171,45 @@ fn a_timestamp_too_far_ahead_or_behind_is_invalid() {
     assert_eq!(client.produced(TOPIC, 0, &Batch::at(now - 600_000, &["a while ago"])), 1);
 }
 
+/// The header says now; one record inside says next week.
+#[test]
+fn a_record_too_far_ahead_inside_an_honest_batch_is_invalid() {
+    let (_broker, mut client, _) = broker_with_topic(&[]);
+    let mut batch = good();
+    let now = batch.base_timestamp;
+    batch.records[1].timestamp = now + 7 * 86_400_000;
+    batch.max_timestamp = Some(now);
+    assert_refused(&mut client, batch.bytes(), ErrorCode::INVALID_TIMESTAMP);
+}
+
+#[test]
+fn a_header_whose_max_timestamp_is_not_that_of_its_records_is_corrected() {
+    let (_broker, mut client, _) = broker_with_topic(&[]);
+    let batch = good();
+    let right = batch.base_timestamp;
+    for (offset, wrong) in [(0, right - 600_000), (2, right + 600_000)] {
+        let sent = Batch { max_timestamp: Some(wrong), ..batch.clone() };
+        assert_eq!(client.produced(TOPIC, 0, &sent), offset);
+    }
+    let stored: Vec<_> = client.fetch_batches(TOPIC, 0).iter().map(|batch| batch.max_timestamp).collect();
+    assert_eq!(stored, [Some(right), Some(right)]);
+}
+
+/// What is not walked as a consumer walks it would stop every consumer at this offset.
+#[test]
+fn a_record_whose_fields_leave_it_is_invalid() {
+    let (_broker, mut client, _) = broker_with_topic(&[]);
+    let whole = good().bytes();
+    // The offset delta and the value's length of the first record, and its number of headers.
+    for (at, byte) in [(64, 2), (66, 8), (70, 2)] {
+        let mut bytes = whole.to_vec();
+        bytes[at] = byte;
+        let crc = fullbore_wire::batch::crc32c(&bytes[21..]);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+        assert_refused(&mut client, bytes.into(), ErrorCode::INVALID_RECORD);
+    }
+}
+
 #[test]
 fn zstd_is_refused_before_version_7_and_accepted_from_then_on() {
     let (_broker, mut client, _) = broker_with_topic(&[]);

@@ -7,14 +7,14 @@ use super::topics;
 use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
 use crate::classic::{Appended, FlushTicket};
-use crate::config::TopicConfig;
+use crate::config::{TimestampType, TopicConfig};
 use crate::control::{Image, Topic};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchError, BatchView, Compression, check_records};
+use fullbore_wire::batch::{BatchError, BatchView, Compression, Timestamps, check_records, set_max_timestamp};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::sync::Arc;
 
@@ -135,6 +135,11 @@ impl Appending<'_> {
         let records = data.records.unwrap_or_default();
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
+        let corrected = check_records_of(&batch, &topic.config, now_ms)?;
+        let batch = match &corrected {
+            Some(bytes) => BatchView::first(bytes).map_err(of_batch)?,
+            None => batch,
+        };
         let appended =
             partition.append(batch, now_ms).map_err(|error| Refused::new(error.code(), error.to_string()))?;
         self.broker.metrics.appended(batch.size(), batch.record_count());
@@ -170,7 +175,7 @@ impl Appending<'_> {
         if compression == Compression::Zstd && self.version < ZSTD_FROM {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
-        check_counts(batch, compression)?;
+        check_counts(batch)?;
         Ok(batch)
     }
 
@@ -188,8 +193,8 @@ impl Appending<'_> {
     }
 }
 
-/// Counts, deltas and sequence must agree; records that are not compressed are walked.
-fn check_counts(batch: BatchView<'_>, compression: Compression) -> Result<(), Refused> {
+/// Counts, deltas and sequence must agree.
+fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
     let invalid = |message: &str| Err(Refused::new(ErrorCode::INVALID_RECORD, message));
     let count = batch.record_count();
     if count <= 0 || batch.last_offset_delta() != count - 1 {
@@ -198,10 +203,29 @@ fn check_counts(batch: BatchView<'_>, compression: Compression) -> Result<(), Re
     if batch.producer_id() >= 0 && (batch.producer_epoch() < 0 || batch.base_sequence() < 0) {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");
     }
-    if compression == Compression::None {
-        check_records(&batch).map_err(|error| Refused::new(ErrorCode::INVALID_RECORD, error.to_string()))?;
-    }
     Ok(())
+}
+
+/// Walks records that are not compressed; those that are pass through unopened, and their header is believed. Each
+/// record's timestamp must be in the topic's range. The corrected bytes where the header's max timestamp is not that
+/// of the records: retention and lookups by time go by it, and Kafka corrects it, too.
+fn check_records_of(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Option<Vec<u8>>, Refused> {
+    if batch.compression().map_err(of_batch)? != Compression::None {
+        return Ok(None);
+    }
+    let Timestamps { earliest, latest } = check_records(batch).map_err(of_batch)?;
+    if config.message_timestamp_type == TimestampType::LogAppendTime {
+        return Ok(None);
+    }
+    if !(config.allows_timestamp(earliest, now_ms) && config.allows_timestamp(latest, now_ms)) {
+        let message = format!("A record's timestamp is out of range: {earliest} to {latest}, it is {now_ms}.");
+        return Err(Refused::new(ErrorCode::INVALID_TIMESTAMP, message));
+    }
+    Ok((latest != batch.max_timestamp()).then(|| {
+        let mut bytes = batch.bytes().to_vec();
+        set_max_timestamp(&mut bytes, latest);
+        bytes
+    }))
 }
 
 fn of_batch(error: BatchError) -> Refused {

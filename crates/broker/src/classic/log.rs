@@ -221,17 +221,13 @@ fn check_size(batch: &BatchView<'_>, config: &TopicConfig) -> Result<(), AppendE
     Ok(())
 }
 
-/// The first and the largest timestamp; -1 means none was set.
+/// The first and the largest timestamp of the header. The records' own are for who opens them.
 fn check_timestamps(batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<(), AppendError> {
     if config.message_timestamp_type == TimestampType::LogAppendTime {
         return Ok(());
     }
-    let is_far = |timestamp: i64| {
-        timestamp != -1
-            && (now_ms.saturating_sub(timestamp) > config.message_timestamp_before_max_ms
-                || timestamp.saturating_sub(now_ms) > config.message_timestamp_after_max_ms)
-    };
-    if is_far(batch.base_timestamp()) || is_far(batch.max_timestamp()) {
+    let is_allowed = |timestamp| config.allows_timestamp(timestamp, now_ms);
+    if !is_allowed(batch.base_timestamp()) || !is_allowed(batch.max_timestamp()) {
         return Err(AppendError::Timestamp);
     }
     Ok(())

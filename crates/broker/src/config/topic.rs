@@ -46,6 +46,13 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
+    /// Whether a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and allowed.
+    pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
+        timestamp == -1
+            || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms
+                && timestamp.saturating_sub(now_ms) <= self.message_timestamp_after_max_ms)
+    }
+
     /// The settings of a topic with these `overrides` on this broker. Unknown keys and values outside
     /// their range are refused.
     pub fn resolve(broker: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Result<Self, ConfigError> {

@@ -1,7 +1,7 @@
 //! Builds a record batch in the buffer it is sent from.
 //!
 //! Records are written once, behind room for the header; sealing fills the header in and computes the checksum.
-//! Invariant: a sealed batch never changes but by [`restamp`], so that a retry is byte for byte the first try.
+//! Invariant: a sealed batch of ours never changes but by [`restamp`], so that a retry is byte for byte the first try.
 
 use super::compression::{Level, compress};
 use super::record::RecordIter;
@@ -185,6 +185,16 @@ pub fn restamp(batch: &mut [u8], stamp: Stamp) {
     batch[43..51].copy_from_slice(&stamp.producer_id.to_be_bytes());
     batch[51..53].copy_from_slice(&stamp.producer_epoch.to_be_bytes());
     batch[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
+    seal_crc(batch);
+}
+
+/// Gives a whole batch another max timestamp and its checksum: what a broker does to a header that its records belie.
+pub fn set_max_timestamp(batch: &mut [u8], max_timestamp: i64) {
+    batch[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
+    seal_crc(batch);
+}
+
+fn seal_crc(batch: &mut [u8]) {
     let crc = crc32c(&batch[21..]);
     batch[17..21].copy_from_slice(&crc.to_be_bytes());
 }

@@ -6,7 +6,7 @@ mod record;
 mod varint;
 mod view;
 
-pub use builder::{BatchBuilder, Header, Stamp, batches, record_size_max, restamp};
+pub use builder::{BatchBuilder, Header, Stamp, batches, record_size_max, restamp, set_max_timestamp};
 pub use compression::{Level, compress, decompress};
-pub use record::{Headers, Record, RecordIter, check_records};
+pub use record::{Headers, Record, RecordIter, Timestamps, check_records};
 pub use view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};
