@@ -2,7 +2,9 @@
 //!
 //! Not an index; the time index and [`super::lookup`] find the batch, here the record in it is found.
 //!
-//! Invariant: an answer is a record between log start and high watermark, with its own timestamp.
+//! Invariant: an answer is a record between log start and high watermark, with its own timestamp; or the first record
+//! of the batch and the header's timestamp, where compressed records do not open: they were never looked at before, and
+//! may be corrupt or a few bytes that claim gigabytes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,8 +18,10 @@ use super::lookup::Plan;
 use super::partition::Partition;
 use super::scan::Header;
 
-/// The most a batch may grow to when it is decompressed to look at its timestamps.
-const DECOMPRESSED_MAX: usize = 256 << 20;
+/// How many times its topic's max.message.bytes a batch may take when it is decompressed to look at its timestamps,
+/// and how many bytes in any case. The header answers for a batch that takes more.
+const DECOMPRESSED_TIMES_MAX: usize = 16;
+const DECOMPRESSED_MAX: usize = 64 << 20;
 
 /// Where in one segment a time is to be looked for.
 struct TimePlan {
@@ -26,6 +30,8 @@ struct TimePlan {
     end_offset: i64,
     log_start: i64,
     high_watermark: i64,
+    /// Bytes a batch may take decompressed.
+    decompressed_max: usize,
 }
 
 impl Partition {
@@ -37,10 +43,11 @@ impl Partition {
         let mut from = i64::MIN;
         loop {
             let mut state = self.state.lock();
+            let batch_max = state.config.max_message_bytes;
             let Some(log) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };
-            let planned = log.plan_timestamp(timestamp_ms, from);
+            let planned = log.plan_timestamp(timestamp_ms, from, batch_max);
             drop(state);
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
@@ -72,8 +79,8 @@ impl Partition {
 }
 
 impl Log {
-    /// The first segment at or after `from` that may hold such a record.
-    fn plan_timestamp(&mut self, timestamp: i64, from: i64) -> io::Result<Option<TimePlan>> {
+    /// The first segment at or after `from` that may hold such a record; `batch_max` is max.message.bytes.
+    fn plan_timestamp(&mut self, timestamp: i64, from: i64, batch_max: usize) -> io::Result<Option<TimePlan>> {
         let from = from.max(self.log_start);
         for index in self.segment_of(from)..self.segments.len() {
             let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
@@ -89,6 +96,7 @@ impl Log {
                 end_offset,
                 log_start: self.log_start,
                 high_watermark: self.high_watermark,
+                decompressed_max: batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX),
             }));
         }
         Ok(None)
@@ -109,31 +117,48 @@ impl TimePlan {
         let Some(batch) = self.plan.find_timestamp(timestamp)? else {
             return Ok(None);
         };
-        let (offset, timestamp) = match first_record(&self.plan, &batch, timestamp, self.log_start)? {
-            Some(record) => record,
-            // Only a header that claims a timestamp none of its records has leads here.
-            None => (batch.base_offset.max(self.log_start), batch.max_timestamp),
+        let (offset, timestamp) = match self.first_record(&batch, timestamp)? {
+            Ok(Some(record)) => record,
+            // A header that claims a timestamp none of its records has.
+            Ok(None) => by_header(&batch, self.log_start),
+            Err(error) => {
+                tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
+                by_header(&batch, self.log_start)
+            }
         };
         let found = TimestampOffset { offset, timestamp, leader_epoch: batch.leader_epoch };
         Ok((offset < self.high_watermark).then_some(found))
     }
+
+    /// Offset and timestamp of the batch's first record from the log start on with such a timestamp.
+    fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
+        let mut bytes = vec![0; header.size as usize];
+        self.plan.file().read_exact_at(&mut bytes, header.position)?;
+        Ok(first_record(&bytes, timestamp, self.log_start, self.decompressed_max))
+    }
 }
 
-/// Offset and timestamp of the batch's first record from `log_start` on with such a timestamp.
-fn first_record(plan: &Plan, header: &Header, timestamp: i64, log_start: i64) -> io::Result<Option<(i64, i64)>> {
-    let mut bytes = vec![0; header.size as usize];
-    plan.file().read_exact_at(&mut bytes, header.position)?;
-    let broken = |error: BatchError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
-    let batch = BatchView::first(&bytes).map_err(broken)?;
+/// Where to start reading when the records cannot be opened: no record is missed, and a few older ones may come first.
+fn by_header(batch: &Header, log_start: i64) -> (i64, i64) {
+    (batch.base_offset.max(log_start), batch.max_timestamp)
+}
+
+fn first_record(
+    bytes: &[u8],
+    timestamp: i64,
+    log_start: i64,
+    decompressed_max: usize,
+) -> Result<Option<(i64, i64)>, BatchError> {
+    let batch = BatchView::first(bytes)?;
     if batch.timestamp_type() == TimestampType::LogAppendTime {
         return Ok(Some((batch.base_offset().max(log_start), batch.max_timestamp())));
     }
-    let records = match batch.compression().map_err(broken)? {
+    let records = match batch.compression()? {
         Compression::None => Bytes::copy_from_slice(batch.payload()),
-        codec => decompress(codec, batch.payload(), DECOMPRESSED_MAX).map_err(broken)?,
+        codec => decompress(codec, batch.payload(), decompressed_max)?,
     };
     for record in RecordIter::new(&records, batch.record_count()) {
-        let record = record.map_err(broken)?;
+        let record = record?;
         let (offset, own) = (record.offset(&batch), record.timestamp(&batch));
         if own >= timestamp && offset >= log_start {
             return Ok(Some((offset, own)));

@@ -89,6 +89,25 @@ proptest! {
 }
 
 #[test]
+fn records_that_do_not_decompress_or_grow_too_large_are_found_by_their_header() {
+    let folder = Folder::new().with(|config| config.max_message_bytes = 10_000);
+    let partition = folder.partition();
+    offset(&partition, &plain(1, b"older"));
+    let bomb = timed(Stamp::NONE, Compression::Gzip, &[NOW + 1, NOW + 2], &[0; 200_000]);
+    assert_eq!(offset(&partition, &bomb), 1);
+    let mut corrupt = timed(Stamp::NONE, Compression::Zstd, &[NOW + 4, NOW + 5], &[0; 100]);
+    corrupt[61..].fill(0xaa);
+    fullbore_wire::batch::restamp(&mut corrupt, Stamp::NONE);
+    assert_eq!(offset(&partition, &corrupt), 3);
+    let found = |time| partition.offset_for_timestamp(time).expect("answered").expect("found");
+    let answer = |offset, timestamp| TimestampOffset { offset, timestamp, leader_epoch: 0 };
+    assert_eq!(found(NOW), answer(0, NOW));
+    assert_eq!(found(NOW + 2), answer(1, NOW + 2));
+    assert_eq!(found(NOW + 4), answer(3, NOW + 5));
+    assert_eq!(partition.max_timestamp().expect("answered"), Some(answer(3, NOW + 5)));
+}
+
+#[test]
 fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 20_000;
