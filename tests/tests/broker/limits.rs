@@ -1,8 +1,9 @@
 //! Limits on connections, frames and memory, seen from both sides of each.
 
 use crate::assert_serves;
-use fullbore_tests::{Batch, Broker, bytes_of, produce_request, wait_until};
+use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request, produce_request, wait_until};
 use fullbore_wire::api::encode_request;
+use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::{Duration, Instant};
@@ -105,6 +106,21 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     let closed_after = waiting.join().expect("both were closed");
     assert!(closed_after >= Duration::from_millis(900), "closed after {closed_after:?} already");
     busy.call(&metadata_of_all(), 9);
+}
+
+#[test]
+fn a_connection_that_waits_for_an_answer_is_not_idle() {
+    let broker = Broker::start(&["connections.max.idle.ms=500"]);
+    broker.client().create_topic("quiet", 1, &[]);
+    let mut waiting = broker.client();
+    let asked = Instant::now();
+    waiting.send(&fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 2_000), 12);
+    let (_, response) = waiting.receive::<FetchRequest>(12);
+    assert_eq!(response.error_code.0, 0);
+    let answered = Instant::now();
+    assert!(answered - asked >= Duration::from_millis(1_900), "the poll was to last longer than idleness may");
+    assert_eq!(waiting.wait_for_close(), 0);
+    assert!(answered.elapsed() >= Duration::from_millis(400), "idleness begins with the answer");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! switch. Invariants: responses leave in request order; requests and bytes between the halves are bounded; a fault
 //! of this connection is nobody else's.
 
+use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output;
 use crate::api::{self, Call, Completion, Fault};
@@ -12,11 +13,12 @@ use crate::broker::Shared;
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 /// What one connection may use.
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ pub struct Limits {
     pub requests_max: usize,
     /// Bytes those requests and their answers hold in memory; one is always let in.
     pub bytes_max: usize,
-    /// Time from one request to the next (`connections.max.idle.ms`).
+    /// Time from the last request or answer to the next request, while no answer is awaited (`connections.max.idle.ms`).
     pub idle_max: Option<Duration>,
 }
 
@@ -61,14 +63,15 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let (queue, completions) = mpsc::channel(broker.limits.requests_max);
+    let idleness = Idleness::new(Instant::now());
     let reading = async {
-        match read(broker, &stream, listener, queue, stop).await {
+        match read(broker, &stream, listener, queue, &idleness, stop).await {
             // What came before the bad request is still answered.
             Err(Ended::Fault(fault)) => Ok(Some(fault)),
             ended => ended.map(|()| None),
         }
     };
-    let writing = write(broker, &stream, completions);
+    let writing = write(broker, &stream, completions, &idleness);
     let ended = tokio::try_join!(reading, writing);
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
@@ -87,6 +90,7 @@ async fn read(
     stream: &TcpStream,
     listener: usize,
     queue: mpsc::Sender<Admitted>,
+    idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Ended> {
     let limits = &broker.limits;
@@ -95,7 +99,7 @@ async fn read(
     loop {
         let frame = tokio::select! {
             biased;
-            frame = next_frame(&mut input, limits.idle_max) => frame?,
+            frame = next_frame(&mut input, limits.idle_max, idleness) => frame?,
             _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
         };
         let Some(frame) = frame else { return Ok(()) };
@@ -115,11 +119,27 @@ async fn read(
     }
 }
 
-/// The next frame, if it comes within the idle limit.
-async fn next_frame(input: &mut Input<'_>, idle_max: Option<Duration>) -> Result<Option<Bytes>, Ended> {
-    match idle_max {
-        None => Ok(input.frame().await?),
-        Some(max) => Ok(timeout(max, input.frame()).await.map_err(|_| Ended::Idle(max))??),
+/// The next frame, if it comes within the idle limit. A client that waits for an answer is not idle, however long it
+/// waits.
+async fn next_frame(
+    input: &mut Input<'_>,
+    idle_max: Option<Duration>,
+    idleness: &Idleness,
+) -> Result<Option<Bytes>, Ended> {
+    let Some(max) = idle_max else { return Ok(input.frame().await?) };
+    let mut frame = pin!(input.frame());
+    let mut since = Instant::now();
+    loop {
+        // A time too far ahead for the clock never comes.
+        let Some(deadline) = since.checked_add(max) else { return Ok(frame.await?) };
+        if let Ok(frame) = timeout_at(deadline.into(), &mut frame).await {
+            return Ok(frame?);
+        }
+        since = match idleness.since() {
+            None => Instant::now(),
+            Some(answer) if answer > since => answer,
+            Some(_) => return Err(Ended::Idle(max)),
+        };
     }
 }
 
@@ -136,14 +156,22 @@ async fn write(
     broker: &Arc<Shared>,
     stream: &TcpStream,
     mut completions: mpsc::Receiver<Admitted>,
+    idleness: &Idleness,
 ) -> Result<(), Ended> {
     while let Some(Admitted { api, completion, received, _bytes }) = completions.recv().await {
         let frame = match completion {
             Completion::Ready(frame) => frame,
-            Completion::Later(answer) => answer.await?,
+            Completion::Later(answer) => {
+                idleness.awaiting();
+                let frame = answer.await?;
+                idleness.answered(Instant::now());
+                frame
+            }
         };
         output::write(stream, &frame).await.map_err(Ended::Output)?;
-        broker.metrics.answered(api, received.elapsed(), frame.len());
+        let answered = Instant::now();
+        idleness.answered(answered);
+        broker.metrics.answered(api, answered.duration_since(received), frame.len());
     }
     Ok(())
 }

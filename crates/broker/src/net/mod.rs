@@ -1,6 +1,7 @@
 //! From sockets to requests and back: listener, connection, the bytes in and the bytes out.
 
 mod connection;
+mod idleness;
 mod input;
 mod listener;
 mod output;
