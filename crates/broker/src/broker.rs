@@ -1,8 +1,10 @@
 //! The broker as a whole: what it is made of, how it starts and how it stops.
 //!
-//! Start: lock the data folder, open the control plane, open the logs, bind, accept. Stop: accept no more, answer what
-//! was admitted, close the logs, close the control plane. Invariant: nothing listens before everything it needs is
-//! open, and the logs close after the last request is answered.
+//! Start: bind the ports, lock the data folder, open the control plane, open the logs, accept. Ports come first because
+//! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
+//! system's backlog. Stop: accept no more, answer what was admitted, close the logs, close the control plane.
+//! Invariant: nothing is accepted before everything it needs is open, and the logs close after the last request is
+//! answered.
 
 use crate::admin;
 use crate::api::Sessions;
@@ -10,7 +12,7 @@ use crate::classic::{self, Logs};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock, Image};
 use crate::metrics::Metrics;
-use crate::net::{self, Limits};
+use crate::net::{self, Bound, Limits};
 use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -46,11 +48,21 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+    /// The admin page's port.
+    #[error("fullbore.admin.listener={host}:{port}: {}; set another or leave it empty", of_bind(error))]
+    BindAdmin {
+        /// As configured.
+        host: String,
+        /// As configured.
+        port: u16,
+        /// What the system says.
+        error: io::Error,
+    },
 }
 
 fn of_bind(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is taken by another program".to_owned(),
+        io::ErrorKind::AddrInUse => "the port is taken".to_owned(),
         io::ErrorKind::PermissionDenied => "no permission for this port".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         _ => error.to_string(),
@@ -123,19 +135,12 @@ impl Broker {
     pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
+        let listeners = bind(&config).await?;
+        let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
         let control = Control::open(Arc::clone(&config), &lock)?;
         let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
         know_partitions(&logs, &control.image());
-        let mut listeners = Vec::with_capacity(config.listeners.len());
-        for listener in &config.listeners {
-            let bound = net::bind(listener, &config).await.map_err(|error| StartError::Bind {
-                host: listener.host.clone(),
-                port: listener.port,
-                error,
-            })?;
-            listeners.push(bound);
-        }
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let shared = Arc::new(Shared {
             limits: limits(&config),
@@ -151,10 +156,8 @@ impl Broker {
             control,
             logs,
         });
-        let (admin_addr, admin) = match admin::start(&shared).await? {
-            Some((addr, task)) => (Some(addr), Some(task)),
-            None => (None, None),
-        };
+        let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
+        let admin = admin_listener.map(|bound| admin::start(bound, &shared));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }
@@ -162,6 +165,12 @@ impl Broker {
     /// Where the first listener accepts clients.
     pub fn addr(&self) -> SocketAddr {
         self.addrs[0]
+    }
+
+    /// Host and port at which clients of the first listener reach the broker.
+    pub fn advertised(&self) -> (String, i32) {
+        let (host, port) = self.shared.endpoint(0);
+        (host.to_string(), port)
     }
 
     /// Where the admin page is, unless it is off.
@@ -188,6 +197,16 @@ impl Broker {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
+}
+
+async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
+    let mut listeners = Vec::with_capacity(config.listeners.len());
+    for listener in &config.listeners {
+        let bound = net::bind(listener, config).await;
+        let (host, port) = (&listener.host, listener.port);
+        listeners.push(bound.map_err(|error| StartError::Bind { host: host.clone(), port, error })?);
+    }
+    Ok(listeners)
 }
 
 /// As the JVM does for Kafka: every connection and every segment in use is a descriptor, and shells give out 1024.

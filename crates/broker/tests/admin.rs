@@ -202,8 +202,10 @@ async fn a_taken_port_is_named() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = taken.local_addr().expect("an address");
     match Broker::start(config(folder.path(), &addr.to_string())).await {
-        Err(error @ StartError::Bind { .. }) => {
-            assert_eq!(error.to_string(), format!("cannot listen on {addr}: the port is taken by another program"));
+        Err(error @ StartError::BindAdmin { .. }) => {
+            let expected = format!("fullbore.admin.listener={addr}: the port is taken; set another or leave it empty");
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(folder.path().read_dir().expect("listed").count(), 0, "nothing is left in the folder");
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("started on a taken port"),

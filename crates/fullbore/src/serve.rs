@@ -51,12 +51,43 @@ impl Serve {
             properties.set("log.dirs", data_dir.as_str());
         }
         if let Some(listen) = &self.listen {
-            properties.set("listeners", format!("PLAINTEXT://{listen}"));
+            properties.set("listeners", format!("PLAINTEXT://{}", address_of(listen)?));
         }
         for pair in &self.settings {
             properties.set_pair(pair).map_err(|error| Failure::new(format!("--set {error}")))?;
         }
         Ok(properties)
+    }
+}
+
+/// Warnings of everything, and the start and stop of this program.
+const LOG_DEFAULT: &str = "warn,fullbore::serve=info";
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// A filter of levels and of `target=level`. A word alone that is no level would be taken for a target, and log
+/// nothing of ours.
+fn parse_log(text: &str) -> Result<EnvFilter, Failure> {
+    let refused = |part: &str| {
+        Failure::new(format!(
+            "--log {text}: {part} must be {}, or target=level, as fullbore_broker=debug",
+            LEVELS.join(", ")
+        ))
+    };
+    let is_known = |part: &str| part.contains('=') || LEVELS.contains(&part.to_ascii_lowercase().as_str());
+    match text.split(',').map(str::trim).find(|part| !is_known(part)) {
+        Some(part) => Err(refused(part)),
+        None => EnvFilter::try_new(text).map_err(|_| refused("it")),
+    }
+}
+
+/// What `--listen` means: the short form, or Kafka's with the protocol in front.
+fn address_of(listen: &str) -> Result<&str, Failure> {
+    match listen.split_once("://") {
+        None => Ok(listen),
+        Some(("PLAINTEXT", address)) => Ok(address),
+        Some((protocol, _)) => {
+            Err(Failure::new(format!("--listen {listen}: {protocol} is not offered yet; write HOST:PORT")))
+        }
     }
 }
 
@@ -81,13 +112,15 @@ async fn serve_until_signal(config: BrokerConfig) -> Result<(), Failure> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    tracing::info!("stopping");
+    tracing::info!("stopping: what was admitted is answered");
     broker.shutdown().await;
+    tracing::info!("stopped");
     Ok(())
 }
 
+/// Says where clients reach the broker, which is not where it listens if that is every interface.
 fn greet(broker: &Broker, data_dir: &str) {
-    let addr = broker.addr();
+    let addr = host_port(broker.advertised());
     line(&format!("Fullbore {} is listening on {addr}, cluster id {}", env!("CARGO_PKG_VERSION"), broker.cluster_id()));
     line(&format!("  data     {data_dir}"));
     if let Some(admin) = broker.admin_addr() {
@@ -99,11 +132,20 @@ fn greet(broker: &Broker, data_dir: &str) {
     ));
 }
 
-/// `--log`, or RUST_LOG, or warnings; to standard error, so that standard output stays for people and scripts.
+/// `host:port`, with brackets where the host is an IPv6 address.
+fn host_port((host, port): (String, i32)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// `--log`, or RUST_LOG, or warnings and the stop; to standard error, so that standard output stays for people and
+/// scripts.
 fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let from_environment = std::env::var("RUST_LOG").ok();
-    let text = filter.or(from_environment.as_deref()).unwrap_or("warn");
-    let filter = EnvFilter::try_new(text).map_err(|error| Failure::new(format!("--log {text}: {error}")))?;
+    let filter = match filter {
+        Some(text) => parse_log(text)?,
+        None => EnvFilter::try_new(from_environment.as_deref().unwrap_or(LOG_DEFAULT))
+            .map_err(|error| Failure::new(format!("RUST_LOG: {error}")))?,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
@@ -150,6 +192,14 @@ mod tests {
     }
 
     #[test]
+    fn kafkas_form_of_a_listener_is_taken() {
+        for form in ["h:1", "PLAINTEXT://h:1"] {
+            let found = properties(&["--listen", form]).expect("valid");
+            assert_eq!(found.get("listeners"), Some("PLAINTEXT://h:1"));
+        }
+    }
+
+    #[test]
     fn without_arguments_the_defaults_hold() {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
         assert_eq!((config.data_dir, config.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
@@ -157,9 +207,29 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_is_levels_and_targets() {
+        for good in ["info", "DEBUG", "warn,fullbore_broker=debug", "fullbore_broker::net=trace, off"] {
+            assert!(parse_log(good).is_ok(), "{good}");
+        }
+        assert!(EnvFilter::try_new(LOG_DEFAULT).is_ok());
+        for bad in ["bogus", "", "info,fullbore_broker", "fullbore_broker=loud"] {
+            let refused = parse_log(bad).expect_err(bad).to_string();
+            assert!(refused.starts_with(&format!("--log {bad}: ")) && refused.contains("debug"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_has_brackets() {
+        assert_eq!(host_port(("my-host".to_owned(), 9092)), "my-host:9092");
+        assert_eq!(host_port(("::1".to_owned(), 9092)), "[::1]:9092");
+    }
+
+    #[test]
     fn what_cannot_be_read_is_one_line() {
         let missing = properties(&["--config", "/no/such.properties"]).expect_err("missing").to_string();
         assert!(missing.contains("/no/such.properties"), "{missing}");
+        let listen = properties(&["--listen", "SSL://h:1"]).expect_err("not spoken").to_string();
+        assert_eq!(listen, "--listen SSL://h:1: SSL is not offered yet; write HOST:PORT");
         let pair = properties(&["--set", "x"]).expect_err("no value").to_string();
         assert_eq!(pair, "--set x: must be key=value");
     }

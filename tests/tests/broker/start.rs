@@ -31,6 +31,43 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_start_that_finds_its_port_taken_leaves_no_data_folder() {
+    let broker = Broker::start(&[]);
+    let folder = folder();
+    let data_dir = folder.path().join("data");
+    let addr = broker.addr().to_string();
+    serve_refused(&data_dir, &[&format!("listeners=PLAINTEXT://{addr}")]);
+    let refused = serve_refused(&data_dir, &[&format!("fullbore.admin.listener={addr}")]);
+    assert_one_line(&refused, &[&format!("fullbore.admin.listener={addr}"), "taken", "leave it empty"]);
+    assert!(!data_dir.exists());
+}
+
+#[test]
+fn a_data_folder_of_apache_kafka_is_refused_and_left_alone() {
+    let folder = folder();
+    let file = folder.path().join("meta.properties");
+    fs::write(&file, "version=1\nnode.id=1\n").expect("ours");
+    assert_one_line(&serve_refused(folder.path(), &[]), &[&file.display().to_string(), "Kafka", "log.dirs"]);
+    assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 1);
+}
+
+#[test]
+fn the_address_told_to_people_is_that_told_to_clients() {
+    let broker = Broker::start(&["listeners=PLAINTEXT://0.0.0.0:0", "advertised.listeners=PLAINTEXT://127.0.0.1:9092"]);
+    let said = broker.stdout();
+    assert!(said.contains("127.0.0.1:9092") && !said.contains("0.0.0.0"), "{said}");
+}
+
+#[test]
+fn a_stop_is_told_at_the_default_log_level() {
+    let mut broker = Broker::start(&[]);
+    broker.terminate();
+    broker.wait_for_stderr("stopping");
+    broker.wait_for_stderr("stopped");
+    assert_eq!(broker.wait_for_end().code(), Some(0));
+}
+
+#[test]
 fn an_address_this_machine_does_not_have_is_named() {
     let refused = serve_refused(folder().path(), &["listeners=PLAINTEXT://203.0.113.7:9092"]);
     assert_one_line(&refused, &["203.0.113.7:9092"]);
@@ -73,6 +110,7 @@ fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
         ("auto.create.topics.enable=maybe", ["auto.create.topics.enable=maybe", "true or false"]),
         ("log.cleanup.policy=compact", ["log.cleanup.policy=compact", "delete"]),
         ("listeners=nonsense", ["listeners=nonsense", "://"]),
+        ("fullbore.admin.listner=", ["fullbore.admin.listner", "not a key"]),
     ] {
         assert_one_line(&serve_refused(folder().path(), &[set]), &named);
     }

@@ -6,6 +6,7 @@ mod health;
 mod server;
 
 use crate::broker::{Shared, StartError};
+use crate::config::BrokerConfig;
 use crate::metrics::{Gauges, page};
 use axum::Router;
 use axum::extract::State;
@@ -16,21 +17,33 @@ use axum::routing::get;
 use health::health;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// What the text of `/metrics` is.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves the admin page at `fullbore.admin.listener`, until the task is aborted. `None` when it is off.
+/// The admin page's port, taken and not accepting yet.
+pub struct Bound {
+    listener: TcpListener,
+    /// The address taken.
+    pub addr: SocketAddr,
+}
+
+/// Binds `fullbore.admin.listener`. `None` when it is off.
 ///
 /// # Errors
-/// [`StartError::Bind`].
-pub async fn start(broker: &Arc<Shared>) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
-    let Some((host, port)) = &broker.config.admin_listener else { return Ok(None) };
+/// [`StartError::BindAdmin`].
+pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
+    let Some((host, port)) = &config.admin_listener else { return Ok(None) };
     let bound = server::bind(host, *port).await;
-    let (listener, addr) = bound.map_err(|error| StartError::Bind { host: host.clone(), port: *port, error })?;
-    let task = tokio::spawn(server::run(listener, routes(Arc::clone(broker)), server::CONNECTION_MAX));
-    Ok(Some((addr, task)))
+    let (listener, addr) = bound.map_err(|error| StartError::BindAdmin { host: host.clone(), port: *port, error })?;
+    Ok(Some(Bound { listener, addr }))
+}
+
+/// Serves the admin page until the task is aborted.
+pub fn start(bound: Bound, broker: &Arc<Shared>) -> JoinHandle<()> {
+    tokio::spawn(server::run(bound.listener, routes(Arc::clone(broker)), server::CONNECTION_MAX))
 }
 
 fn routes(broker: Arc<Shared>) -> Router {

@@ -115,10 +115,24 @@ pub fn read_topic_id(dir: &Path) -> Option<Uuid> {
     text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()))
 }
 
-/// Says to which topic id a partition's folder belongs.
+/// Says to which topic id a partition's folder belongs, before there are records in it: a folder with records that
+/// does not say is not opened.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
-    fs::write(dir.join(METADATA), text)
+    replace(&dir.join(METADATA), text.as_bytes())
+}
+
+/// Whether a partition's folder holds a segment that is not empty.
+pub fn has_records(dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_segment = name.to_str().and_then(parse_offset_name).is_some_and(|(_, suffix)| suffix == LOG);
+        if is_segment && entry.metadata()?.len() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -156,5 +170,10 @@ mod tests {
         assert_eq!(read_topic_id(dir.path()), None);
         write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
         assert_eq!(read_topic_id(dir.path()), Some(Uuid([7; 16])));
+        let log = offset_path(dir.path(), 0, LOG);
+        fs::write(&log, "").expect("written");
+        assert!(!has_records(dir.path()).expect("listed"));
+        fs::write(&log, "x").expect("written");
+        assert!(has_records(dir.path()).expect("listed"));
     }
 }

@@ -347,19 +347,21 @@ impl Partition {
         }
     }
 
-    /// Moves a folder away that belongs to another topic of the same name. It is kept: whether its records
-    /// are still wanted is not to be guessed.
+    /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
+    /// is kept: whether its records are still wanted is not to be guessed.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
-        match files::read_topic_id(dir) {
-            Some(topic_id) if topic_id != self.topic_id => {
-                let unique = u128::from_be_bytes(topic_id.0);
-                let aside = files::retired_dir(&self.data_dir, &self.topic, self.index, unique, "stray");
-                tracing::warn!(dir = %dir.display(), %topic_id, aside = %aside.display(), "folder of another topic set aside");
-                std::fs::rename(dir, aside)
-            }
-            None if dir.is_dir() => files::write_topic_id(dir, self.topic_id),
-            _ => Ok(()),
-        }
+        let unique = match files::read_topic_id(dir) {
+            Some(topic_id) if topic_id == self.topic_id => return Ok(()),
+            Some(topic_id) => u128::from_be_bytes(topic_id.0),
+            None if !dir.is_dir() => return Ok(()),
+            // What a crash leaves of a partition that was just being made.
+            None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id),
+            // Told apart by when it was set aside.
+            None => u128::from(super::now_ms().unsigned_abs()),
+        };
+        let aside = files::retired_dir(&self.data_dir, &self.topic, self.index, unique, "stray");
+        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
+        std::fs::rename(dir, aside)
     }
 
     fn failed(&self, error: StorageError) -> StorageError {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
 use super::error::{ConfigError, Warning};
-use super::inert::judge;
+use super::inert::{gather_stock, judge};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
 use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
@@ -61,11 +61,13 @@ pub struct BrokerConfig {
 }
 
 impl BrokerConfig {
-    /// Checks everything the user typed. The warnings name keys that change nothing.
+    /// Checks everything the user typed. The warnings name keys that change nothing, or stop producers.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), ConfigError> {
         let (checked, mut warnings) = check(typed)?;
         let (config, listener_warnings) = Self::read(&reader(&checked), &checked)?;
         warnings.extend(listener_warnings);
+        let mut warnings = gather_stock(warnings, typed);
+        warnings.extend(unreachable_replicas(&config));
         Ok((config, warnings))
     }
 
@@ -125,6 +127,13 @@ fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> 
         }
     }
     Ok((checked, warnings))
+}
+
+/// One broker holds one replica of a partition.
+fn unreachable_replicas(config: &BrokerConfig) -> Option<Warning> {
+    let wanted = config.topic_defaults.min_insync_replicas;
+    let message = "this broker has one replica of a partition, so that every produce with acks=all fails";
+    (wanted > 1).then(|| Warning { key: format!("min.insync.replicas={wanted}"), message: message.to_owned() })
 }
 
 fn reader(checked: &Properties) -> Reader<impl Fn(&str) -> Option<String> + '_> {
@@ -245,11 +254,26 @@ mod tests {
         )
         .expect("valid");
         assert_eq!((config.node_id, config.listeners.len(), config.socket_send_buffer_bytes), (7, 1, Some(102_400)));
-        let warned: Vec<&str> = warnings.iter().map(|warning| warning.key.as_str()).collect();
-        for key in ["process.roles", "num.network.threads", "offsets.topic.replication.factor", "listeners"] {
-            assert!(warned.contains(&key), "{key} is not in {warned:?}");
+        let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let [listener, stock] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!(listener, "listeners: CONTROLLER is not opened: there is no controller here");
+        assert!(stock.ends_with(": as Kafka ships them; without effect here"), "{stock}");
+        for key in ["process.roles", "num.network.threads", "offsets.topic.replication.factor"] {
+            assert!(stock.contains(key), "{key} is not in {stock}");
         }
-        assert!(warnings.iter().all(|warning| !warning.message.contains("not a key")), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_value_that_somebody_chose_has_a_warning_of_its_own() {
+        let (_, warnings) = parse("num.network.threads=3\nnum.io.threads=64\nmin.insync.replicas=2").expect("valid");
+        let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert_eq!(keys, ["num.io.threads", "num.network.threads", "min.insync.replicas=2"]);
+    }
+
+    #[test]
+    fn an_unknown_key_of_our_own_is_refused() {
+        let refusal = refusal("fullbore.conection.bytes.max=1");
+        assert!(refusal.starts_with("fullbore.conection.bytes.max=1: is not a key"), "{refusal}");
     }
 
     #[test]

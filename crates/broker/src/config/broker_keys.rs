@@ -50,12 +50,13 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address."),
     Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
         .differs("addresses only, no host names"),
-    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection silent for so long is closed; -1 never closes it.")
-        .allow(Allowed::MinusOneOr(1, i64::MAX)),
+    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection without a request for so long since the last request or answer is closed; -1 never closes it.")
+        .allow(Allowed::MinusOneOr(1, i64::MAX))
+        .differs("a client that waits for an answer is not idle"),
     Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
-    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes of such requests; past it, reading pauses. One request is always let in.")
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes of the requests of one connection read and not answered yet; past it, reading pauses. One request is always let in.")
         .differs("not a Kafka key"),
     // Topics.
     Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
@@ -69,22 +70,22 @@ pub static BROKER_KEYS: &[Key] = &[
     // Defaults of topics.
     Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk."),
     Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun."),
-    Key::long("log.roll.ms", None, 1, "Age at which it is, in milliseconds.").or_else(&["log.roll.hours"]),
-    Key::int("log.roll.hours", Some("168"), 1, "The same in hours, when log.roll.ms is not set.").in_units_of_ms(HOUR_MS),
-    Key::long("log.roll.jitter.ms", None, 0, "Random part taken off log.roll.ms.")
+    Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]),
+    Key::int("log.roll.hours", Some("168"), 1, "Age at which a segment of the log is closed and a new one begun, in hours; used when log.roll.ms is not set.").in_units_of_ms(HOUR_MS),
+    Key::long("log.roll.jitter.ms", None, 0, "Random part taken off log.roll.ms, in milliseconds.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.hours"])
         .differs("no jitter"),
-    Key::int("log.roll.jitter.hours", Some("0"), 0, "The same in hours.").allow(Allowed::Between(0, 0)).differs("no jitter"),
+    Key::int("log.roll.jitter.hours", Some("0"), 0, "Random part taken off log.roll.ms, in hours; used when log.roll.jitter.ms is not set.").allow(Allowed::Between(0, 0)).differs("no jitter"),
     Key::int("log.index.interval.bytes", Some("4096"), 0, "Bytes of log between two entries of its index."),
     Key::int("log.index.size.max.bytes", Some("10485760"), 4, "The largest size of an index file; a full one closes its segment."),
     Key::new("log.retention.ms", Type::Long, None, "Records older than this are deleted, in milliseconds; -1 keeps them.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .or_else(&["log.retention.minutes", "log.retention.hours"]),
-    Key::new("log.retention.minutes", Type::Int, None, "The same in minutes, when log.retention.ms is not set.")
+    Key::new("log.retention.minutes", Type::Int, None, "Records older than this are deleted, in minutes; -1 keeps them. Used when log.retention.ms is not set.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .in_units_of_ms(MINUTE_MS),
-    Key::new("log.retention.hours", Type::Int, Some("168"), "The same in hours, when neither is set.")
+    Key::new("log.retention.hours", Type::Int, Some("168"), "Records older than this are deleted, in hours; -1 keeps them. Used when neither log.retention.ms nor log.retention.minutes is set.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .in_units_of_ms(HOUR_MS),
     Key::long("log.retention.bytes", Some("-1"), -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
@@ -96,11 +97,13 @@ pub static BROKER_KEYS: &[Key] = &[
         .differs("compaction is not offered yet"),
     Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Whose clock stamps a record: the producer's or the broker's.")
         .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"])),
-    Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock."),
-    Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far it may lie ahead."),
+    Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
+        .differs("of a compressed batch, only the header's timestamps are looked at"),
+    Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.")
+        .differs("of a compressed batch, only the header's timestamps are looked at"),
     Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged."),
-    Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed.").or_else(&["log.flush.scheduler.interval.ms"]),
-    Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "Used when log.flush.interval.ms is not set.")
+    Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]),
+    Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
         .differs("flushes are due by each record's age; there is no separate round"),
     Key::boolean("log.preallocate", "false", "Whether segment files take their full size when created.")
         .allow(Allowed::OneOf(&["false"]))
@@ -108,13 +111,13 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them.")
         .allow(Allowed::OneOf(&["producer"]))
         .differs("the broker does not recompress"),
-    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails."),
+    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail."),
     Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
         .allow(Allowed::OneOf(&["false"]))
         .differs("not offered"),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there."),
-    Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for such producers."),
+    Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];

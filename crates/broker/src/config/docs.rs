@@ -22,7 +22,8 @@ pub fn markdown() -> String {
     page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`. Read once, at start.\n\n");
     page.push_str(&table(BROKER_KEYS));
     page.push_str(
-        "\n## A topic\n\nSet when a topic is created or later; a topic that sets nothing has the broker's value.\n\n",
+        "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client; it cannot\n\
+         be changed afterwards yet. A topic that sets nothing has the broker's value.\n\n",
     );
     page.push_str(&table(TOPIC_KEYS));
     page.push_str("\n## Kafka's broker keys without meaning here\n\n");

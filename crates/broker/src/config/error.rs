@@ -40,7 +40,7 @@ impl fmt::Display for ConfigError {
 /// A key that was set and changes nothing, with the reason. To be shown at start, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The key as typed.
+    /// The key as typed, or several with commas.
     pub key: String,
     /// Why it changes nothing.
     pub message: String,

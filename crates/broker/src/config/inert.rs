@@ -5,6 +5,7 @@
 //! would make the broker less safe than its owner believes is refused, never only warned about.
 
 use super::error::{ConfigError, Warning};
+use super::properties::Properties;
 use super::topic_keys::topic_key;
 
 enum Fate {
@@ -103,12 +104,48 @@ const FATES: &[(&str, Fate)] = &[
     ("listener.name.", Refused("settings of a single listener are not offered; set them for all")),
 ];
 
+/// What the configuration files that come with Kafka 4 set, of the keys that have no effect here.
+const STOCK: &[(&str, &str)] = &[
+    ("process.roles", "broker,controller"),
+    ("process.roles", "broker"),
+    ("controller.quorum.bootstrap.servers", "localhost:9093"),
+    ("inter.broker.listener.name", "PLAINTEXT"),
+    ("num.network.threads", "3"),
+    ("num.io.threads", "8"),
+    ("num.recovery.threads.per.data.dir", "1"),
+    ("num.recovery.threads.per.data.dir", "2"),
+    ("offsets.topic.replication.factor", "1"),
+    ("share.coordinator.state.topic.replication.factor", "1"),
+    ("share.coordinator.state.topic.min.isr", "1"),
+    ("transaction.state.log.replication.factor", "1"),
+    ("transaction.state.log.min.isr", "1"),
+    ("group.initial.rebalance.delay.ms", "0"),
+];
+
+/// Gathers the warnings about values that nobody chose, but Kafka's own files came with, into a last one.
+pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Warning> {
+    let is_stock = |warning: &Warning| {
+        let value = typed.get(&warning.key).map(str::trim);
+        STOCK.iter().any(|(key, stock)| *key == warning.key && value == Some(stock))
+    };
+    let (stock, mut rest): (Vec<_>, Vec<_>) = warnings.into_iter().partition(is_stock);
+    if !stock.is_empty() {
+        let keys: Vec<_> = stock.into_iter().map(|warning| warning.key).collect();
+        rest.push(Warning { key: keys.join(", "), message: "as Kafka ships them; without effect here".to_owned() });
+    }
+    rest
+}
+
 /// What to say of a key that is not in the broker's table.
 pub(super) fn judge(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     match FATES.iter().find(|(start, _)| key.starts_with(start)) {
         Some((_, NoEffect(why))) => warning((*why).to_owned()),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
+        // Nobody else's keys start so: it can only be a slip.
+        None if key.starts_with("fullbore.") => {
+            Err(ConfigError::of_value(key, value, "is not a key of this broker; docs/configuration.md has them all"))
+        }
         None => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
             Some(broker) => warning(format!("has no effect here: it is a topic's setting; the broker's is {broker}")),
             None => warning("is not a key of this broker and has no effect".to_owned()),

@@ -24,7 +24,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "Records of a partition after which it is flushed to disk before they are acknowledged.",
     )
     .or_else(&["log.flush.interval.messages"]),
-    Key::long("flush.ms", None, 0, "The longest time a record stays unflushed.")
+    Key::long("flush.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.")
         .or_else(&["log.flush.interval.ms", "log.flush.scheduler.interval.ms"]),
     Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
         .or_else(&["log.index.interval.bytes"]),
@@ -34,11 +34,13 @@ pub static TOPIC_KEYS: &[Key] = &[
         "message.timestamp.after.max.ms",
         None,
         0,
-        "How far a producer's timestamp may lie ahead of the broker's clock.",
+        "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.",
     )
-    .or_else(&["log.message.timestamp.after.max.ms"]),
-    Key::long("message.timestamp.before.max.ms", None, 0, "How far it may lie behind.")
-        .or_else(&["log.message.timestamp.before.max.ms"]),
+    .or_else(&["log.message.timestamp.after.max.ms"])
+    .differs("of a compressed batch, only the header's timestamps are looked at"),
+    Key::long("message.timestamp.before.max.ms", None, 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
+        .or_else(&["log.message.timestamp.before.max.ms"])
+        .differs("of a compressed batch, only the header's timestamps are looked at"),
     Key::new(
         "message.timestamp.type",
         Type::String,
@@ -51,7 +53,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "min.insync.replicas",
         None,
         1,
-        "Replicas that must have a record before acks=all is answered; with fewer in sync it fails.",
+        "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail.",
     )
     .or_else(&["min.insync.replicas"]),
     Key::boolean("preallocate", "false", "Whether segment files take their full size when created.")
@@ -72,11 +74,11 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.segment.bytes"]),
     Key::int("segment.index.bytes", None, 4, "The largest size of an index file; a full one closes its segment.")
         .or_else(&["log.index.size.max.bytes"]),
-    Key::long("segment.jitter.ms", None, 0, "Random part taken off segment.ms.")
+    Key::long("segment.jitter.ms", None, 0, "Random part taken off segment.ms, in milliseconds.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.ms", "log.roll.jitter.hours"])
         .differs("no jitter"),
-    Key::long("segment.ms", None, 1, "Age at which a segment is closed, in milliseconds.")
+    Key::long("segment.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.")
         .or_else(&["log.roll.ms", "log.roll.hours"]),
     Key::boolean(
         "unclean.leader.election.enable",

@@ -12,6 +12,8 @@ pub enum OpenError {
     Folder { folder: PathBuf, source: std::io::Error },
     #[error("data folder {} is used by another broker (pid {pid})", folder.display())]
     InUse { folder: PathBuf, pid: String },
+    #[error("{} says that this folder is Apache Kafka's, which is not taken over; set log.dirs to another folder", file.display())]
+    KafkaFolder { file: PathBuf },
     #[error("{} cannot be used: {reason}; restore it from a copy, or move it away to start without topics", file.display())]
     Unusable { file: PathBuf, reason: String },
     #[error("{} was written by a newer Fullbore (schema {found}, this one knows {known}); run that version", file.display())]

@@ -12,6 +12,8 @@ use rustix::fs::{FlockOperation, flock};
 use super::error::OpenError;
 
 const FILE: &str = ".lock";
+/// What Kafka's storage tool formats a folder with; Fullbore writes no such file.
+const KAFKAS: &str = "meta.properties";
 
 /// Proof that this process alone uses a data folder. Dropped last.
 #[derive(Debug)]
@@ -21,10 +23,15 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Creates the folder when it is missing, and locks it.
+    /// Creates the folder when it is missing, and locks it. Leaves one of Apache Kafka's as it is: its topics are in
+    /// its own metadata log, without which its partitions' folders are nobody's.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
+        let kafkas = folder.join(KAFKAS);
+        if kafkas.exists() {
+            return Err(OpenError::KafkaFolder { file: kafkas });
+        }
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -78,6 +85,16 @@ mod tests {
         assert_eq!(error, expected);
         drop(first);
         FolderLock::take(&data).expect("free again");
+    }
+
+    #[test]
+    fn a_folder_of_apache_kafka_is_left_as_it_is() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join(KAFKAS);
+        std::fs::write(&file, "version=1\ncluster.id=abc\n").expect("written");
+        let error = FolderLock::take(folder.path()).expect_err("Kafka's").to_string();
+        assert!(error.starts_with(&file.display().to_string()) && error.contains("set log.dirs"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
 
     #[test]

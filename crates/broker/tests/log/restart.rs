@@ -122,6 +122,20 @@ fn a_folder_of_another_topic_id_is_kept_aside() {
 }
 
 #[test]
+fn a_folder_with_records_that_does_not_say_whose_they_are_is_kept_aside_as_it_is() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(3, b"v"));
+    folder.restart();
+    fs::remove_file(folder.file("partition.metadata")).expect("removed");
+    let log = fs::read(folder.file("00000000000000000000.log")).expect("read");
+    let partition = folder.crash();
+    assert_eq!(offset(&partition, &plain(1, b"v")), 0);
+    let mut entries = fs::read_dir(&folder.dir).expect("listed").map(|entry| entry.expect("listed").path());
+    let aside = entries.find(|path| path.to_string_lossy().ends_with("-stray")).expect("kept aside");
+    assert_eq!(fs::read(aside.join("00000000000000000000.log")).expect("read"), log);
+}
+
+#[test]
 fn ten_thousand_partitions_open_nothing_at_start() {
     let mut folder = Folder::new();
     let config = Arc::new(folder.config.clone());

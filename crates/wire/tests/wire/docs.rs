@@ -14,6 +14,10 @@ Written by `UPDATE_DOCS=1 cargo test -p fullbore-wire docs` from the declaration
 Types are Kafka's. A field is in the versions named, and may be null in the versions named under *null*. A field with a
 tag is a tagged field (KIP-482): it is left out when it has its default. In flexible versions lengths are compact and every
 struct ends with its tagged fields; those this program does not know are kept.
+
+A broker tells clients the versions below, but for one: ApiVersions says that Produce is served from version 0. Versions
+0 to 2 are not, and a request of them is refused; they are told because librdkafka takes a broker that does not name them
+for one without any compression codec (KAFKA-18659). Kafka does the same for the same reason.
 ";
 
 #[test]
