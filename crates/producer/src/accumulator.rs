@@ -56,6 +56,8 @@ struct State {
     retry_at: Option<Instant>,
     /// Failures since the last success, for the backoff.
     failures: u32,
+    /// What went wrong since the last success, last.
+    last_error: Option<String>,
     /// Whether the last batch outgrew batch.size: the next one then starts in a large buffer.
     grows: bool,
     /// No batch grows past this; lowered when a broker finds one too large.
@@ -114,6 +116,7 @@ impl Partition {
             sent_to: -1,
             retry_at: None,
             failures: 0,
+            last_error: None,
             grows: false,
             bytes_max: limits.batch_bytes_max,
             closed: false,
@@ -185,6 +188,29 @@ impl Partition {
         } else if (ready || self.limits.linger.is_zero()) && state.window.is_open() {
             leader.wake();
         }
+    }
+
+    /// Something keeps what waits here from being sent.
+    pub(crate) fn hindered(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.has_work() {
+            state.last_error = Some(why.to_owned());
+        }
+    }
+
+    /// Whether something waits here for a producer id.
+    pub(crate) fn lacks_identity(&self) -> bool {
+        let state = self.state.lock();
+        state.has_work() && state.window.wants_identity().is_some()
+    }
+
+    /// What stands in the way of a record that has waited since before `since`, if anything is known to.
+    pub(crate) fn trouble(&self, since: Instant) -> Option<String> {
+        let state = self.state.lock();
+        let waits = state.unfinished.front().is_some_and(|oldest| oldest.opened_at <= since);
+        let hindrance =
+            || state.hindrance().map(|why| format!("partition {} of topic {}: {why}", self.index, self.topic));
+        if waits { hindrance() } else { None }
     }
 
     /// Whether something waits here for a leader.
@@ -317,7 +343,7 @@ impl Partition {
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: Batch, written: Written, now: Instant) {
         let mut state = self.state.lock();
         state.window.acked(ticket);
-        (state.failures, state.retry_at) = (0, None);
+        (state.failures, state.retry_at, state.last_error) = (0, None, None);
         batch.succeed(written, now);
         self.resolved(&mut state, now);
     }
@@ -343,10 +369,15 @@ impl Partition {
         ticket: Ticket,
         batch: Batch,
         setback: Setback,
+        why: &str,
         pause: impl Fn(u32) -> Duration,
         now: Instant,
     ) {
         let mut state = self.state.lock();
+        // Batches behind a failed one are out of order because of it: its error is the one to know.
+        if setback != Setback::OutOfOrder || state.last_error.is_none() {
+            state.last_error = Some(why.to_owned());
+        }
         state.window.set_back(ticket, setback, batch);
         // Batches that were sent behind a failed one fail with it; that is one failure.
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() {
@@ -384,9 +415,9 @@ impl Partition {
         let mut any = false;
         for outcome in state.unfinished.iter().take_while(|o| now.duration_since(o.opened_at) >= timeout) {
             let possibly_written = outcome.possibly_written.load(Ordering::Relaxed);
-            let last = if possibly_written { "no response, or only errors" } else { "never sent" };
+            let last = state.hindrance().unwrap_or_else(|| state.unanswered(possibly_written));
             let waited = now.duration_since(outcome.opened_at);
-            outcome.fail_rest(ProduceError::Timeout { waited, last: last.to_owned(), possibly_written }, now);
+            outcome.fail_rest(ProduceError::Timeout { waited, last, possibly_written }, now);
             any = true;
         }
         if any {
@@ -433,6 +464,23 @@ enum Next {
 impl State {
     fn has_work(&self) -> bool {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
+    }
+
+    /// What is known to keep records from getting through.
+    fn hindrance(&self) -> Option<String> {
+        match (&self.leader, &self.last_error) {
+            (Some(_), last_error) => last_error.clone(),
+            (None, None) => Some("it has no leader".to_owned()),
+            (None, Some(before)) => Some(format!("it has no leader; before that: {before}")),
+        }
+    }
+
+    /// What to say of a batch that no error is known for.
+    fn unanswered(&self, sent: bool) -> String {
+        match &self.leader {
+            Some(leader) if !sent => format!("not sent: broker {} took nothing more", leader.id),
+            _ => format!("no response from broker {}", self.sent_to),
+        }
     }
 
     /// Tells batches that the window settled without an answer of their own.

@@ -5,7 +5,7 @@
 
 mod keys;
 
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, notice};
 
 use crate::error::ConfigError;
 use fullbore_wire::batch::Compression;
@@ -142,7 +142,7 @@ impl ProducerConfig {
         let mut levels = Vec::new();
         for (name, value) in properties {
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-                tracing::warn!(key = name, "this setting is not known and has no effect");
+                tracing::warn!(key = name, "this setting {}", notice(name).unwrap_or_default());
                 continue;
             };
             if name.starts_with("compression.") && name.ends_with(".level") {
@@ -263,6 +263,21 @@ mod tests {
         assert_eq!(message, "acks=2: must be all, -1, 1 or 0");
         assert!(from(&[("transactional.id", "t")]).unwrap_err().to_string().contains("transactions"));
         assert!(from(&[("no.such.key", "1")]).is_ok());
+    }
+
+    #[test]
+    fn only_plain_text_is_spoken() {
+        let message = from(&[("security.protocol", "SASL_SSL")]).unwrap_err().to_string();
+        assert_eq!(message, "security.protocol=SASL_SSL: must be PLAINTEXT: TLS and SASL are not offered yet");
+    }
+
+    #[test]
+    fn settings_without_effect_are_told_from_unknown_ones() {
+        assert_eq!(notice("linger.ms"), None);
+        assert_eq!(notice("linger.m"), Some("is not a producer setting"));
+        for key in ["interceptor.classes", "ssl.truststore.location"] {
+            assert_eq!(notice(key), Some("has no effect on this producer"));
+        }
     }
 
     #[test]

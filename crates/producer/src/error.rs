@@ -46,19 +46,21 @@ pub enum SendError {
     #[error("the topic's metadata is on its way")]
     NoMetadata,
     /// max.block.ms passed.
-    #[error("no {what} in {waited:?} (max.block.ms)")]
+    #[error("no {what} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
         /// What was waited for.
         what: &'static str,
         /// How long.
         waited: Duration,
+        /// What stands in the way, or empty.
+        why: String,
     },
     /// The record does not fit the largest request or batch.
-    #[error("a record of {size} bytes is larger than {max} allowed (max.request.size)")]
+    #[error("the record takes {size} bytes with its batch's header, more than max.request.size={max}")]
     RecordTooLarge {
-        /// The record in its batch.
+        /// The record in a batch of its own.
         size: usize,
-        /// What would fit.
+        /// max.request.size.
         max: usize,
     },
     /// The topic has no such partition.
@@ -70,7 +72,7 @@ pub enum SendError {
         partition: i32,
     },
     /// The broker will not let the topic be used.
-    #[error("topic {topic}: {code}")]
+    #[error("topic {topic}: {}", answer(*code, ""))]
     Topic {
         /// The topic.
         topic: String,
@@ -98,7 +100,7 @@ impl SendError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceError {
     /// The broker refused its batch.
-    #[error("the broker answered {code}{}", detail(message))]
+    #[error("the broker answered {}", answer(*code, message))]
     Broker {
         /// Its error.
         code: ErrorCode,
@@ -108,11 +110,11 @@ pub enum ProduceError {
         possibly_written: bool,
     },
     /// delivery.timeout.ms passed, or retries ran out.
-    #[error("not acknowledged in {waited:?}: {last}")]
+    #[error("not acknowledged in {}: {last}", shown(*waited))]
     Timeout {
         /// From `send` until now.
         waited: Duration,
-        /// What the last attempt met.
+        /// The last error met: the batch's own, or what kept its partition from sending it.
         last: String,
         /// Whether some attempt may have been written.
         possibly_written: bool,
@@ -129,8 +131,21 @@ pub enum ProduceError {
     },
 }
 
-fn detail(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": {message}") }
+/// A code with the broker's words, or with its meaning where the broker has none.
+pub(crate) fn answer(code: ErrorCode, message: &str) -> String {
+    format!("{code}: {}", if message.is_empty() { code.message() } else { message })
+}
+
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}
+
+/// A time as people say it: nobody cares for its nanoseconds.
+fn shown(time: Duration) -> String {
+    match time.as_millis() {
+        ms @ ..1000 => format!("{ms} ms"),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
 }
 
 impl ProduceError {
@@ -167,4 +182,23 @@ pub enum MetadataError {
     /// The cluster answered with an error.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded() {
+        assert_eq!(shown(Duration::from_micros(3_010_526)), "3.0 s");
+        assert_eq!(shown(Duration::from_nanos(20_000_001)), "20 ms");
+    }
+
+    #[test]
+    fn codes_are_explained_unless_the_broker_does() {
+        let topic = SendError::Topic { topic: "a b".to_owned(), code: ErrorCode::INVALID_TOPIC_EXCEPTION };
+        let sentence = "topic a b: INVALID_TOPIC_EXCEPTION: The topic name is not valid, or not allowed.";
+        assert_eq!(topic.to_string(), sentence);
+        assert_eq!(answer(ErrorCode::INVALID_RECORD, "no key"), "INVALID_RECORD: no key");
+    }
 }

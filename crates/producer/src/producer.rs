@@ -136,7 +136,7 @@ impl Producer {
         let config = &self.core.config;
         let size = record_size_max(record.key, record.value, record.headers);
         if HEADER_LEN + size > config.max_request_size {
-            return Err(SendError::RecordTooLarge { size, max: config.max_request_size - HEADER_LEN });
+            return Err(SendError::RecordTooLarge { size: HEADER_LEN + size, max: config.max_request_size });
         }
         let timestamp = record.timestamp.unwrap_or_else(now_ms);
         self.core.with_topic(record.topic, |topic, state| {
@@ -181,9 +181,29 @@ impl Producer {
                 done => return done,
             };
             if !in_time {
-                return Err(SendError::Timeout { what, waited: started.elapsed() });
+                return Err(self.timeout(what, started));
             }
         }
+    }
+
+    fn timeout(&self, what: &'static str, started: Instant) -> SendError {
+        let why = self.core.trouble(Instant::now(), Duration::ZERO).unwrap_or_default();
+        SendError::Timeout { what, waited: started.elapsed(), why }
+    }
+
+    /// Calls `report` when nothing has got through for a second, with what stands in the way, and again whenever that
+    /// changes. It runs on the producer's thread and must not wait.
+    pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
+        let mut troubles = self.core.troubles();
+        self.runtime.spawn(async move {
+            // An error means that the producer is gone.
+            while troubles.changed().await.is_ok() {
+                let trouble = troubles.borrow_and_update().clone();
+                if let Some(trouble) = trouble {
+                    report(&trouble);
+                }
+            }
+        });
     }
 
     /// Waits for `event`; false if `deadline` came first.
@@ -212,7 +232,7 @@ impl Producer {
                 done => return done,
             }
             if !self.before(started + self.core.config.max_block, changed).await {
-                return Err(SendError::Timeout { what: "metadata of the topic", waited: started.elapsed() });
+                return Err(self.timeout("metadata of the topic", started));
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::accumulator::{Outgoing, Partition, Round, Take};
 use crate::config::Acks;
 use crate::connection::{Connection, ConnectionError};
 use crate::delivery::Written;
-use crate::error::ProduceError;
+use crate::error::{self, MetadataError, ProduceError};
 use crate::producer::Core;
 use crate::window::Setback;
 use fullbore_wire::apis::produce::{
@@ -106,6 +106,11 @@ impl Sender {
             }
             Err(error) => {
                 tracing::debug!(broker = self.broker.id, %error, "no connection");
+                let why = match &error {
+                    MetadataError::Connection(error) => format!("broker {}: {error}", self.broker.id),
+                    other => other.to_string(),
+                };
+                self.active.iter().for_each(|partition| partition.hindered(&why));
                 self.core.want_metadata();
                 let client = &self.core.config.client;
                 let pause = backoff(client.reconnect_backoff, client.reconnect_backoff_max, self.connect_failures);
@@ -301,7 +306,10 @@ impl Core {
                 let Outgoing { partition, ticket, batch, .. } = outgoing;
                 partition.acked(ticket, batch, written, now);
             }
-            Verdict::SetBack(setback) => self.set_back(outgoing, setback, &answer.error_code.to_string(), now),
+            Verdict::SetBack(setback) => {
+                let why = format!("the broker answered {}", error::answer(answer.error_code, message));
+                self.set_back(outgoing, setback, &why, now);
+            }
             Verdict::TooLarge => {
                 outgoing.batch.note_attempt(false);
                 let size = outgoing.batch.size();
@@ -336,7 +344,7 @@ impl Core {
         }
         tracing::debug!(topic = %partition.topic, partition = partition.index, why, "a batch goes again");
         let (first, max) = (self.config.retry_backoff, self.config.retry_backoff_max);
-        partition.set_back(ticket, batch, setback, |failures| backoff(first, max, failures), now);
+        partition.set_back(ticket, batch, setback, why, |failures| backoff(first, max, failures), now);
     }
 
     /// Goes to the leader that the answer names (KIP-951), or asks who it is.

@@ -79,12 +79,49 @@ keys! {
         |c, v| c.retry_backoff_max = ms(v)?;
     "retry.backoff.ms", "100", "The first pause before an attempt is repeated.",
         |c, v| c.retry_backoff = ms(v)?;
+    "security.protocol", "PLAINTEXT", "PLAINTEXT only: TLS and SASL are not offered yet.",
+        |_c, v| if v != "PLAINTEXT" { return Err("must be PLAINTEXT: TLS and SASL are not offered yet".to_owned()); };
     "send.buffer.bytes", "-1", "SO_SNDBUF; -1 leaves it, and its growth, to the system (Kafka's default is 131072).",
         |c, v| c.client.send_buffer_bytes = socket_buffer(v)?;
     "socket.connection.setup.timeout.ms", "10000", "How long connecting may take.",
         |c, v| c.client.connect_timeout = ms(v)?;
     "transactional.id", "", "Refused: transactions are not offered yet.",
         |_c, v| if !v.is_empty() { return Err("must be unset: this producer does not offer transactions yet".to_owned()); };
+}
+
+/// Settings of Kafka's producer that mean nothing to this one.
+const WITHOUT_EFFECT: &[&str] = &[
+    "auto.include.jmx.reporter",
+    "client.dns.lookup",
+    "config.providers",
+    "enable.metrics.push",
+    "interceptor.classes",
+    "key.serializer",
+    "metadata.max.idle.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "partitioner.class",
+    "security.providers",
+    "socket.connection.setup.timeout.max.ms",
+    "transaction.timeout.ms",
+    "transaction.two.phase.commit.enable",
+    "value.serializer",
+];
+
+/// What its user should know of a setting that does nothing; `None` for one that does.
+pub fn notice(name: &str) -> Option<&'static str> {
+    let is_kafkas = WITHOUT_EFFECT.contains(&name) || name.starts_with("ssl.") || name.starts_with("sasl.");
+    match KEYS.iter().any(|key| key.name == name) {
+        true => None,
+        false if is_kafkas => Some("has no effect on this producer"),
+        false => Some("is not a producer setting"),
+    }
 }
 
 pub(super) fn list(value: &str) -> Vec<String> {

@@ -6,7 +6,7 @@
 use crate::accumulator::{Limits, Partition};
 use crate::config::ProducerConfig;
 use crate::delivery::Outcome;
-use crate::error::SendError;
+use crate::error::{SendError, answer};
 use crate::metadata::{Cluster, TopicInfo};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
@@ -24,6 +24,7 @@ use tokio::sync::{Notify, watch};
 /// A topic this producer writes to.
 pub(crate) struct Topic {
     name: Text,
+    wanted_at: Instant,
     pub(crate) sticky: Sticky,
     state: RwLock<TopicState>,
 }
@@ -38,6 +39,8 @@ pub(crate) struct TopicState {
     pub(crate) available: Vec<i32>,
     /// Why the topic cannot be used.
     error: Option<ErrorCode>,
+    /// Why it cannot be used just now.
+    doubt: Option<ErrorCode>,
 }
 
 /// See the module.
@@ -58,8 +61,15 @@ pub(crate) struct Core {
     topics_changed: Notify,
     flushes: AtomicUsize,
     refusing: AtomicBool,
+    /// Why the last request for metadata failed.
+    metadata_error: Mutex<Option<String>>,
+    /// What has kept everything from getting through for a while.
+    trouble: watch::Sender<Option<String>>,
     stop: watch::Sender<bool>,
 }
+
+/// A record that waits this long with a known reason is worth a warning.
+const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Arc<Self> {
@@ -87,6 +97,8 @@ impl Core {
             topics_changed: Notify::new(),
             flushes: AtomicUsize::new(0),
             refusing: AtomicBool::new(false),
+            metadata_error: Mutex::default(),
+            trouble: watch::Sender::new(None),
             stop: watch::Sender::new(false),
         })
     }
@@ -132,8 +144,14 @@ impl Core {
     fn add_topic(&self, name: &str) -> Arc<Topic> {
         let name = Text::from(name);
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), name.as_str());
-        let new =
-            || Arc::new(Topic { name: name.clone(), sticky: Sticky::new(splitmix(seed)), state: RwLock::default() });
+        let new = || {
+            Arc::new(Topic {
+                name: name.clone(),
+                wanted_at: Instant::now(),
+                sticky: Sticky::new(splitmix(seed)),
+                state: RwLock::default(),
+            })
+        };
         let topic = self.topics.write().entry(name.clone()).or_insert_with(new).clone();
         self.first_topic.get_or_init(|| topic.clone());
         topic
@@ -205,6 +223,39 @@ impl Core {
     /// Every batch that is not finished.
     pub(crate) fn unfinished(&self) -> Vec<Arc<Outcome>> {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
+    }
+
+    /// What stands in the way of records, or of a topic, that have waited for longer than `patience`.
+    pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
+        let since = now.checked_sub(patience)?;
+        let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
+        of_partition.or_else(|| self.topics.read().values().find_map(|topic| self.trouble_of(topic, since)))
+    }
+
+    fn trouble_of(&self, topic: &Topic, since: Instant) -> Option<String> {
+        let state = topic.state.read();
+        if !state.partitions.is_empty() || topic.wanted_at > since {
+            return None;
+        }
+        let metadata_error = self.metadata_error.lock().clone();
+        metadata_error.or_else(|| state.doubt.map(|code| format!("topic {}: {}", topic.name, answer(code, ""))))
+    }
+
+    /// Changes with what [`Core::trouble`] says of the last second.
+    pub(crate) fn troubles(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
+    }
+
+    fn watch_trouble(&self, now: Instant) {
+        let trouble = self.trouble(now, TROUBLE_AFTER);
+        self.trouble.send_if_modified(|known| {
+            let changed = *known != trouble;
+            if changed && let Some(trouble) = &trouble {
+                tracing::warn!("nothing gets through: {trouble}");
+            }
+            *known = trouble;
+            changed
+        });
     }
 
     /// From now on no record is taken.
@@ -280,6 +331,7 @@ impl Core {
         loop {
             let now = Instant::now();
             self.partitions().iter().for_each(|partition| partition.expire(now));
+            self.watch_trouble(now);
             let is_old = now.duration_since(fetched_at) >= self.config.metadata_max_age;
             let wants_metadata = self.wants_metadata.load(Ordering::Acquire) || is_old;
             if wants_metadata && metadata.at <= now {
@@ -311,10 +363,12 @@ impl Core {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(%error, "no metadata");
+                *self.metadata_error.lock() = Some(format!("no metadata: {error}"));
                 self.wants_metadata.store(true, Ordering::Release);
                 return false;
             }
         };
+        *self.metadata_error.lock() = None;
         for described in &response.topics {
             let topic = described.name.as_ref().and_then(|name| self.topics.read().get(name).cloned());
             if let Some(topic) = topic {
@@ -330,11 +384,13 @@ impl Core {
     fn learn(self: &Arc<Self>, topic: &Topic, info: &TopicInfo) {
         if info.error.is_err() {
             // What was known stays: "unknown" is often said of a topic that is only moving.
-            topic.state.write().error = (!info.error.is_retriable()).then_some(info.error);
+            let (error, retriable) = (Some(info.error), info.error.is_retriable());
+            let mut state = topic.state.write();
+            (state.error, state.doubt) = if retriable { (None, error) } else { (error, None) };
             return;
         }
         let mut state = topic.state.write();
-        state.error = None;
+        (state.error, state.doubt) = (None, None);
         let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
         state.id = info.id;
         if recreated {
@@ -358,26 +414,30 @@ impl Core {
 
     async fn fetch_identity(&self) -> bool {
         let request = InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
-        let answer = match self.cluster.any().await {
+        let outcome = match self.cluster.any().await {
             Ok(connection) => connection.call(&request).await.map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        match answer {
-            Ok(answer) if !answer.error_code.is_err() && answer.producer_id >= 0 => {
-                let identity = Identity { producer_id: answer.producer_id, epoch: answer.producer_epoch };
+        match outcome {
+            Ok(given) if !given.error_code.is_err() && given.producer_id >= 0 => {
+                let identity = Identity { producer_id: given.producer_id, epoch: given.producer_epoch };
                 *self.identity.lock() = Some(identity);
                 self.wants_identity.store(false, Ordering::Release);
                 self.wake_all();
                 true
             }
-            Ok(answer) => {
-                tracing::warn!(error = %answer.error_code, "no producer id");
-                false
-            }
-            Err(error) => {
-                tracing::debug!(error, "no producer id");
-                false
-            }
+            Ok(refused) => self.has_no_identity(&answer(refused.error_code, "")),
+            Err(error) => self.has_no_identity(&error),
         }
+    }
+
+    fn has_no_identity(&self, error: &str) -> bool {
+        tracing::debug!(error, "no producer id");
+        let why = format!("no producer id: {error}");
+        self.partitions()
+            .iter()
+            .filter(|partition| partition.lacks_identity())
+            .for_each(|partition| partition.hindered(&why));
+        false
     }
 }

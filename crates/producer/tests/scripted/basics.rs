@@ -104,7 +104,8 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
     let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "100")]);
     let big = [0; 20_000];
     let too_large = producer.send(Record::new("t", &big)).await.unwrap_err();
-    assert!(matches!(too_large, SendError::RecordTooLarge { .. }) && !too_large.is_retryable());
+    assert!(matches!(too_large, SendError::RecordTooLarge { max: 20_000, .. }) && !too_large.is_retryable());
+    assert!(too_large.to_string().ends_with("more than max.request.size=20000"), "{too_large}");
     let nowhere = producer.send(Record::new("t", b"v").partition(2)).await.unwrap_err();
     assert!(matches!(nowhere, SendError::NoPartition { partition: 2, .. }));
     fake.lock().topic_error = Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
@@ -115,6 +116,7 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
     let unknown = self::producer(&fake, &[("max.block.ms", "200")]);
     let error = unknown.send(Record::new("t", b"v")).await.unwrap_err();
     assert!(matches!(error, SendError::Timeout { what: "metadata of the topic", .. }), "{error}");
+    assert!(error.to_string().contains("(max.block.ms): topic t: UNKNOWN_TOPIC_OR_PARTITION: "), "{error}");
 }
 
 #[tokio::test]
@@ -162,6 +164,50 @@ async fn retries_end_when_their_number_is_reached() {
     let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(matches!(error, ProduceError::Timeout { .. }) && !error.may_have_been_written(), "{error}");
     assert_eq!(fake.seen(0).len(), 3);
+}
+
+#[tokio::test]
+async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
+    let fake = Fake::start(1, 1).await;
+    fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
+    let producer = producer(&fake, &[("delivery.timeout.ms", "400"), ("request.timeout.ms", "100")]);
+    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    assert!(fake.seen(0).len() > 1);
+    assert!(!error.may_have_been_written());
+    let told = error.to_string();
+    assert!(
+        told.ends_with(" ms: the broker answered NOT_ENOUGH_REPLICAS: Fewer replicas are in sync than required."),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
+    let fake = Fake::start(2, 1).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fake.lock().leaders[0] = 1;
+    fake.lock().ports[1] = free.port();
+    let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
+    let (told, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    producer.on_trouble(move |why| drop(told.send(why.to_owned())));
+    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    let cause = format!("broker 1: cannot connect to {free}: ");
+    let report = reports.recv().await.unwrap();
+    assert!(report.starts_with(&format!("partition 0 of topic t: {cause}")), "{report}");
+    assert!(delivery.try_result().is_none(), "the warning comes before the end");
+    let error = delivery.await.unwrap_err();
+    assert!(!error.may_have_been_written() && error.to_string().contains(&cause), "{error}");
+    assert!(reports.try_recv().is_err(), "one report of one trouble");
+}
+
+#[tokio::test]
+async fn a_delivery_timeout_without_an_answer_says_so() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("delivery.timeout.ms", "300"), ("request.timeout.ms", "299")]);
+    producer.partitions("t").await.unwrap();
+    fake.hold(true);
+    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    assert!(error.may_have_been_written() && error.to_string().contains("no response"), "{error}");
 }
 
 #[tokio::test]

@@ -241,7 +241,8 @@ async fn row_26_the_order_holds_while_the_leader_moves() {
         if i % 30 == 29 {
             let arrived = fake.lock().seen.len();
             deliveries.push(send(&producer, 0, &i.to_string()).await);
-            fake.until("something arrives", move |s| s.seen.len() > arrived).await;
+            let at_leader = move |s: &State| s.seen[arrived..].iter().any(|seen| seen.broker == s.leaders[0]);
+            fake.until("something arrives at the leader", at_leader).await;
             let mut state = fake.lock();
             state.leaders[0] = 1 - state.leaders[0];
             state.leader_epoch += 1;
