@@ -2,25 +2,37 @@
 
 use std::fmt;
 
+/// The exit status of a command that a signal ended, as shells have it for SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
 /// One sentence that says what is wrong and what to do next.
 #[derive(Debug)]
-pub struct Failure(String);
+pub struct Failure {
+    sentence: String,
+    /// The exit status.
+    pub status: u8,
+}
 
 impl Failure {
     /// A failure in these words.
     pub fn new(sentence: impl Into<String>) -> Self {
-        Failure(sentence.into())
+        Failure { sentence: sentence.into(), status: 1 }
+    }
+
+    /// The user ended the command.
+    pub fn interrupted(sentence: impl Into<String>) -> Self {
+        Failure { sentence: sentence.into(), status: INTERRUPTED }
     }
 }
 
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Failure(error.to_string())
+        Failure::new(error.to_string())
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.sentence)
     }
 }

@@ -1,7 +1,7 @@
 //! The `fullbore` binary: what the user types, and one file per command. What the commands do is in the libraries.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
-//! be read exits with 2.
+//! be read exits with 2, a command that was interrupted with 130.
 
 mod client;
 mod demo;
@@ -9,6 +9,7 @@ mod failure;
 mod output;
 mod perf;
 mod serve;
+mod stop;
 mod topics;
 
 use clap::{Parser, Subcommand};
@@ -40,11 +41,15 @@ fn main() -> ExitCode {
         Command::Topics(topics) => topics::run(topics),
         Command::Perf(perf) => perf::run(perf),
     };
+    let outcome = outcome.and_then(|()| match output::error() {
+        Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
+        None => Ok(()),
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("fullbore: {failure}");
-            ExitCode::FAILURE
+            ExitCode::from(failure.status)
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `fullbore topics`: kafka-topics.sh's flags and output. The questions to the cluster are in `fullbore_bench::client`.
 
-use crate::client::{bootstrap_servers, key_value, read_properties};
+use crate::client::{bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output::line;
 use clap::{Args, Subcommand};
 use fullbore_bench::client::{
-    ClientError, Cluster, TopicDescription, TopicPartition, create_topic, delete_topics, describe_topics, list_topics,
+    ClientError, Cluster, Layout, TopicDescription, TopicPartition, create_topic_as, delete_topics, describe_topics,
+    list_topics, topic_name,
 };
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use regex_lite::Regex;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
     kafka-topics.sh's own form works too: fullbore topics --create --topic orders")]
 pub struct Topics {
     #[command(subcommand)]
-    action: Action,
+    action: Option<Action>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -31,10 +32,16 @@ enum Action {
     List(Select),
     /// Print partitions, leaders, replicas and configurations.
     #[command(after_help = "Example: fullbore topics describe --topic orders")]
-    Describe(Select),
+    Describe(Describe),
     /// Delete topics.
     #[command(after_help = "Example: fullbore topics delete --topic orders --if-exists")]
     Delete(Delete),
+    /// Add partitions: not served yet.
+    #[command(hide = true, disable_help_flag = true)]
+    Alter {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -53,11 +60,14 @@ struct Create {
     #[arg(long)]
     topic: String,
     /// Number of partitions; without it the cluster's default.
-    #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
     /// Replicas of each partition; without it the cluster's default.
-    #[arg(long, value_parser = clap::value_parser!(i16).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i16).range(1..))]
     replication_factor: Option<i16>,
+    /// The brokers of each partition instead of counts, the preferred leader first: 1:2,2:3 is two partitions.
+    #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment, conflicts_with_all = ["partitions", "replication_factor"])]
+    replica_assignment: Option<Assignment>,
     /// A topic configuration; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     config: Vec<(String, String)>,
@@ -84,6 +94,55 @@ struct Select {
 }
 
 #[derive(Args, Debug)]
+struct Describe {
+    #[command(flatten)]
+    select: Select,
+    /// Only the topic with this id.
+    #[arg(long, value_name = "ID", value_parser = topic_id)]
+    topic_id: Option<Uuid>,
+    /// Only topics with configurations of their own, without their partitions.
+    #[arg(long)]
+    topics_with_overrides: bool,
+    #[command(flatten)]
+    only: Only,
+}
+
+/// Which partitions to show; with several flags those that any of them means. All without.
+#[derive(Args, Debug, Default)]
+struct Only {
+    /// Only partitions with replicas that are not in sync.
+    #[arg(long)]
+    under_replicated_partitions: bool,
+    /// Only partitions without a leader.
+    #[arg(long)]
+    unavailable_partitions: bool,
+    /// Only partitions with exactly min.insync.replicas in sync.
+    #[arg(long)]
+    at_min_isr_partitions: bool,
+    /// Only partitions with fewer than min.insync.replicas in sync.
+    #[arg(long)]
+    under_min_isr_partitions: bool,
+}
+
+impl Only {
+    fn is_any(&self) -> bool {
+        self.under_replicated_partitions
+            || self.unavailable_partitions
+            || self.at_min_isr_partitions
+            || self.under_min_isr_partitions
+    }
+
+    /// Whether a partition of a topic with this min.insync.replicas is meant.
+    fn means(&self, partition: &TopicPartition, min_in_sync: Option<usize>) -> bool {
+        let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none());
+        (self.under_replicated_partitions && in_sync < partition.replicas.len())
+            || (self.unavailable_partitions && headless)
+            || (self.at_min_isr_partitions && min_in_sync == Some(in_sync))
+            || (self.under_min_isr_partitions && (headless || min_in_sync.is_some_and(|min| in_sync < min)))
+    }
+}
+
+#[derive(Args, Debug)]
 struct Delete {
     /// Topics whose whole name matches this regular expression, several separated by commas.
     #[arg(long)]
@@ -95,31 +154,65 @@ struct Delete {
     at: Where,
 }
 
-/// Turns `topics --create ...` into `topics create ...`, so that kafka-topics.sh's command lines work.
+/// The brokers of each partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Assignment(Vec<Vec<i32>>);
+
+/// `--replica-assignment` in kafka-topics.sh's form; every partition has as many replicas, none twice.
+fn replica_assignment(text: &str) -> Result<Assignment, String> {
+    let brokers = |part: &str| part.split(':').map(|id| id.trim().parse().ok().filter(|id| *id >= 0)).collect();
+    let parsed: Option<Vec<Vec<i32>>> = text.split(',').map(brokers).collect();
+    let partitions = parsed.ok_or("must be broker ids: 1:2,2:3 is two partitions with two replicas each")?;
+    let has_twice = |ids: &Vec<i32>| ids.iter().enumerate().any(|(at, id)| ids[..at].contains(id));
+    if partitions.iter().any(has_twice) {
+        return Err("a partition has each broker once".to_owned());
+    }
+    if partitions.iter().any(|ids| ids.len() != partitions[0].len()) {
+        return Err("every partition must have as many replicas".to_owned());
+    }
+    Ok(Assignment(partitions))
+}
+
+fn topic_id(text: &str) -> Result<Uuid, String> {
+    Uuid::parse(text)
+        .ok_or_else(|| "must be a topic id of 22 characters, as `fullbore topics describe` shows it".to_owned())
+}
+
+/// Turns `topics --create ...` into `topics create ...`, so that kafka-topics.sh's command lines work; without any action
+/// the flags go, since the action is what is missing.
 pub fn with_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     if args.get(1).is_some_and(|command| command == "topics") {
-        let flags = ["--create", "--list", "--describe", "--delete"];
+        let flags = ["--create", "--list", "--describe", "--delete", "--alter"];
         if let Some(at) = args.iter().position(|arg| flags.iter().any(|flag| arg == flag)) {
             let flag = args.remove(at).into_string().expect("one of the flags");
             args.insert(2, flag.trim_start_matches('-').into());
+        } else if args.get(2).is_some_and(is_flag_of_an_action) {
+            args.truncate(2);
         }
     }
     args
 }
 
+fn is_flag_of_an_action(arg: &OsString) -> bool {
+    let own = ["--help", "--version"];
+    arg.to_str().is_some_and(|arg| arg.starts_with("--") && !own.contains(&arg))
+}
+
 /// Runs the command.
 pub fn run(topics: Topics) -> Result<(), Failure> {
     match topics.action {
-        Action::Create(create) => run_create(create),
-        Action::List(select) => run_list(select),
-        Action::Describe(select) => run_describe(select),
-        Action::Delete(delete) => run_delete(delete),
+        Some(Action::Create(create)) => run_create(create),
+        Some(Action::List(select)) => run_list(select),
+        Some(Action::Describe(describe)) => run_describe(describe),
+        Some(Action::Delete(delete)) => run_delete(delete),
+        Some(Action::Alter { .. }) => Err(Failure::new("adding partitions is not served yet")),
+        None => Err(Failure::new("topics: say create, list, describe or delete, as in `fullbore topics list`")),
     }
 }
 
 fn cluster(at: &Where) -> Result<Cluster, Failure> {
-    let properties = read_properties(at.command_config.as_deref())?;
+    let properties = client_properties(at.command_config.as_deref(), &[])?;
     let servers = bootstrap_servers(at.bootstrap_server.as_deref(), &properties);
     Ok(Cluster::new(&servers, properties.get("client.id").unwrap_or("fullbore-topics"))?)
 }
@@ -132,7 +225,12 @@ fn run_create(create: Create) -> Result<(), Failure> {
              collide. To avoid issues it is best to use either, but not both.",
         );
     }
-    match create_topic(&mut cluster, &create.topic, create.partitions, create.replication_factor, &create.config) {
+    let (partitions, replication_factor) = (create.partitions, create.replication_factor);
+    let layout = match create.replica_assignment {
+        Some(Assignment(brokers)) => Layout::Assigned(brokers),
+        None => Layout::Counts { partitions, replication_factor },
+    };
+    match create_topic_as(&mut cluster, &create.topic, &layout, &create.config) {
         Ok(()) => line(&format!("Created topic {}.", create.topic)),
         Err(error) if is_topic_exists(&error) && create.if_not_exists => {}
         Err(error) if is_topic_exists(&error) => {
@@ -156,17 +254,42 @@ fn run_list(select: Select) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_describe(select: Select) -> Result<(), Failure> {
+fn run_describe(describe: Describe) -> Result<(), Failure> {
+    let select = &describe.select;
     let mut cluster = cluster(&select.at)?;
-    let names = selected(&mut cluster, select.topic.as_deref(), select.exclude_internal)?;
-    must_exist(&names, select.topic.as_deref(), select.if_exists)?;
-    for topic in describe_topics(&mut cluster, &names)? {
-        line(&topic_line(&topic));
-        for partition in &topic.partitions {
-            line(&partition_line(&topic.name, partition));
+    let names = match describe.topic_id {
+        Some(id) => with_id(&mut cluster, id, select.if_exists)?,
+        None => {
+            let names = selected(&mut cluster, select.topic.as_deref(), select.exclude_internal)?;
+            must_exist(&names, select.topic.as_deref(), select.if_exists)?;
+            names
         }
+    };
+    for topic in describe_topics(&mut cluster, &names)? {
+        description(&topic, &describe).iter().for_each(|text| line(text));
     }
     Ok(())
+}
+
+fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>, Failure> {
+    match topic_name(cluster, id)? {
+        None if !if_exists => Err(Failure::new(format!("TopicId '{id}' does not exist as expected"))),
+        found => Ok(found.into_iter().collect()),
+    }
+}
+
+/// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
+fn description(topic: &TopicDescription, describe: &Describe) -> Vec<String> {
+    let (only, overrides) = (&describe.only, describe.topics_with_overrides);
+    let mut lines = Vec::new();
+    if !only.is_any() && (!overrides || !topic.configs.is_empty()) {
+        lines.push(topic_line(topic));
+    }
+    let shown = |partition: &&TopicPartition| !only.is_any() || only.means(partition, topic.min_in_sync);
+    if !overrides {
+        lines.extend(topic.partitions.iter().filter(shown).map(|partition| partition_line(&topic.name, partition)));
+    }
+    lines
 }
 
 fn run_delete(delete: Delete) -> Result<(), Failure> {
@@ -259,6 +382,11 @@ mod tests {
             "fullbore topics --list --bootstrap-server h:1",
             "fullbore topics describe --topic a.* --exclude-internal --if-exists",
             "fullbore topics --delete --topic a --if-exists --bootstrap-server h:1",
+            "fullbore topics --describe --under-replicated-partitions --unavailable-partitions --bootstrap-server h:1",
+            "fullbore topics --describe --at-min-isr-partitions --under-min-isr-partitions --topics-with-overrides",
+            "fullbore topics --describe --topic-id 4L6g3nShT-eMCtK--X86sw",
+            "fullbore topics --create --topic a --replica-assignment 1:2,2:3",
+            "fullbore topics --alter --topic a --partitions 6 --bootstrap-server h:1",
         ] {
             parse(&line.replace("  ", " ")).expect(line);
         }
@@ -266,8 +394,38 @@ mod tests {
 
     #[test]
     fn wrong_flags_are_refused() {
-        for line in ["create", "create --topic a --partitions 0", "create --topic a --config x", "delete", "shrink"] {
+        for line in [
+            "create",
+            "create --topic a --partitions 0",
+            "create --topic a --config x",
+            "delete",
+            "shrink",
+            "create --topic a --replica-assignment 1 --partitions 1",
+            "describe --topic-id x",
+        ] {
             assert!(parse(&format!("fullbore topics {line}")).is_err(), "{line}");
+        }
+        let refusal = parse("fullbore topics create --topic a --partitions -1").expect_err("out of range").to_string();
+        assert!(refusal.contains("'-1' for '--partitions"), "{refusal}");
+    }
+
+    #[test]
+    fn an_action_that_is_missing_or_not_served_is_said_so() {
+        let told = |line: &str| match parse(line).expect(line).command {
+            crate::Command::Topics(topics) => run(topics).expect_err(line).to_string(),
+            other => panic!("{other:?}"),
+        };
+        for line in ["fullbore topics", "fullbore topics --bootstrap-server h:1"] {
+            assert!(told(line).contains("say create, list, describe or delete"), "{}", told(line));
+        }
+        assert_eq!(told("fullbore topics --alter --topic a --partitions 6"), "adding partitions is not served yet");
+    }
+
+    #[test]
+    fn replicas_are_assigned_as_kafka_writes_it() {
+        assert_eq!(replica_assignment("1:2,2:3"), Ok(Assignment(vec![vec![1, 2], vec![2, 3]])));
+        for wrong in ["", "1:x", "1:1", "1:2,3", "-1"] {
+            replica_assignment(wrong).expect_err(wrong);
         }
     }
 
@@ -295,6 +453,7 @@ mod tests {
             name: "cap1".into(),
             topic_id: Uuid::parse("EUTqIqd-SK2KF81ZIjJiMw").expect("an id"),
             partitions: vec![partition.clone(), partition.clone(), partition.clone()],
+            min_in_sync: Some(1),
             configs: vec![
                 ("min.insync.replicas".into(), "1".into()),
                 ("cleanup.policy".into(), "delete".into()),
@@ -311,5 +470,46 @@ mod tests {
         let headless = TopicPartition { leader: None, replicas: vec![1, 2], eligible: None, ..partition };
         let line = partition_line("cap1", &headless);
         assert!(line.contains("\tLeader: none\tReplicas: 1,2\t") && line.contains("\tElr: N/A\t"), "{line}");
+    }
+
+    /// kafka-topics.sh's rules, from Kafka 4.3's TopicCommand.
+    #[test]
+    fn describe_shows_the_partitions_that_are_asked_for() {
+        let partition = |partition, leader: Option<i32>, in_sync: &[i32]| TopicPartition {
+            partition,
+            leader,
+            replicas: vec![1, 2, 3],
+            in_sync: in_sync.to_vec(),
+            eligible: None,
+            last_known_eligible: None,
+        };
+        let topic = TopicDescription {
+            name: "t".into(),
+            topic_id: Uuid::ZERO,
+            partitions: vec![
+                partition(0, Some(1), &[1, 2, 3]),
+                partition(1, Some(1), &[1, 2]),
+                partition(2, Some(1), &[1]),
+                partition(3, None, &[3, 2]),
+            ],
+            configs: vec![],
+            min_in_sync: Some(2),
+        };
+        let shown = |flags: &str| {
+            let cli = parse(&format!("fullbore topics describe{flags}")).expect(flags);
+            let crate::Command::Topics(Topics { action: Some(Action::Describe(describe)) }) = cli.command else {
+                panic!("{flags}");
+            };
+            let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
+            description(&topic, &describe).into_iter().map(|line| number(line).unwrap_or("topic".into())).collect()
+        };
+        let shown = |flags| -> Vec<String> { shown(flags) };
+        assert_eq!(shown(""), ["topic", "0", "1", "2", "3"]);
+        assert_eq!(shown(" --under-replicated-partitions"), ["1", "2", "3"]);
+        assert_eq!(shown(" --unavailable-partitions"), ["3"]);
+        assert_eq!(shown(" --at-min-isr-partitions"), ["1", "3"]);
+        assert_eq!(shown(" --under-min-isr-partitions"), ["2", "3"]);
+        assert_eq!(shown(" --unavailable-partitions --at-min-isr-partitions"), ["1", "3"]);
+        assert!(shown(" --topics-with-overrides").is_empty());
     }
 }

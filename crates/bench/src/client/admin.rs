@@ -2,7 +2,9 @@
 
 use super::cluster::check_topic;
 use super::{ClientError, Cluster};
-use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use fullbore_wire::apis::create_topics::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
+};
 use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
@@ -27,6 +29,14 @@ pub struct TopicDescription {
     pub partitions: Vec<TopicPartition>,
     /// Configurations that are not Kafka's default.
     pub configs: Vec<(Text, Text)>,
+    /// min.insync.replicas, whoever set it.
+    pub min_in_sync: Option<usize>,
+}
+
+impl TopicDescription {
+    fn new(name: &Text, topic_id: Uuid, partitions: Vec<TopicPartition>) -> Self {
+        TopicDescription { name: name.clone(), topic_id, partitions, configs: Vec::new(), min_in_sync: None }
+    }
 }
 
 /// One partition as `topics describe` shows it.
@@ -46,10 +56,24 @@ pub struct TopicPartition {
     pub last_known_eligible: Option<Vec<i32>>,
 }
 
+/// How many partitions and replicas a topic gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Counts; `None` leaves one to the broker.
+    Counts {
+        /// Partitions.
+        partitions: Option<i32>,
+        /// Replicas of each.
+        replication_factor: Option<i16>,
+    },
+    /// The brokers of each partition, the preferred leader first.
+    Assigned(Vec<Vec<i32>>),
+}
+
 /// Creates one topic; `None` leaves a count to the broker.
 ///
 /// # Errors
-/// The broker's, TOPIC_ALREADY_EXISTS among them.
+/// As [`create_topic_as`].
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -57,15 +81,38 @@ pub fn create_topic(
     replication_factor: Option<i16>,
     configs: &[(String, String)],
 ) -> Result<(), ClientError> {
+    create_topic_as(cluster, name, &Layout::Counts { partitions, replication_factor }, configs)
+}
+
+/// Creates one topic with this layout.
+///
+/// # Errors
+/// The broker's, TOPIC_ALREADY_EXISTS among them.
+pub fn create_topic_as(
+    cluster: &mut Cluster,
+    name: &str,
+    layout: &Layout,
+    configs: &[(String, String)],
+) -> Result<(), ClientError> {
     let config = |(key, value): &(String, String)| CreatableTopicConfig {
         name: key.as_str().into(),
         value: Some(value.as_str().into()),
+        ..Default::default()
+    };
+    let (partitions, replication_factor, assigned) = match layout {
+        Layout::Counts { partitions, replication_factor } => (*partitions, *replication_factor, &[][..]),
+        Layout::Assigned(assigned) => (None, None, &assigned[..]),
+    };
+    let assignment = |(partition_index, broker_ids): (i32, &Vec<i32>)| CreatableReplicaAssignment {
+        partition_index,
+        broker_ids: broker_ids.clone(),
         ..Default::default()
     };
     let topic = CreatableTopic {
         name: name.into(),
         num_partitions: partitions.unwrap_or(-1),
         replication_factor: replication_factor.unwrap_or(-1),
+        assignments: (0..).zip(assigned).map(assignment).collect(),
         configs: configs.iter().map(config).collect(),
         ..Default::default()
     };
@@ -90,6 +137,15 @@ pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientErr
     let mut topics: Vec<(Text, bool)> = response.topics.into_iter().filter_map(named).collect();
     topics.sort();
     Ok(topics)
+}
+
+/// The name of the topic with this id; `None` if there is none.
+///
+/// # Errors
+/// When no broker answers.
+pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>, ClientError> {
+    let response = cluster.metadata(None)?;
+    Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
 }
 
 /// Deletes topics.
@@ -150,22 +206,15 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
             last_known_eligible: None,
         };
         let partitions = found.partitions.iter().map(partition).collect();
-        Ok(TopicDescription { name: name.clone(), topic_id: found.topic_id, partitions, configs: Vec::new() })
+        Ok(TopicDescription::new(name, found.topic_id, partitions))
     };
     names.iter().map(describe).collect()
 }
 
 /// Brokers answer in pages; a topic may go on in the next.
 fn describe_by_pages(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
-    let mut described: Vec<TopicDescription> = names
-        .iter()
-        .map(|name| TopicDescription {
-            name: name.clone(),
-            topic_id: Uuid::ZERO,
-            partitions: Vec::new(),
-            configs: Vec::new(),
-        })
-        .collect();
+    let mut described: Vec<TopicDescription> =
+        names.iter().map(|name| TopicDescription::new(name, Uuid::ZERO, Vec::new())).collect();
     let topics = names.iter().map(|name| TopicRequest { name: name.clone(), ..Default::default() }).collect();
     let mut request = DescribeTopicPartitionsRequest { topics, ..Default::default() };
     loop {
@@ -206,6 +255,8 @@ fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Res
             return Err(ClientError::kafka(what, result.error_code, result.error_message.as_deref()));
         }
         let Some(topic) = described.iter_mut().find(|topic| topic.name == result.resource_name) else { continue };
+        let min_in_sync = result.configs.iter().find(|config| config.name == *"min.insync.replicas");
+        topic.min_in_sync = min_in_sync.and_then(|config| config.value.as_ref()?.parse().ok());
         let set = result.configs.into_iter().filter(|config| config.config_source != SOURCE_DEFAULT);
         topic.configs = set.map(|config| (config.name, config.value.unwrap_or_default())).collect();
     }

@@ -8,7 +8,10 @@ mod cluster;
 mod connection;
 mod error;
 
-pub use admin::{TopicDescription, TopicPartition, create_topic, delete_topics, describe_topics, list_topics};
+pub use admin::{
+    Layout, TopicDescription, TopicPartition, create_topic, create_topic_as, delete_topics, describe_topics,
+    list_topics, topic_name,
+};
 pub use cluster::{Cluster, EARLIEST, LATEST, PartitionPlace};
 pub use connection::{Connection, Stopper};
 pub use error::ClientError;

@@ -45,15 +45,15 @@ impl Default for FetchSettings {
 pub(super) enum LaneEnd {
     /// It was told to.
     Stopped,
-    /// Leaders moved or the connection broke: look them up again.
-    Stale,
+    /// Leaders moved or the connection broke, with the error if there was one: look them up again.
+    Stale(Option<ClientError>),
     /// No retry can help.
     Failed(ConsumeError),
 }
 
 impl From<ClientError> for LaneEnd {
     fn from(error: ClientError) -> Self {
-        if error.is_retriable() { LaneEnd::Stale } else { LaneEnd::Failed(error.into()) }
+        if error.is_retriable() { LaneEnd::Stale(Some(error)) } else { LaneEnd::Failed(error.into()) }
     }
 }
 
@@ -84,7 +84,7 @@ impl<S: Sink> Lane<S> {
     /// Fetches until the run ends or something breaks, and gives the cursors back.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
         let Err(end) = self.fetch_on();
-        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale) { LaneEnd::Stopped } else { end };
+        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         (self.cursors, end)
     }
 
@@ -169,7 +169,7 @@ impl<S: Sink> Lane<S> {
         if code == ErrorCode::OFFSET_OUT_OF_RANGE {
             // The records were deleted meanwhile: start again where the plan says, as auto.offset.reset does.
             cursor.offset = None;
-            return Err(LaneEnd::Stale);
+            return Err(LaneEnd::Stale(None));
         }
         let what = format!("cannot fetch partition {} of topic '{}'", cursor.partition, cursor.topic);
         Err(ClientError::kafka(what, code, None).into())

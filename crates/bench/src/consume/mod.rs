@@ -58,6 +58,14 @@ pub enum ConsumeError {
         /// In the sink's words.
         reason: String,
     },
+    /// The timeout passed while some partition could not be read.
+    #[error("no record came in {} ms: {source}", waited.as_millis())]
+    Unreachable {
+        /// How long.
+        waited: Duration,
+        /// Why, as last seen.
+        source: ClientError,
+    },
     /// The system gave no thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -153,7 +161,8 @@ pub struct Plan {
 /// and may end the run by returning false.
 ///
 /// # Errors
-/// What no retry can help: a broken batch, a record the sink refused, a topic that does not exist.
+/// What no retry can help: a broken batch, a record the sink refused, a topic that does not exist. When the timeout
+/// passes while a partition's leader cannot be reached, why.
 pub fn consume<S: Sink>(
     cluster: &mut Cluster,
     cursors: Vec<Cursor<S>>,
@@ -177,6 +186,8 @@ struct Run<'a, S> {
     next_lane: usize,
     ended: (Sender<Ended<S>>, Receiver<Ended<S>>),
     retry_at: Instant,
+    /// Why some cursor last became or stayed idle.
+    trouble: Option<ClientError>,
 }
 
 struct Ended<S> {
@@ -196,6 +207,7 @@ impl<'a, S: Sink> Run<'a, S> {
             next_lane: 0,
             ended: channel(),
             retry_at: Instant::now(),
+            trouble: None,
         }
     }
 
@@ -206,11 +218,24 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.launch()?;
             }
             self.wait_for_an_end()?;
-            if !observe(&self.progress) || self.progress.idle() > self.plan.timeout {
+            if !observe(&self.progress) {
                 break;
+            }
+            if self.progress.idle() > self.plan.timeout {
+                return self.give_up();
             }
         }
         Ok(())
+    }
+
+    /// With every leader reached the records are simply over; else that is why none came.
+    fn give_up(&mut self) -> Result<(), ConsumeError> {
+        match self.trouble.take() {
+            Some(source) if !self.idle.is_empty() => {
+                Err(ConsumeError::Unreachable { waited: self.plan.timeout, source })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives every idle cursor whose partition has a leader to a new lane of that leader.
@@ -223,13 +248,18 @@ impl<'a, S: Sink> Run<'a, S> {
                     leaders.extend(places.into_iter().map(|place| ((topic.clone(), place.partition), place.leader)))
                 }
                 // No broker answers just now: the next turn asks again, until the run's timeout.
-                Err(error) if error.is_retriable() => {}
+                Err(error) if error.is_retriable() => self.trouble = Some(error),
                 Err(error) => return Err(error.into()),
             }
         }
         for cursor in std::mem::take(&mut self.idle) {
-            match leaders.get(&(cursor.topic.clone(), cursor.partition)).cloned().flatten() {
-                Some(leader) => by_leader.entry(leader).or_default().push(cursor),
+            match leaders.get(&(cursor.topic.clone(), cursor.partition)) {
+                Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
+                Some(None) => {
+                    let (topic, partition) = (cursor.topic.to_string(), cursor.partition);
+                    self.trouble = Some(ClientError::NoLeader { topic, partition });
+                    self.idle.push(cursor);
+                }
                 None => self.idle.push(cursor),
             }
         }
@@ -247,6 +277,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let (stopper, connection) = match prepared {
             Ok(prepared) => prepared,
             Err(error) if error.is_retriable() => {
+                self.trouble = Some(error);
                 self.idle.append(&mut cursors);
                 return Ok(());
             }
@@ -295,7 +326,11 @@ impl<'a, S: Sink> Run<'a, S> {
         self.join(ended.lane);
         self.idle.append(&mut ended.cursors);
         match ended.end {
-            LaneEnd::Stopped | LaneEnd::Stale => Ok(()),
+            LaneEnd::Stopped => Ok(()),
+            LaneEnd::Stale(error) => {
+                self.trouble = error.or(self.trouble.take());
+                Ok(())
+            }
             LaneEnd::Failed(error) => Err(error),
         }
     }

@@ -13,9 +13,12 @@ use crate::workload::{Payload, Schedule};
 use fullbore_producer::{Delivery, Producer, Record, SendError};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 
 /// Unthrottled, the clock is read once for this many records.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
+/// Unthrottled, the sender looks whether it should stop before every so many records.
+const RECORDS_PER_LOOK: u64 = 256;
 
 /// What to send.
 pub struct Workload {
@@ -39,38 +42,78 @@ pub struct Outcome {
     pub produced: Produced,
     /// What was not.
     pub failed: Failed,
-    /// When the last record was acknowledged or failed.
+    /// When the last record was acknowledged or failed, or the run was stopped.
     pub ended: Instant,
+    /// Whether the run was stopped before every record had its result.
+    pub stopped: bool,
 }
 
-/// Sends everything and waits for the acknowledgements.
+/// Sends everything and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
 /// When the producer does not take a record: the topic does not exist, or nothing moves for max.block.ms.
 pub async fn produce(
     producer: &Producer,
-    mut workload: Workload,
+    workload: Workload,
+    mut stop: watch::Receiver<bool>,
     on_window: impl FnMut(&Window) + Send + 'static,
 ) -> Result<Outcome, SendError> {
     let mut pacer = Pacer::start(workload.throughput);
     let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
+    let asked = stop.clone();
+    let all = async {
+        send_all(producer, workload, &asked, &mut pacer, &mut tracker).await?;
+        producer.flush().await;
+        Ok::<(), SendError>(())
+    };
+    tokio::select! {
+        biased;
+        () = stopped(&mut stop) => {}
+        sent = all => sent?,
+    }
+    let ended = Instant::now();
+    if *stop.borrow() {
+        let (produced, failed) = tracker.abandon();
+        return Ok(Outcome { produced, failed, ended, stopped: true });
+    }
+    let (produced, failed) = tracker.finish().await;
+    Ok(Outcome { produced, failed, ended: Instant::now(), stopped: false })
+}
+
+/// Resolves when the run should stop; never, if nobody can say so any more.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn send_all(
+    producer: &Producer,
+    mut workload: Workload,
+    stop: &watch::Receiver<bool>,
+    pacer: &mut Pacer,
+    tracker: &mut Tracker,
+) -> Result<(), SendError> {
+    let paced = workload.throughput >= 0.0;
     for number in 0..workload.records {
-        let intended = pacer.turn(number, &mut tracker);
+        // A sender that never has to wait never lets anybody else tell it.
+        if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
+            break;
+        }
+        let intended = pacer.turn(number, tracker);
         let steady = workload.warmup_records > 0 && number >= workload.warmup_records;
         if steady && number == workload.warmup_records {
             tracker.start_steady(Instant::now());
         }
         let value = workload.payload.value(number);
         let record = Record::new(&workload.topic, value).timestamp(pacer.epoch_ms(intended));
-        let (delivery, waited) = send(producer, record, &mut tracker).await?;
+        let (delivery, waited) = send(producer, record, tracker).await?;
         tracker.sent(delivery, intended, value.len() as u64, steady);
         if waited {
             pacer.has_waited();
         }
     }
-    producer.flush().await;
-    let (produced, failed) = tracker.finish().await;
-    Ok(Outcome { produced, failed, ended: Instant::now() })
+    Ok(())
 }
 
 /// Hands one record over, and says whether it had to wait for room; then what is done meanwhile is counted.

@@ -115,6 +115,15 @@ impl Tracker {
         }
     }
 
+    /// Counts what is done by now and lets the rest be.
+    pub fn abandon(mut self) -> (Produced, Failed) {
+        for partition in &mut self.partitions {
+            partition.in_flight.extend(partition.open.take());
+        }
+        self.collect();
+        (self.produced, self.failed)
+    }
+
     /// Waits for every record sent and counts it. The producer must have been told to flush.
     pub async fn finish(mut self) -> (Produced, Failed) {
         for index in 0..self.partitions.len() {

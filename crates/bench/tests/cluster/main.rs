@@ -11,6 +11,7 @@ use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
 use fullbore_producer::{Producer, ProducerConfig};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... and nothing else.
 #[derive(Default)]
@@ -43,7 +44,7 @@ fn send_numbers(address: &str, workload: Workload, properties: &[(&str, &str)]) 
     let all = [("bootstrap.servers", address)].into_iter().chain(properties.iter().copied());
     let producer = Producer::new(ProducerConfig::from_properties(all).expect("valid")).expect("started");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let outcome = runtime.block_on(produce(&producer, workload, |_| {})).expect("sent");
+    let outcome = runtime.block_on(produce(&producer, workload, watch::channel(false).1, |_| {})).expect("sent");
     assert_eq!(outcome.failed.records, 0, "{:?}", outcome.failed.first);
     runtime.block_on(producer.close(Duration::from_secs(5)));
     outcome.produced.summaries(outcome.ended).collect()
@@ -119,6 +120,45 @@ fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
     let from_end = Plan { start: LATEST, timeout: Duration::from_millis(200), ..plan(1) };
     let outcome = read_all(&broker.address, || (), &from_end).expect("read");
     assert_eq!((outcome.progress.records(), outcome.finished), (0, None));
+}
+
+#[test]
+fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
+    let broker = with_topic(1);
+    send_numbers(&broker.address, numbers(100, -1.0), &[]);
+    let address = broker.address.clone();
+    let mut cluster = Cluster::new(&address, "test").expect("valid");
+    let cursors = cursors(&mut cluster, || ());
+    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
+    let mut broker = Some(broker);
+    let outcome = consume(&mut cluster, cursors, &plan, |counts| {
+        if counts.records() == 100 {
+            broker = None;
+        }
+        true
+    });
+    let error = outcome.err().expect("nobody is there").to_string();
+    let start = format!("no record came in 3000 ms: cannot connect to {address}: ");
+    assert!(error.starts_with(&start), "{error}");
+}
+
+#[test]
+fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
+    let broker = with_topic(1);
+    let producer = Producer::new(ProducerConfig::new(&broker.address)).expect("started");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for throughput in [-1.0, 2_000.0] {
+        let (stop, stopping) = watch::channel(false);
+        let reporting_interval = Duration::from_millis(50);
+        let workload = Workload { reporting_interval, ..numbers(u64::MAX, throughput) };
+        let on_window = move |_: &_| {
+            stop.send_replace(true);
+        };
+        let outcome = runtime.block_on(produce(&producer, workload, stopping, on_window)).expect("sent");
+        assert!(outcome.stopped);
+        let summary = outcome.produced.summaries(outcome.ended).next().expect("a summary");
+        assert!(summary.records > 0 && outcome.failed.records == 0);
+    }
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! `fullbore demo`: a broker, a producer and a reader in one process, and proof that nothing was lost on the way.
 //!
-//! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too.
+//! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too, as does a
+//! reader of the output that goes away.
 
 mod figures;
 mod progress;
 mod stream;
 
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{self, line};
+use crate::stop::Stop;
 use clap::Args;
 use fullbore_bench::client::{Cluster, create_topic};
 use fullbore_bench::workload::VALUE_LEN_MIN;
@@ -15,12 +17,9 @@ use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
 use fullbore_producer::{Producer, ProducerConfig};
 use progress::Progress;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::time::Duration;
 use stream::{Phase, Stream};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// The demo's topic.
 const TOPIC: &str = "demo";
@@ -34,28 +33,36 @@ const PACED_SECONDS: u64 = 3;
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6")]
 pub struct Demo {
     /// How many records to stream.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
     /// Bytes of each record's value.
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
     record_size: u32,
     /// Partitions to spread them over.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
     partitions: i32,
 }
 
 /// Runs the demo.
 pub fn run(demo: Demo) -> Result<(), Failure> {
-    let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir()?;
+    let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir().map_err(|error| {
+        let place = std::env::temp_dir();
+        Failure::new(format!("cannot make a folder in {}: {error}; set TMPDIR to one that exists", place.display()))
+    })?;
+    let data = folder.path().to_owned();
+    // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
+    let stop = Stop::at_signal(move || drop(std::fs::remove_dir_all(data)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    runtime.spawn(stop_at_signal(Arc::clone(&stop), folder.path().to_owned()));
     let broker = runtime.block_on(Broker::start(config(folder.path())?))?;
     line(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
     let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &stop);
     runtime.block_on(broker.shutdown());
     drop(runtime);
     folder.close()?;
+    if output::is_lost() {
+        // Nobody waits for the rest.
+        return Ok(());
+    }
     outcome?;
     line("Broker stopped, data removed. Next: fullbore serve");
     Ok(())
@@ -69,27 +76,7 @@ fn config(folder: &Path) -> Result<BrokerConfig, Failure> {
     Ok(BrokerConfig::from_properties(&properties)?.0)
 }
 
-/// The first signal ends the stream, and the demo cleans up as always; the second does not wait.
-async fn stop_at_signal(stop: Arc<AtomicBool>, folder: PathBuf) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return;
-    };
-    for attempt in 1.. {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        stop.store(true, Ordering::Relaxed);
-        if attempt == 2 {
-            // What cannot be removed now is in the temporary folder, where the system removes it some day.
-            let _ = std::fs::remove_dir_all(&folder);
-            std::process::exit(130);
-        }
-    }
-}
-
-fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &AtomicBool) -> Result<(), Failure> {
+fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &Stop) -> Result<(), Failure> {
     let mut cluster = Cluster::new(address, "fullbore-demo")?;
     create_topic(&mut cluster, TOPIC, Some(demo.partitions), None, &[])?;
     let producer = Producer::new(ProducerConfig::new(address))?;
@@ -122,13 +109,18 @@ fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
         let demo = Demo { records, record_size: 64, partitions: 2 };
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let broker = runtime.block_on(Broker::start(config(folder.path()).expect("valid"))).expect("started");
-        let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &AtomicBool::new(stop));
+        let asked = Stop::new();
+        if stop {
+            asked.ask();
+        }
+        let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &asked);
         runtime.block_on(broker.shutdown());
         (outcome, folder.path().to_owned())
     }
@@ -151,7 +143,7 @@ mod tests {
         let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
         let mut stream = Stream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
         let phase = Phase { name: "test", records: 100, throughput: -1.0 };
-        let (progress, stop) = (Progress::new(phase.name, phase.records), AtomicBool::new(false));
+        let (progress, stop) = (Progress::new(phase.name, phase.records), Stop::new());
         stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
         assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
         let stranger = fullbore_producer::Record::new(TOPIC, b"x").partition(1);

@@ -40,7 +40,8 @@ impl Progress {
 
     /// So many were read; shows both.
     pub fn read(&self, records: u64) {
-        let sent = self.sent.load(Ordering::Relaxed);
+        // The sender counts now and then; what was read was sent.
+        let sent = self.sent.load(Ordering::Relaxed).max(records);
         if let Some((sent_bar, read_bar)) = &self.bars {
             sent_bar.set_position(sent);
             read_bar.set_position(records);

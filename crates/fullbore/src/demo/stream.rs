@@ -5,6 +5,7 @@
 use super::figures::Figures;
 use super::progress::Progress;
 use crate::failure::Failure;
+use crate::stop::Stop;
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST};
 use fullbore_bench::consume::{ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::{Latencies, Produced};
@@ -12,7 +13,6 @@ use fullbore_bench::produce::{Outcome as Sent, Pacer, Tracker, send};
 use fullbore_bench::workload::{SequenceReader, SequenceWriter};
 use fullbore_producer::{Producer, Record as Outgoing};
 use fullbore_wire::Text;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The reader gives up when nothing comes for this long.
@@ -94,7 +94,7 @@ impl Stream {
         producer: &Producer,
         runtime: &tokio::runtime::Handle,
         progress: &Progress,
-        stop: &AtomicBool,
+        stop: &Stop,
     ) -> Result<Figures, Failure> {
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let (read, sent) = self.run_both(phase, cluster, producer, runtime, progress, stop);
@@ -130,7 +130,7 @@ impl Stream {
         producer: &Producer,
         runtime: &tokio::runtime::Handle,
         progress: &Progress,
-        stop: &AtomicBool,
+        stop: &Stop,
     ) -> (Result<Outcome<Verifier>, ConsumeError>, Result<Sent, Failure>) {
         let cursors = std::mem::take(&mut self.cursors);
         let fetch = FetchSettings::default();
@@ -138,14 +138,14 @@ impl Stream {
         let read = || {
             let outcome = consume(cluster, cursors, &plan, |counts| {
                 progress.read(counts.records());
-                !stop.load(Ordering::Relaxed)
+                !stop.is_asked()
             });
-            outcome.inspect_err(|_| stop.store(true, Ordering::Relaxed))
+            outcome.inspect_err(|_| stop.ask())
         };
         std::thread::scope(|scope| {
             let reader = scope.spawn(read);
             let sent = runtime.block_on(self.send(phase, producer, progress, stop));
-            let sent = sent.inspect_err(|_| stop.store(true, Ordering::Relaxed));
+            let sent = sent.inspect_err(|_| stop.ask());
             (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
         })
     }
@@ -155,14 +155,14 @@ impl Stream {
         phase: &Phase,
         producer: &Producer,
         progress: &Progress,
-        stop: &AtomicBool,
+        stop: &Stop,
     ) -> Result<Sent, Failure> {
         let mut pacer = Pacer::start(phase.throughput);
         let mut tracker = Tracker::new(Produced::new(pacer.started_at(), Duration::MAX), |_| {});
         for number in 0..phase.records {
             if number % RECORDS_PER_LOOK == 0 {
                 progress.sent(number);
-                if stop.load(Ordering::Relaxed) {
+                if stop.is_asked() {
                     return Err(interrupted());
                 }
             }
@@ -181,7 +181,7 @@ impl Stream {
         progress.sent(phase.records);
         producer.flush().await;
         let (produced, failed) = tracker.finish().await;
-        Ok(Sent { produced, failed, ended: Instant::now() })
+        Ok(Sent { produced, failed, ended: Instant::now(), stopped: false })
     }
 
     /// Nothing came behind the last record either; says how many records there are in all.
@@ -201,15 +201,15 @@ impl Stream {
     }
 }
 
-fn finished(phase: &Phase, outcome: &Outcome<Verifier>, stop: &AtomicBool) -> Result<SystemTime, Failure> {
+fn finished(phase: &Phase, outcome: &Outcome<Verifier>, stop: &Stop) -> Result<SystemTime, Failure> {
     let read = outcome.progress.records();
     match outcome.finished {
         Some(at) if read == phase.records => Ok(at),
-        _ if stop.load(Ordering::Relaxed) => Err(interrupted()),
+        _ if stop.is_asked() => Err(interrupted()),
         _ => Err(Failure::new(format!("sent {} records, but read {read}", phase.records))),
     }
 }
 
 fn interrupted() -> Failure {
-    Failure::new("interrupted; the broker was stopped and its data removed")
+    Failure::interrupted("interrupted; the broker was stopped and its data removed")
 }

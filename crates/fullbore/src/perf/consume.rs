@@ -1,8 +1,9 @@
 //! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
 
-use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, key_value, read_properties};
+use crate::client::{BOOTSTRAP_SERVERS, SECURITY_PROTOCOL, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{self, line};
+use crate::stop::Stop;
 use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST, list_topics};
@@ -15,6 +16,9 @@ use fullbore_broker::config::Properties;
 use fullbore_wire::Text;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
+
+/// The client id when no property names one; Kafka's tool has the same.
+const CLIENT_ID: &str = "perf-consumer-client";
 
 /// Read a topic as fast as it comes and print what kafka-consumer-perf-test prints.
 ///
@@ -35,7 +39,7 @@ pub struct Consume {
     #[arg(long, value_name = "REGEX")]
     include: Option<String>,
     /// Stop after this many records.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     num_records: Option<u64>,
     /// The old name of --num-records.
     #[arg(long, hide = true)]
@@ -56,7 +60,7 @@ pub struct Consume {
     #[arg(long, hide = true)]
     socket_buffer_size: Option<i32>,
     /// End when no record came for this many milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    #[arg(long, value_name = "MS", default_value_t = 10_000, allow_negative_numbers = true)]
     timeout: u64,
     /// Print a line for every reporting interval instead of one at the end.
     #[arg(long)]
@@ -83,6 +87,7 @@ pub struct Consume {
 
 /// Runs the tool.
 pub fn run(args: Consume) -> Result<(), Failure> {
+    let stop = Stop::at_signal(|| {})?;
     let dates = DateFormat::parse(&args.date_format)?;
     let properties = args.properties()?;
     let plan = args.plan(&properties)?;
@@ -97,15 +102,23 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     }
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
     let servers = bootstrap_servers(args.bootstrap_server.as_deref(), &properties);
-    let mut cluster = Cluster::new(&servers, properties.get("client.id").unwrap_or("perf-consumer-client"))?;
+    let client_id = properties.get("client.id").unwrap_or(CLIENT_ID);
+    let mut cluster = Cluster::new(&servers, client_id)?;
     let cursors = assignment(&args, &mut cluster)?;
     let mut reporter = Reporter::new(&args, &dates, started);
-    let outcome = consume(&mut cluster, cursors, &plan, |progress| reporter.observe(progress))?;
-    if outcome.finished.is_none() {
+    let outcome = consume(&mut cluster, cursors, &plan, |progress| {
+        reporter.observe(progress);
+        !stop.is_asked()
+    })?;
+    let interrupted = outcome.finished.is_none() && stop.is_asked();
+    if outcome.finished.is_none() && !interrupted {
         line(&consume_timeout_line(args.timeout));
     }
-    report(&args, &dates, started, &outcome);
-    Ok(())
+    report(&args, &dates, started, &outcome, client_id);
+    match interrupted && !output::is_lost() {
+        true => Err(Failure::interrupted(format!("interrupted before {} records were read", plan.records))),
+        false => Ok(()),
+    }
 }
 
 fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, Failure> {
@@ -126,7 +139,7 @@ fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, 
     Ok(cursors)
 }
 
-fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<()>) {
+fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<()>, client_id: &str) {
     let progress = &outcome.progress;
     let at = outcome.finished.unwrap_or_else(SystemTime::now);
     let ended = Consumed { at, records: progress.records(), bytes: progress.bytes() };
@@ -135,7 +148,7 @@ fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outco
     }
     if args.print_metrics {
         let seconds = at.duration_since(started.at).unwrap_or_default().as_secs_f64();
-        let name = |metric: &str| format!("consumer-fetch-manager-metrics:{metric}:{{client-id=perf-consumer-client}}");
+        let name = |metric: &str| format!("consumer-fetch-manager-metrics:{metric}:{{client-id={client_id}}}");
         line(&metrics_lines(&[
             (name("records-consumed-total"), ended.records as f64),
             (name("records-consumed-rate"), ended.records as f64 / seconds),
@@ -159,7 +172,7 @@ impl<'a> Reporter<'a> {
         Reporter { interval, dates, last: started, setup_reported: false }
     }
 
-    fn observe(&mut self, progress: &Progress) -> bool {
+    fn observe(&mut self, progress: &Progress) {
         let now = Consumed { at: SystemTime::now(), records: progress.records(), bytes: progress.bytes() };
         let elapsed = now.at.duration_since(self.last.at).unwrap_or_default();
         if self.interval.is_some_and(|interval| elapsed >= interval) && now.records > self.last.records {
@@ -168,17 +181,12 @@ impl<'a> Reporter<'a> {
             line(&consume_progress_line(self.last, now, setup, self.dates));
             self.last = now;
         }
-        true
     }
 }
 
 impl Consume {
     fn properties(&self) -> Result<Properties, Failure> {
-        let mut properties = read_properties(self.command_config.as_deref())?;
-        for (key, value) in &self.command_property {
-            properties.set(key.as_str(), value.as_str());
-        }
-        Ok(properties)
+        client_properties(self.command_config.as_deref(), &self.command_property)
     }
 
     fn plan(&self, properties: &Properties) -> Result<Plan, Failure> {
@@ -193,8 +201,7 @@ impl Consume {
                 "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
                 "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
                 "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
-                "security.protocol" if value != "PLAINTEXT" => return Err(wrong("must be PLAINTEXT")),
-                BOOTSTRAP_SERVERS | "client.id" | "isolation.level" | "security.protocol" => {}
+                BOOTSTRAP_SERVERS | SECURITY_PROTOCOL | "client.id" | "isolation.level" => {}
                 _ => eprintln!("{key}: has no effect on perf consume"),
             }
         }

@@ -1,8 +1,9 @@
 //! `fullbore perf produce`: kafka-producer-perf-test's flags and lines, with our producer behind them.
 
-use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, key_value, read_properties};
+use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{self, line};
+use crate::stop::Stop;
 use clap::{ArgGroup, Args};
 use fullbore_bench::client::Cluster;
 use fullbore_bench::measure::{Summary, Window};
@@ -12,7 +13,7 @@ use fullbore_bench::report::{
 };
 use fullbore_bench::workload::Payload;
 use fullbore_broker::config::Properties;
-use fullbore_producer::{Producer, ProducerConfig};
+use fullbore_producer::{Producer, ProducerConfig, SendError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,10 +42,10 @@ pub struct Produce {
     #[arg(long)]
     topic: String,
     /// How many records to send.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     num_records: u64,
     /// Bytes of each value, which is random letters.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     record_size: Option<u32>,
     /// Send random parts of this file.
     #[arg(long, value_name = "FILE")]
@@ -56,7 +57,7 @@ pub struct Produce {
     #[arg(long, default_value = "\\n")]
     payload_delimiter: String,
     /// Records a second; -1 for as fast as it goes.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = throughput)]
     throughput: f64,
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
     #[arg(long, value_name = "HOST:PORT,...")]
@@ -89,39 +90,73 @@ pub struct Produce {
 
 /// Runs the tool.
 pub fn run(args: Produce) -> Result<(), Failure> {
-    let config = args.config()?;
+    let stop = Stop::at_signal(|| {})?;
+    let properties = args.properties()?;
+    notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
+    let config = ProducerConfig::from_properties(properties.iter())?;
+    let client_id = config.client.client_id.clone();
     let workload = args.workload(&config)?;
     if args.warmup_records > 0 {
         line(&warmup_line(args.warmup_records));
     }
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    Cluster::new(&config.bootstrap_servers.join(","), CLIENT_ID)?.any()?;
+    Cluster::new(&config.bootstrap_servers.join(","), &client_id)?.any()?;
     let producer = Producer::new(config)?;
+    producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
-        let outcome = produce(&producer, workload, print_window).await;
-        producer.close(CLOSE_TIMEOUT).await;
+        let asks = stop.clone();
+        let on_window = move |window: &_| {
+            print_window(window);
+            if output::is_lost() {
+                asks.ask();
+            }
+        };
+        let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
+        // Who does not want the rest of the records does not wait for them.
+        producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }).await;
         outcome
     });
-    let outcome = outcome.map_err(|error| {
-        let topic = &args.topic;
-        Failure::new(format!(
-            "cannot send to topic '{topic}': {error}; see whether it exists and has leaders with \
-             `fullbore topics describe --topic {topic}`"
-        ))
-    })?;
+    let outcome = outcome.map_err(|error| refusal(&args.topic, &error))?;
+    report(&args, &client_id, &outcome);
+    verdict(&outcome, args.num_records)
+}
+
+/// Why a record was not even taken.
+fn refusal(topic: &str, error: &SendError) -> Failure {
+    let next = match error {
+        SendError::Timeout { .. } => {
+            format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
+        }
+        _ => String::new(),
+    };
+    Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
+}
+
+fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    summaries.iter().for_each(|summary| line(&summary_line(summary)));
+    // Of nothing there are no latencies; what failed is said below.
+    let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
+    acknowledged().for_each(|summary| line(&summary_line(summary)));
     if args.latency_us
-        && let Some(last) = summaries.last()
+        && let Some(last) = acknowledged().last()
     {
         line(&precise_latency_lines(&last.latencies));
     }
     if args.print_metrics {
-        line(&metrics_lines(&metrics(&summaries[0], &outcome)));
+        line(&metrics_lines(&metrics(&summaries[0], outcome, client_id)));
     }
-    match &outcome.failed.first {
-        Some(first) => Err(Failure::new(format!("{} records failed; the first: {first}", outcome.failed.records))),
+}
+
+fn verdict(outcome: &Outcome, wanted: u64) -> Result<(), Failure> {
+    let failed = &outcome.failed;
+    match &failed.first {
+        Some(first) => Err(Failure::new(format!("{} records failed; the first: {first}", failed.records))),
+        // Nobody is told, since nobody reads.
+        None if outcome.stopped && output::is_lost() => Ok(()),
+        None if outcome.stopped => {
+            Err(Failure::interrupted(format!("interrupted before all of {wanted} records were acknowledged")))
+        }
         None => Ok(()),
     }
 }
@@ -133,9 +168,9 @@ fn print_window(window: &Window) {
     line(&window_line(window));
 }
 
-fn metrics(whole: &Summary, outcome: &Outcome) -> Vec<(String, f64)> {
+fn metrics(whole: &Summary, outcome: &Outcome, client_id: &str) -> Vec<(String, f64)> {
     let seconds = whole.elapsed.as_secs_f64();
-    let name = |metric: &str| format!("producer-metrics:{metric}:{{client-id={CLIENT_ID}}}");
+    let name = |metric: &str| format!("producer-metrics:{metric}:{{client-id={client_id}}}");
     vec![
         (name("record-send-total"), whole.records as f64),
         (name("record-send-rate"), whole.records as f64 / seconds),
@@ -148,11 +183,8 @@ fn metrics(whole: &Summary, outcome: &Outcome) -> Vec<(String, f64)> {
 }
 
 impl Produce {
-    fn config(&self) -> Result<ProducerConfig, Failure> {
-        let mut properties = read_properties(self.command_config.as_deref())?;
-        for (key, value) in &self.command_property {
-            properties.set(key.as_str(), value.as_str());
-        }
+    fn properties(&self) -> Result<Properties, Failure> {
+        let mut properties = client_properties(self.command_config.as_deref(), &self.command_property)?;
         let transactional = self.transactional_id.is_some() || self.transaction_duration_ms.is_some();
         if transactional || properties.get("transactional.id").is_some() {
             return Err(Failure::new(
@@ -165,7 +197,7 @@ impl Produce {
         if properties.get("client.id").is_none() {
             properties.set("client.id", CLIENT_ID);
         }
-        Ok(ProducerConfig::from_properties(without_java(&properties))?)
+        Ok(properties)
     }
 
     fn workload(&self, config: &ProducerConfig) -> Result<Workload, Failure> {
@@ -199,9 +231,19 @@ impl Produce {
     }
 }
 
-/// Serializers are Java's affair: scripts set them, and they mean nothing here.
-fn without_java(properties: &Properties) -> impl Iterator<Item = (&str, &str)> {
-    properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"))
+/// One line for each property that does nothing. Serializers are Java's affair: scripts set them, and nobody misses them.
+fn notices(properties: &Properties) -> Vec<String> {
+    let mine = properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"));
+    mine.filter_map(|(key, value)| Some(format!("{key}={value}: {}", config::notice(key)?))).collect()
+}
+
+/// `--throughput`: Kafka's tool would wait for ever at 0.
+fn throughput(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(0.0) => Err("nothing would ever be sent; use -1 for as fast as it goes".to_owned()),
+        Ok(rate) if rate.is_finite() => Ok(rate),
+        _ => Err("must be a number of records a second, or -1 for as fast as it goes".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -223,7 +265,44 @@ mod tests {
     const LEAST: &str = "--topic t --num-records 5 --record-size 10 --throughput -1";
 
     fn config(flags: &str) -> Result<ProducerConfig, Failure> {
-        parse(&format!("{LEAST} {flags}")).expect("flags").config()
+        let properties = parse(&format!("{LEAST} {flags}")).expect("flags").properties()?;
+        Ok(ProducerConfig::from_properties(properties.iter())?)
+    }
+
+    #[test]
+    fn numbers_out_of_range_say_what_is_allowed() {
+        for (flags, told) in [
+            ("--num-records 5 --record-size 10 --throughput 0", "use -1 for as fast as it goes"),
+            ("--num-records 5 --record-size 10 --throughput nan", "must be a number of records a second"),
+            ("--num-records 5 --record-size -1 --throughput 1", "-1 is not in 1.."),
+            ("--num-records -1 --record-size 1 --throughput 1", "'-1' for '--num-records"),
+        ] {
+            let refusal = parse(&format!("--topic t {flags}")).expect_err(flags).to_string();
+            assert!(refusal.contains(told), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn properties_without_effect_are_noticed() {
+        let mut properties = Properties::default();
+        for key in ["linger.m", "linger.ms", "key.serializer", "interceptor.classes"] {
+            properties.set(key, "5");
+        }
+        let mut told = notices(&properties);
+        told.sort();
+        assert_eq!(
+            told,
+            ["interceptor.classes=5: has no effect on this producer", "linger.m=5: is not a producer setting"]
+        );
+    }
+
+    #[test]
+    fn only_a_topic_that_does_not_come_is_looked_for() {
+        let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 };
+        let told = refusal("t", &large).to_string();
+        assert!(told.contains("max.request.size=1048576") && !told.contains("fullbore topics"), "{told}");
+        let timeout = SendError::Timeout { what: "metadata", waited: Duration::ZERO, why: String::new() };
+        assert!(refusal("t", &timeout).to_string().contains("fullbore topics describe --topic t"));
     }
 
     #[test]
@@ -271,7 +350,7 @@ mod tests {
     #[test]
     fn the_warmup_is_shorter_than_the_run() {
         let args = parse(&format!("{LEAST} --warmup-records 5")).expect("flags");
-        let refusal = args.workload(&args.config().expect("valid")).err().expect("too long").to_string();
+        let refusal = args.workload(&config("").expect("valid")).err().expect("too long").to_string();
         assert!(refusal.contains("strictly fewer"), "{refusal}");
     }
 }
