@@ -1,0 +1,202 @@
+//! The tools as a user meets them: whole processes, their exit status and what they say. What they measure is tested
+//! where it is made.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+
+fn fullbore(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    said(fullbore(arguments).output().expect("it starts"))
+}
+
+fn said(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+/// A broker process in a folder of its own; killed when dropped.
+struct Broker {
+    child: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Broker {
+    fn start(sets: &[&str]) -> Broker {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data").display().to_string();
+        let mut command = fullbore(&["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data]);
+        command.args(["--set", "fullbore.admin.listener="]).stderr(Stdio::inherit());
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut greeting = String::new();
+        lines.read_line(&mut greeting).expect("it greets");
+        let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
+        let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
+        // The rest is read too, so that the broker never waits for a reader.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Broker { child, address, _folder: folder }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unused_address() -> String {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+}
+
+const PRODUCE: [&str; 9] =
+    ["perf", "produce", "--topic", "t", "--record-size", "100", "--throughput", "-1", "--num-records"];
+
+#[test]
+fn no_tool_sends_in_clear_what_should_be_secret() {
+    let nobody = unused_address();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("client.properties");
+    std::fs::write(&file, "security.protocol=SASL_SSL\nsasl.jaas.config=secret\n").expect("written");
+    let secure = ["--command-config", file.to_str().expect("UTF-8"), "--bootstrap-server", &nobody];
+    let consume = ["perf", "consume", "--topic", "t", "--num-records", "1"];
+    for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &consume, &["topics", "list"], &["topics", "--list"]] {
+        let (status, _, stderr) = run(&[tool, &secure].concat());
+        let told = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT; TLS and SASL are not offered yet\n";
+        assert_eq!((status, stderr.as_str()), (Some(1), told), "{tool:?}");
+    }
+}
+
+#[test]
+fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
+    let (somebody, nobody) = (unused_address(), unused_address());
+    let listener = |key: &str, address: &str| format!("{key}=PLAINTEXT://{address}");
+    let sets = [listener("listeners", &somebody), listener("advertised.listeners", &nobody)];
+    let _broker = Broker::start(&[&sets[0], &sets[1]]);
+    let at = ["--bootstrap-server", somebody.as_str()];
+    assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
+    let short =
+        ["--command-property", "delivery.timeout.ms=3000", "request.timeout.ms=1000", "linger.m=5", "client.id=x"];
+    let (status, stdout, stderr) = run(&[&PRODUCE[..], &["10", "--print-metrics"], &at, &short].concat());
+    let cause = format!("cannot connect to {nobody}: ");
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stderr.starts_with("linger.m=5: is not a producer setting\n"), "{stderr}");
+    assert_eq!(stderr.matches("nothing gets through: ").count(), 1, "{stderr}");
+    assert!(stderr.contains("10 records failed; the first: not acknowledged in 3."), "{stderr}");
+    assert_eq!(stderr.matches(&cause).count(), 2, "the warning and the end name it: {stderr}");
+    assert!(stdout.contains("{client-id=x}") && !stdout.contains("records sent"), "{stdout}");
+    let consume = ["perf", "consume", "--topic", "t", "--num-records", "1", "--timeout", "500"];
+    let (status, _, stderr) = run(&[&consume[..], &at].concat());
+    assert_eq!(status, Some(1));
+    assert!(stderr.starts_with("fullbore: no record came in 500 ms: ") && stderr.contains(&cause), "{stderr}");
+}
+
+#[test]
+fn a_reachable_broker_without_records_is_kafkas_warning() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
+    let consume = ["perf", "consume", "--topic", "t", "--num-records", "1", "--timeout", "500"];
+    let (status, stdout, stderr) = run(&[&consume[..], &at].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("WARNING: Exiting before consuming the expected number of records"), "{stdout}");
+}
+
+#[test]
+fn a_demo_whose_reader_goes_away_leaves_nothing_behind() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let mut child = fullbore(&["demo"]).env("TMPDIR", temp.path()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::with_capacity(1, child.stdout.take().expect("piped")).read_line(&mut line).expect("it says something");
+    assert!(line.starts_with("Broker on "), "{line}");
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""));
+    assert_eq!(std::fs::read_dir(temp.path()).expect("readable").count(), 0);
+}
+
+#[test]
+fn a_demo_without_a_temporary_folder_says_what_to_do() {
+    let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/folder").output().expect("it starts");
+    let (status, _, stderr) = said(output);
+    assert_eq!(status, Some(1));
+    assert!(stderr.contains("/no/such/folder") && stderr.contains("set TMPDIR"), "{stderr}");
+}
+
+#[test]
+fn an_interrupted_perf_tool_prints_what_it_has() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    let paced = ["perf", "produce", "--topic", "t", "--record-size", "100", "--throughput", "1000"];
+    let endless = ["--num-records", "100000000", "--reporting-interval", "100"];
+    let (status, stdout, stderr) = interrupted(&[&paced[..], &endless, &at].concat());
+    assert_eq!(status, Some(130), "{stderr}");
+    let summary = stdout.lines().last().unwrap_or_default();
+    assert!(summary.contains(" ms 99.9th."), "{stdout}");
+    assert!(stderr.starts_with("fullbore: interrupted before all of 100000000 records"), "{stderr}");
+    let consume = ["perf", "consume", "--topic", "t", "--num-records", "100000000"];
+    let (status, stdout, stderr) = interrupted(&[&consume[..], &at].concat());
+    assert_eq!(status, Some(130), "{stderr}");
+    assert!(stdout.lines().count() == 2 && !stdout.contains("WARNING"), "the header and the figures: {stdout}");
+}
+
+/// Interrupts the tool after its first line: that is printed once it works.
+fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut child = fullbore(arguments).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    lines.read_line(&mut stdout).expect("a line");
+    signal(&child, "INT");
+    lines.read_to_string(&mut stdout).expect("read");
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+    (child.wait().expect("it ends").code(), stdout, stderr)
+}
+
+#[test]
+fn a_record_that_is_too_large_is_told_the_limit_that_was_set() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    let large =
+        ["perf", "produce", "--topic", "t", "--num-records", "1", "--record-size", "1048576", "--throughput", "-1"];
+    let (status, _, stderr) = run(&[&large[..], &at].concat());
+    assert_eq!(status, Some(1));
+    assert!(stderr.contains("max.request.size=1048576") && !stderr.contains("describe"), "{stderr}");
+    let bad = ["perf", "produce", "--topic", "a b", "--num-records", "1", "--record-size", "1", "--throughput", "-1"];
+    let (_, _, stderr) = run(&[&bad[..], &at].concat());
+    assert!(stderr.contains("The topic name is not valid"), "{stderr}");
+}
+
+#[test]
+fn topics_are_described_by_id_and_by_what_is_wrong() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    let topics = |arguments: &[&str]| run(&[&["topics"], arguments, &at].concat());
+    assert_eq!(topics(&["--create", "--topic", "a", "--partitions", "2"]).0, Some(0));
+    assert_eq!(topics(&["--create", "--topic", "b", "--config", "retention.ms=1"]).0, Some(0));
+    let (_, described, _) = topics(&["--describe", "--topic", "a"]);
+    let id = described.split("TopicId: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an id");
+    let by_id = topics(&["--describe", "--topic-id", id]);
+    assert_eq!((by_id.0, by_id.1), (Some(0), described.clone()));
+    let (status, _, stderr) = topics(&["--describe", "--topic-id", "4L6g3nShT-eMCtK--X86sw"]);
+    assert!(status == Some(1) && stderr.contains("does not exist"), "{stderr}");
+    let (status, found, _) = topics(&["--describe", "--unavailable-partitions", "--under-min-isr-partitions"]);
+    assert_eq!((status, found.as_str()), (Some(0), ""));
+    let (_, found, _) = topics(&["--describe", "--at-min-isr-partitions", "--topic", "a"]);
+    assert_eq!(found.lines().count(), 2, "one replica is what min.insync.replicas=1 asks for: {found}");
+    let (_, found, _) = topics(&["--describe", "--topics-with-overrides"]);
+    assert!(found.contains("Topic: b\t") && !found.contains("Partition: "), "{found}");
+}
