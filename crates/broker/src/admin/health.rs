@@ -12,6 +12,8 @@ pub(super) enum Unhealthy {
     Stopping,
     #[error("the control thread has ended; see the broker's log")]
     Control,
+    #[error("{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log")]
+    Partitions(usize),
     #[error("the data folder {folder} cannot be written: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
 }
@@ -22,15 +24,18 @@ pub(super) enum Unhealthy {
 /// The first thing found wrong.
 pub(super) fn health(broker: &Shared) -> Result<(), Unhealthy> {
     let stopping = *broker.stopping().borrow();
-    judge(stopping, broker.control.is_serving(), &broker.config.data_dir)
+    judge(stopping, broker.control.is_serving(), broker.logs.failed_partitions(), &broker.config.data_dir)
 }
 
-fn judge(stopping: bool, control_serves: bool, folder: &Path) -> Result<(), Unhealthy> {
+fn judge(stopping: bool, control_serves: bool, failed: usize, folder: &Path) -> Result<(), Unhealthy> {
     if stopping {
         return Err(Unhealthy::Stopping);
     }
     if !control_serves {
         return Err(Unhealthy::Control);
+    }
+    if failed > 0 {
+        return Err(Unhealthy::Partitions(failed));
     }
     data_folder(folder)
 }
@@ -48,13 +53,14 @@ mod tests {
     #[test]
     fn each_fault_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let said = |stopping, control_serves, folder: &Path| {
-            judge(stopping, control_serves, folder).map_err(|unhealthy| unhealthy.to_string())
+        let said = |stopping, control_serves, failed, folder: &Path| {
+            judge(stopping, control_serves, failed, folder).map_err(|unhealthy| unhealthy.to_string())
         };
-        assert_eq!(said(false, true, folder.path()), Ok(()));
-        assert_eq!(said(true, false, folder.path()), Err("stopping".to_owned()));
-        assert!(said(false, false, folder.path()).is_err_and(|why| why.contains("control thread")));
+        assert_eq!(said(false, true, 0, folder.path()), Ok(()));
+        assert_eq!(said(true, false, 0, folder.path()), Err("stopping".to_owned()));
+        assert!(said(false, false, 0, folder.path()).is_err_and(|why| why.contains("control thread")));
+        assert!(said(false, true, 3, folder.path()).is_err_and(|why| why.starts_with("3 partitions")));
         let gone = folder.path().join("gone");
-        assert!(said(false, true, &gone).is_err_and(|why| why.contains("gone cannot be written")));
+        assert!(said(false, true, 0, &gone).is_err_and(|why| why.contains("gone cannot be written")));
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::failures::Failures;
 use super::partition::{LogState, Partition, State};
 
 /// Two, so that one slow disk request does not hold up every partition.
@@ -22,6 +23,8 @@ const THREADS: usize = 2;
 pub struct Flusher {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Partitions whose log is broken.
+    pub failures: Failures,
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +120,7 @@ impl Flusher {
                 Err(error) => log.flush_failed(&error),
             }
         }
+        state.mark_if_broken(&self.failures);
         if state.flush_wanted {
             self.queue.lock().ready.push_back(partition.clone());
             self.changed.notify_one();
@@ -165,6 +169,35 @@ mod tests {
         let partition = logs.partition("rolling", Uuid([2; 16]), 0, Arc::new(rolling));
         (0..5).for_each(|_| append(&partition));
         wait_for(&partition, 4);
+        logs.close();
+    }
+
+    #[test]
+    fn a_partition_whose_flush_failed_is_counted_once_until_it_is_deleted() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let append = |partition: &Arc<Partition>| partition.append(BatchView::first(&bytes).expect("a batch"), 0);
+        let id = Uuid([1; 16]);
+        for (index, failed) in [(0, 1), (1, 2)] {
+            let partition = logs.partition("t", id, index, Arc::new(broker.topic_defaults.clone()));
+            append(&partition).expect("appended");
+            // Its files are written, but there is no folder to sync their names in.
+            std::fs::remove_dir_all(partition.dir()).expect("removed");
+            partition.flusher.enqueue(&partition, &mut partition.state.lock(), true);
+            let start = Instant::now();
+            while logs.failed_partitions() != failed {
+                assert!(start.elapsed() < Duration::from_secs(20), "never counted");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            assert!(append(&partition).is_err());
+            assert_eq!(logs.failed_partitions(), failed);
+        }
+        logs.delete_topic("t", id);
+        assert_eq!(logs.failed_partitions(), 0);
         logs.close();
     }
 }

@@ -202,6 +202,11 @@ impl Logs {
         self.doomed.lock().push((due, path));
     }
 
+    /// Partitions that take no records until the next start, because a write or an fsync has failed.
+    pub fn failed_partitions(&self) -> usize {
+        self.flusher.failures.count()
+    }
+
     /// Every partition known.
     pub(super) fn partitions(&self) -> Vec<Arc<Partition>> {
         let topics = self.topics.lock();

@@ -12,6 +12,7 @@
 
 mod answer;
 mod epochs;
+mod failures;
 mod files;
 mod flush;
 mod flusher;

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
+use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
 use super::flusher::Flusher;
 use super::log::{Log, Outcome};
@@ -33,7 +34,7 @@ pub struct Partition {
     topic_id: Uuid,
     index: i32,
     data_dir: Arc<Path>,
-    flusher: Arc<Flusher>,
+    pub(super) flusher: Arc<Flusher>,
     pub(super) state: Mutex<State>,
     waiters: Arc<Waiters>,
 }
@@ -53,6 +54,18 @@ pub(super) struct State {
     pub flush_active: bool,
     /// Whether the flusher will look at it when flush.ms has passed.
     pub flush_timed: bool,
+    /// Counts a broken log among the partitions out of service.
+    failed: Option<Mark>,
+}
+
+impl State {
+    /// To be called after what may have broken the log.
+    pub fn mark_if_broken(&mut self, failures: &Failures) {
+        let is_broken = matches!(&self.log, LogState::Open(log) if log.broken);
+        if is_broken && self.failed.is_none() {
+            self.failed = Some(failures.mark());
+        }
+    }
 }
 
 /// How far the log is there.
@@ -88,6 +101,7 @@ impl Partition {
             flush_wanted: false,
             flush_active: false,
             flush_timed: false,
+            failed: None,
         };
         Partition { topic, topic_id, index, data_dir, flusher, state: Mutex::new(state), waiters: Arc::default() }
     }
@@ -142,7 +156,13 @@ impl Partition {
         let config = state.config.clone();
         let log = self.log_to_write(&mut state, now_ms)?;
         log.idle_rounds = 0;
-        let outcome = log.append(&batch, leader_epoch, now_ms, &config)?;
+        let outcome = match log.append(&batch, leader_epoch, now_ms, &config) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                state.mark_if_broken(&self.flusher.failures);
+                return Err(error);
+            }
+        };
         let log_start_offset = log.log_start;
         let durable = self.flush_after(&mut state, &outcome, &config);
         drop(state);
@@ -371,7 +391,10 @@ impl Partition {
 
     /// Takes the partition out of service and gives back the log, if it was open.
     pub(super) fn leave(&self) -> Option<Box<Log>> {
-        let left = std::mem::replace(&mut self.state.lock().log, LogState::Gone);
+        let mut state = self.state.lock();
+        let left = std::mem::replace(&mut state.log, LogState::Gone);
+        state.failed = None;
+        drop(state);
         self.waiters.wake();
         match left {
             LogState::Open(log) => Some(log),

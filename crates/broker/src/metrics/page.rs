@@ -21,6 +21,8 @@ pub struct Gauges {
     pub topics: usize,
     /// Partitions of all topics.
     pub partitions: usize,
+    /// Partitions that take no records until the next start.
+    pub partitions_failed: usize,
     /// The epoch of the metadata.
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
@@ -38,6 +40,7 @@ impl Gauges {
             node_id: broker.config.node_id,
             topics: image.topics().len(),
             partitions: image.partition_count(),
+            partitions_failed: broker.logs.failed_partitions(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             process: Process::read(),
@@ -107,6 +110,7 @@ mod tests {
             node_id: 7,
             topics: 3,
             partitions: 60,
+            partitions_failed: 4,
             metadata_epoch: 5,
             fetch_sessions: 2,
             process,
@@ -138,6 +142,7 @@ mod tests {
             "fullbore_fetch_sessions 2",
             "fullbore_topics 3",
             "fullbore_partitions 60",
+            "fullbore_partitions_failed 4",
             "fullbore_metadata_epoch 5",
             "fullbore_process_cpu_seconds_total 1.5",
             "fullbore_process_resident_memory_bytes 4096",

@@ -1,0 +1,33 @@
+//! How many partitions a failed write or fsync has put out of service, for whoever watches the broker.
+//!
+//! Not why: the broker's log says it. Invariant: the count is that of the marks alive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The count, shared by every partition.
+#[derive(Debug, Clone, Default)]
+pub struct Failures(Arc<AtomicUsize>);
+
+/// One partition out of service, until this is dropped.
+#[derive(Debug)]
+pub struct Mark(Failures);
+
+impl Failures {
+    /// One more.
+    pub fn mark(&self) -> Mark {
+        self.0.fetch_add(1, Relaxed);
+        Mark(self.clone())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        (self.0).0.fetch_sub(1, Relaxed);
+    }
+}
