@@ -12,7 +12,9 @@ pub(super) enum Unhealthy {
     Stopping,
     #[error("the control thread has ended; see the broker's log")]
     Control,
-    #[error("{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log")]
+    #[error(
+        "{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log"
+    )]
     Partitions(usize),
     #[error("the data folder {folder} cannot be written: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
