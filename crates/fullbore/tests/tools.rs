@@ -167,6 +167,22 @@ fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
+fn the_client_id_that_was_set_goes_out() {
+    for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &["perf", "consume", "--topic", "t", "--num-records", "1"]] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let set = ["--bootstrap-server", &address, "--command-property", "client.id=me"];
+        let mut child = fullbore(&[tool, &set].concat()).spawn().expect("it starts");
+        let (mut socket, _) = listener.accept().expect("it connects");
+        // Length, API, version and correlation id come before the client id, which has a length of two bytes.
+        let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
+        socket.read_exact(&mut start).expect("a request");
+        assert_eq!(&start[12..], b"\0\x02me", "{tool:?}");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+    }
+}
+
+#[test]
 fn a_record_that_is_too_large_is_told_the_limit_that_was_set() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];

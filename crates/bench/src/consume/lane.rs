@@ -8,7 +8,7 @@ use crate::client::{ClientError, Connection};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The last version whose topics are named instead of numbered.
@@ -65,6 +65,7 @@ pub(super) struct Lane<S> {
     asked: HashMap<PartitionKey, i64>,
     settings: FetchSettings,
     progress: Arc<Progress>,
+    answered: Arc<Mutex<Instant>>,
     version: i16,
 }
 
@@ -78,7 +79,13 @@ impl<S: Sink> Lane<S> {
         settings: FetchSettings,
         progress: Arc<Progress>,
     ) -> Self {
-        Lane { connection, cursors, asked: HashMap::new(), settings, progress, version: 0 }
+        let answered = Arc::new(Mutex::new(Instant::now()));
+        Lane { connection, cursors, asked: HashMap::new(), settings, progress, answered, version: 0 }
+    }
+
+    /// When the leader last answered, or the lane began.
+    pub(super) fn answered(&self) -> Arc<Mutex<Instant>> {
+        self.answered.clone()
     }
 
     /// Fetches until the run ends or something breaks, and gives the cursors back.
@@ -99,6 +106,7 @@ impl<S: Sink> Lane<S> {
         self.progress.first_fetch.get_or_init(Instant::now);
         loop {
             let (frame, response) = self.connection.receive::<FetchRequest>(self.version)?;
+            *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             self.advance(&response)?;
             if self.progress.stopping() {
                 return Err(LaneEnd::Stopped);

@@ -17,12 +17,14 @@ use lane::{Lane, LaneEnd};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often a run looks at its deadline and calls its observer.
 const TICK: Duration = Duration::from_millis(20);
+/// How much later than fetch.max.wait.ms an answer may come.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before leaders are looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -182,12 +184,20 @@ struct Run<'a, S> {
     plan: &'a Plan,
     progress: Arc<Progress>,
     idle: Vec<Cursor<S>>,
-    lanes: HashMap<usize, (Stopper, JoinHandle<()>)>,
+    lanes: HashMap<usize, Running>,
     next_lane: usize,
     ended: (Sender<Ended<S>>, Receiver<Ended<S>>),
     retry_at: Instant,
     /// Why some cursor last became or stayed idle.
     trouble: Option<ClientError>,
+}
+
+/// A lane as its run sees it.
+struct Running {
+    leader: String,
+    stopper: Stopper,
+    thread: JoinHandle<()>,
+    answered: Arc<Mutex<Instant>>,
 }
 
 struct Ended<S> {
@@ -230,12 +240,21 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// With every leader reached the records are simply over; else that is why none came.
     fn give_up(&mut self) -> Result<(), ConsumeError> {
-        match self.trouble.take() {
-            Some(source) if !self.idle.is_empty() => {
-                Err(ConsumeError::Unreachable { waited: self.plan.timeout, source })
-            }
-            _ => Ok(()),
+        let trouble = self.trouble.take().filter(|_| !self.idle.is_empty());
+        match trouble.or_else(|| self.silence()) {
+            Some(source) => Err(ConsumeError::Unreachable { waited: self.plan.timeout, source }),
+            None => Ok(()),
         }
+    }
+
+    /// A leader that has not answered for longer than it may wait for records.
+    fn silence(&self) -> Option<ClientError> {
+        let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
+        self.lanes.values().find_map(|lane| {
+            let silent = lane.answered.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+            let source = || std::io::Error::other(format!("no answer for {} ms", silent.as_millis()));
+            (silent > patience).then(|| ClientError::Io { address: lane.leader.clone(), source: source() })
+        })
     }
 
     /// Gives every idle cursor whose partition has a leader to a new lane of that leader.
@@ -285,14 +304,17 @@ impl<'a, S: Sink> Run<'a, S> {
         };
         let id = self.next_lane;
         self.next_lane += 1;
-        let (progress, fetch, ended) = (self.progress.clone(), self.plan.fetch.clone(), self.ended.0.clone());
+        let ended = self.ended.0.clone();
+        let lane = Lane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone());
+        let answered = lane.answered();
         let body = move || {
-            let (cursors, end) = Lane::new(connection, cursors, fetch, progress).run();
+            let (cursors, end) = lane.run();
             // The run waits for every lane, so somebody listens.
             let _ = ended.send(Ended { lane: id, cursors, end });
         };
         let thread = std::thread::Builder::new().name(format!("fetch-{leader}")).spawn(body);
-        self.lanes.insert(id, (stopper, thread.map_err(ConsumeError::Thread)?));
+        let (leader, thread) = (leader.to_owned(), thread.map_err(ConsumeError::Thread)?);
+        self.lanes.insert(id, Running { leader, stopper, thread, answered });
         Ok(())
     }
 
@@ -300,7 +322,7 @@ impl<'a, S: Sink> Run<'a, S> {
     fn wait_for_an_end(&mut self) -> Result<(), ConsumeError> {
         match self.ended.1.recv_timeout(TICK) {
             Ok(ended) => self.take_back(ended),
-            Err(_) => match self.lanes.iter().find(|(_, (_, thread))| thread.is_finished()).map(|(lane, _)| *lane) {
+            Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
                 // A lane sends its cursors before it finishes, unless it panicked.
                 Some(lane) => match self.ended.1.try_recv() {
@@ -315,8 +337,8 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     fn join(&mut self, lane: usize) {
-        if let Some((_, thread)) = self.lanes.remove(&lane)
-            && let Err(panic) = thread.join()
+        if let Some(running) = self.lanes.remove(&lane)
+            && let Err(panic) = running.thread.join()
         {
             std::panic::resume_unwind(panic);
         }
@@ -338,7 +360,7 @@ impl<'a, S: Sink> Run<'a, S> {
     /// Ends every lane and takes its cursors back.
     fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop.store(true, Ordering::Relaxed);
-        self.lanes.values().for_each(|(stopper, _)| stopper.stop());
+        self.lanes.values().for_each(|lane| lane.stopper.stop());
         let mut outcome = Ok(());
         while !self.lanes.is_empty() {
             outcome = outcome.and(self.wait_for_an_end());

@@ -143,6 +143,27 @@ fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
 }
 
 #[test]
+fn a_broker_that_falls_silent_is_named_when_the_timeout_passes() {
+    let proxy = Proxy::start();
+    let broker = TestBroker::start(Some(&proxy));
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
+    send_numbers(&broker.address, numbers(100, -1.0), &[]);
+    let cursors = cursors(&mut cluster, || ());
+    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
+    let mut stalled = None;
+    let outcome = consume(&mut cluster, cursors, &plan, |counts| {
+        if counts.records() == 100 && stalled.is_none() {
+            stalled = Some(proxy.stall_after(Duration::ZERO, Duration::from_secs(6)));
+        }
+        true
+    });
+    let error = outcome.err().expect("nobody answers").to_string();
+    let start = format!("no record came in 3000 ms: the connection to {} broke: no answer for ", broker.address);
+    assert!(error.starts_with(&start), "{error}");
+}
+
+#[test]
 fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
     let broker = with_topic(1);
     let producer = Producer::new(ProducerConfig::new(&broker.address)).expect("started");

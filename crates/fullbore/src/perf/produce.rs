@@ -139,7 +139,7 @@ fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| line(&summary_line(summary)));
     if args.latency_us
-        && let Some(last) = acknowledged().last()
+        && let Some(last) = acknowledged().next_back()
     {
         line(&precise_latency_lines(&last.latencies));
     }

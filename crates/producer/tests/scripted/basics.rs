@@ -201,6 +201,20 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn the_client_id_goes_out() {
+    use tokio::io::AsyncReadExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let producer = Producer::from_properties([("bootstrap.servers", address.as_str()), ("client.id", "me")]).unwrap();
+    assert!(matches!(producer.try_send(Record::new("t", b"v")), Err(SendError::NoMetadata)));
+    let (mut socket, _) = listener.accept().await.unwrap();
+    // Length, API, version and correlation id come before the client id, which has a length of two bytes.
+    let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
+    socket.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start[12..], b"\0\x02me");
+}
+
+#[tokio::test]
 async fn a_delivery_timeout_without_an_answer_says_so() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("delivery.timeout.ms", "300"), ("request.timeout.ms", "299")]);
