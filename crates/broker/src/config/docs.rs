@@ -12,6 +12,8 @@ const HEAD: &str = "\
 
 Names, meanings, defaults and ranges are those of Apache Kafka 4.3; where they are not, the last column says so.
 A value that is set is honoured, refused with a message, or reported at start as having no effect.
+An unknown key is reported, too, and refused if it starts with `fullbore.`. Values that Kafka's own configuration files
+come with, and that have no effect here, are reported together in one line.
 Generated from the table in `crates/broker/src/config`; a test compares this page with it. To write it anew:
 `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 ";
