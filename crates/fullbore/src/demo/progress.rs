@@ -40,8 +40,7 @@ impl Progress {
 
     /// So many were read; shows both.
     pub fn read(&self, records: u64) {
-        // The sender counts now and then; what was read was sent.
-        let sent = self.sent.load(Ordering::Relaxed).max(records);
+        let sent = self.sent_at(records);
         if let Some((sent_bar, read_bar)) = &self.bars {
             sent_bar.set_position(sent);
             read_bar.set_position(records);
@@ -55,11 +54,28 @@ impl Progress {
         }
     }
 
+    /// How many were sent when so many are read: the sender counts now and then, but what was read was sent.
+    fn sent_at(&self, read: u64) -> u64 {
+        self.sent.load(Ordering::Relaxed).max(read)
+    }
+
     /// The phase is over.
     pub fn finish(&self) {
         if let Some((sent_bar, read_bar)) = &self.bars {
             sent_bar.finish_and_clear();
             read_bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_read_than_sent() {
+        let progress = Progress::new("test", 1_000);
+        progress.sent(256);
+        assert_eq!((progress.sent_at(100), progress.sent_at(300)), (256, 300));
     }
 }

@@ -149,15 +149,18 @@ fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
 }
 
 fn verdict(outcome: &Outcome, wanted: u64) -> Result<(), Failure> {
-    let failed = &outcome.failed;
-    match &failed.first {
-        Some(first) => Err(Failure::new(format!("{} records failed; the first: {first}", failed.records))),
+    let failed = outcome.failed.first.as_ref();
+    let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
+    match failed {
         // Nobody is told, since nobody reads.
         None if outcome.stopped && output::is_lost() => Ok(()),
-        None if outcome.stopped => {
-            Err(Failure::interrupted(format!("interrupted before all of {wanted} records were acknowledged")))
+        None if !outcome.stopped => Ok(()),
+        Some(failed) if !outcome.stopped => Err(Failure::new(failed)),
+        failed => {
+            let failed = failed.map(|failed| format!("; {failed}")).unwrap_or_default();
+            let interrupted = format!("interrupted before all of {wanted} records were acknowledged{failed}");
+            Err(Failure::interrupted(interrupted))
         }
-        None => Ok(()),
     }
 }
 
@@ -250,7 +253,10 @@ fn throughput(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use fullbore_producer::Acks;
+    use fullbore_bench::measure::Produced;
+    use fullbore_bench::produce::Failed;
+    use fullbore_producer::{Acks, ProduceError};
+    use std::time::Instant;
 
     #[derive(Parser)]
     struct Line {
@@ -352,5 +358,22 @@ mod tests {
         let args = parse(&format!("{LEAST} --warmup-records 5")).expect("flags");
         let refusal = args.workload(&config("").expect("valid")).err().expect("too long").to_string();
         assert!(refusal.contains("strictly fewer"), "{refusal}");
+    }
+
+    #[test]
+    fn an_interrupted_run_says_what_failed_too() {
+        let failed = |records: u64| Failed {
+            records,
+            first: (records > 0).then_some(ProduceError::Closed { possibly_written: false }),
+        };
+        let of = |records, stopped| {
+            let produced = Produced::new(Instant::now(), Duration::MAX);
+            verdict(&Outcome { produced, failed: failed(records), ended: Instant::now(), stopped }, 9)
+        };
+        let status = |records, stopped| of(records, stopped).err().map(|failure| failure.status);
+        assert_eq!((status(0, false), status(2, false)), (None, Some(1)));
+        assert_eq!((status(0, true), status(2, true)), (Some(130), Some(130)));
+        let told = of(2, true).expect_err("interrupted").to_string();
+        assert!(told.starts_with("interrupted before all of 9 records") && told.contains("2 records failed"), "{told}");
     }
 }
