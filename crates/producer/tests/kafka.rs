@@ -192,8 +192,9 @@ async fn a_broker_that_is_killed_under_load_has_every_acknowledged_record_once()
     };
     let topic = Topic::create(&bootstrap, "killed", 1, &[]).await;
     let producer = Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")]).unwrap();
+    let (loaded, load) = std::sync::mpsc::channel();
     let killer = tokio::task::spawn_blocking(move || {
-        std::thread::sleep(Duration::from_millis(500));
+        load.recv().unwrap();
         let done = std::process::Command::new("sh").args(["-c", &restart]).status();
         assert!(done.unwrap().success());
     });
@@ -201,6 +202,9 @@ async fn a_broker_that_is_killed_under_load_has_every_acknowledged_record_once()
     while !killer.is_finished() {
         let value = format!("{:08}", deliveries.len());
         deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+        if deliveries.len() == 2000 {
+            loaded.send(()).unwrap();
+        }
         if deliveries.len() % 20 == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
