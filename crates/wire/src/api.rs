@@ -87,7 +87,7 @@ macro_rules! api_table {
 }
 
 api_table! {
-    0 Produce, 3..=13, flexible 9, produce::ProduceRequest => ProduceResponse;
+    0 Produce, 3..=14, flexible 9, produce::ProduceRequest => ProduceResponse;
     1 Fetch, 4..=18, flexible 12, fetch::FetchRequest => FetchResponse;
     2 ListOffsets, 1..=11, flexible 6, list_offsets::ListOffsetsRequest => ListOffsetsResponse;
     3 Metadata, 0..=13, flexible 9, metadata::MetadataRequest => MetadataResponse;

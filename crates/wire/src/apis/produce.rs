@@ -1,10 +1,18 @@
 //! Produce, key 0 (ProduceRequest.json, ProduceResponse.json).
 //!
 //! 3 record batches of magic 2; 5 log start offset; 8 record errors; 9 flexible; 10 current leader (KIP-951);
-//! 12 transactions v2 (KIP-890); 13 topic ids.
+//! 12 transactions v2 (KIP-890); 13 topic ids; 14 how many batches a producer may run ahead (KIP-1269, not yet released).
+//!
+//! This is the one place that knows the tags of version 14: those of KIP-1269's two revisions, a value for the whole
+//! broker and one for each topic, and Fullbore's own for batches of one partition over several connections. Fullbore's
+//! start at 1000, so that Kafka's next ones do not meet them; a client that does not know a tag skips it.
 
 use crate::message::message;
 use crate::{ErrorCode, Records, Text, Uuid};
+
+/// The batches that a broker remembers per producer and partition if it does not say (Kafka's
+/// `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
+pub const BATCHES_TO_RETAIN: i32 = 5;
 
 message! {
     /// Batches for any number of partitions.
@@ -17,6 +25,9 @@ message! {
         timeout_ms: i32, 3..;
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
+        /// Fullbore's own: the batches of a partition come over several connections; one whose sequence is ahead of
+        /// the next is to wait for those before it. Only for a broker that said `reorder_batches`.
+        reorder: bool, 14.., tag 1000;
     }
 
     /// One topic's partitions.
@@ -45,6 +56,12 @@ message! {
         throttle_time_ms: i32, 3..;
         /// Where the current leaders named in the partitions are.
         node_endpoints: Vec<NodeEndpoint>, 10.., tag 0;
+        /// KIP-1269, first revision (`max.idempotence.batches.to.retain`): the batches that this broker remembers per
+        /// producer and partition. See [`ProduceResponse::batches_to_retain`].
+        max_idempotence_batches_to_retain: i32, 14.., default BATCHES_TO_RETAIN, tag 1;
+        /// Fullbore's own: the most batches per producer and partition that this broker holds until those before them
+        /// arrive, when the request says `reorder`; 0 if it does not.
+        reorder_batches: i32, 14.., tag 1000;
     }
 
     /// One topic's outcomes.
@@ -55,6 +72,8 @@ message! {
         topic_id: Uuid, 13..;
         /// Each partition of the request.
         partition_responses: Vec<PartitionProduceResponse>, 3..;
+        /// KIP-1269, second revision (`producer.state.batches.to.retain`): the same for this topic, or -1 if not said.
+        producer_state_batches_to_retain: i32, 14.., default -1, tag 0;
     }
 
     /// One partition's outcome.
@@ -103,5 +122,16 @@ message! {
         port: i32, 0..;
         /// Its rack, or null.
         rack: Option<Text>, 0..;
+    }
+}
+
+impl ProduceResponse {
+    /// The batches that the broker remembers per producer and partition of `topic`, as it says; whether that makes
+    /// sense is not checked. The topic's own value goes before the broker's.
+    pub fn batches_to_retain(&self, topic: &TopicProduceResponse) -> i32 {
+        match topic.producer_state_batches_to_retain {
+            -1 => self.max_idempotence_batches_to_retain,
+            of_topic => of_topic,
+        }
     }
 }
