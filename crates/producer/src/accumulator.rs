@@ -339,6 +339,11 @@ impl Partition {
         }
     }
 
+    /// The leader remembers this many batches per producer.
+    pub(crate) fn grant(&self, batches: usize) {
+        self.state.lock().window.grant(batches);
+    }
+
     /// A batch is in the log.
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: Batch, written: Written, now: Instant) {
         let mut state = self.state.lock();

@@ -12,9 +12,10 @@ use crate::connection::{Connection, ConnectionError};
 use crate::delivery::Written;
 use crate::error::{self, MetadataError, ProduceError};
 use crate::producer::Core;
-use crate::window::Setback;
+use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
+    TopicProduceResponse,
 };
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 use parking_lot::Mutex;
@@ -257,7 +258,10 @@ impl Core {
         for outgoing in batches {
             let id = self.topic_id(&outgoing.partition.topic);
             match find(response, &outgoing.partition.topic, id, outgoing.partition.index) {
-                Some(answer) => self.act(outgoing, answer, now),
+                Some((topic, answer)) => {
+                    outgoing.partition.grant(granted(response.batches_to_retain(topic)));
+                    self.act(outgoing, answer, now);
+                }
                 None => self.set_back(
                     outgoing,
                     Setback::Retry { maybe: true },
@@ -359,10 +363,20 @@ impl Core {
 }
 
 /// The answer for a partition, by name or by id as the version has it.
-fn find<'a>(response: &'a ProduceResponse, name: &Text, id: Uuid, index: i32) -> Option<&'a PartitionProduceResponse> {
+fn find<'a>(
+    response: &'a ProduceResponse,
+    name: &Text,
+    id: Uuid,
+    index: i32,
+) -> Option<(&'a TopicProduceResponse, &'a PartitionProduceResponse)> {
     let by_id = id != Uuid::default();
-    let topics = response.responses.iter().filter(|t| t.name == *name || (by_id && t.topic_id == id));
-    topics.flat_map(|t| &t.partition_responses).find(|p| p.index == index)
+    let mut topics = response.responses.iter().filter(|t| t.name == *name || (by_id && t.topic_id == id));
+    topics.find_map(|topic| Some((topic, topic.partition_responses.iter().find(|p| p.index == index)?)))
+}
+
+/// What a broker says it remembers, within reason: it is at least Kafka's default and at most what KIP-1269 brokers allow.
+fn granted(batches: i32) -> usize {
+    usize::try_from(batches).unwrap_or(0).clamp(WINDOW_DEFAULT, WINDOW_MAX)
 }
 
 /// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.

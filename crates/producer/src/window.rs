@@ -25,6 +25,9 @@ use std::collections::VecDeque;
 /// Batches a broker surely remembers per producer and partition, when it does not say.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
+/// The most batches it ever is, whatever the broker says.
+pub(crate) const WINDOW_MAX: usize = 10_000;
+
 /// A producer's identity on a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -158,6 +161,14 @@ impl<B> Window<B> {
 
     fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
+    }
+
+    /// The broker remembers this many batches past the oldest unacknowledged one. A smaller grant than before holds new
+    /// batches back until those sent are fewer; it takes none back.
+    pub(crate) fn grant(&mut self, batches: usize) {
+        if self.idempotent {
+            self.limit = batches.max(1);
+        }
     }
 
     /// Whether an identity is needed before anything can be sent; if so, the producer id it must not have.
