@@ -9,6 +9,8 @@ pub use keys::{KEYS, Key, notice};
 
 use crate::error::ConfigError;
 use fullbore_wire::batch::Compression;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What every connection needs to know, whoever uses it.
@@ -32,6 +34,9 @@ pub struct ClientConfig {
     pub reconnect_backoff: Duration,
     /// The longest such pause (reconnect.backoff.max.ms).
     pub reconnect_backoff_max: Duration,
+    /// Brokers to be reached at another address than the cluster tells, host:port to host:port: a relay in between.
+    /// For tools; no key sets it, and names stay those of the cluster.
+    pub detours: Arc<HashMap<String, String>>,
 }
 
 impl Default for ClientConfig {
@@ -46,6 +51,7 @@ impl Default for ClientConfig {
             response_bytes_max: 100 << 20,
             reconnect_backoff: Duration::from_millis(50),
             reconnect_backoff_max: Duration::from_secs(1),
+            detours: Arc::default(),
         }
     }
 }

@@ -283,6 +283,7 @@ impl Inner {
 
 async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let address = config.detours.get(address).map_or(address, String::as_str);
     for target in tokio::net::lookup_host(address).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
         // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.

@@ -1,8 +1,10 @@
 //! What a producer does when nothing goes wrong, and where its limits are.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{ProduceError, Producer, Record, SendError};
+use fullbore_producer::{ProduceError, Producer, ProducerConfig, Record, SendError};
 use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
@@ -263,4 +265,26 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
     for thread in ["0-", "1-", "2-", "3-"] {
         assert!(log.iter().filter(|value| value.starts_with(thread)).is_sorted());
     }
+}
+
+#[tokio::test]
+async fn every_connection_takes_the_detour() {
+    let fake = Fake::start(1, 1).await;
+    let relay = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (through, broker) = (relay.local_addr().unwrap().to_string(), fake.bootstrap());
+    let relayed = Arc::new(AtomicUsize::new(0));
+    let (count, to) = (relayed.clone(), broker.clone());
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = relay.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut far = tokio::net::TcpStream::connect(&to).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    // Nobody has this name, so that the bootstrap works only through the detour; then the cluster names its own.
+    let mut config = ProducerConfig::new("nowhere.invalid:1");
+    config.client.detours = Arc::new(["nowhere.invalid:1".to_owned(), broker].map(|at| (at, through.clone())).into());
+    let producer = Producer::new(config).unwrap();
+    producer.send(Record::new("t", b"a")).await.unwrap().await.unwrap();
+    assert!(relayed.load(Ordering::Relaxed) >= 2, "metadata by the first, records by the second");
 }
