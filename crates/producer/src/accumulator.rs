@@ -9,7 +9,7 @@ use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::pool::{Class, Pool};
 use crate::producer::Record;
-use crate::sender::Broker;
+use crate::sender::{Broker, Grants};
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};
@@ -95,12 +95,14 @@ pub(crate) struct Outgoing {
 }
 
 /// What the sender goes by when it asks for batches.
-pub(crate) struct Round {
+pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
     /// Batches leave however small they are: a flush, or someone waits for memory.
     pub(crate) hurry: bool,
     /// Bytes left in the request; `None` while it is empty, when any batch fits.
     pub(crate) room: Option<usize>,
+    /// What the broker said of windows.
+    pub(crate) grants: &'a Grants,
 }
 
 impl Partition {
@@ -259,7 +261,7 @@ impl Partition {
     }
 
     /// What `broker` may send now.
-    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round) -> Take {
+    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.listed != Some(broker.id) {
@@ -279,10 +281,11 @@ impl Partition {
         if let Some(at) = state.retry_at.filter(|at| *at > round.now) {
             return Take::NotYet(Some(at));
         }
+        state.window.grant(round.grants.of(&self.topic));
         self.take_batch(state, broker, round)
     }
 
-    fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round) -> Take {
+    fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
         state.window.drop_retries(|batch| batch.outcome.is_finished());
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
@@ -337,11 +340,6 @@ impl Partition {
         if state.window.wants_identity().is_some() {
             state.window.adopt(identity);
         }
-    }
-
-    /// The leader remembers this many batches per producer.
-    pub(crate) fn grant(&self, batches: usize) {
-        self.state.lock().window.grant(batches);
     }
 
     /// A batch is in the log.
@@ -507,7 +505,7 @@ impl State {
         }
     }
 
-    fn next_size(&mut self, round: &Round, limits: &Limits) -> Next {
+    fn next_size(&mut self, round: &Round<'_>, limits: &Limits) -> Next {
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }

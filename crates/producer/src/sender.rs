@@ -4,6 +4,7 @@
 //! max.in.flight.requests.per.connection requests of this task are without a response, and each batch taken from a
 //! partition comes back to it exactly once: acknowledged, failed or set back.
 
+mod grant;
 mod verdict;
 
 use crate::accumulator::{Outgoing, Partition, Round, Take};
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use verdict::Verdict;
 
+pub(crate) use grant::Grants;
+
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
 
@@ -35,11 +38,19 @@ pub(crate) struct Broker {
     incoming: Mutex<Vec<Arc<Partition>>>,
     wake: Notify,
     in_flight: AtomicUsize,
+    /// What it said of windows; written by the answers, read by the task.
+    grants: Mutex<Grants>,
 }
 
 impl Broker {
     pub(crate) fn new(id: i32) -> Arc<Self> {
-        Arc::new(Broker { id, incoming: Mutex::default(), wake: Notify::new(), in_flight: AtomicUsize::new(0) })
+        Arc::new(Broker {
+            id,
+            incoming: Mutex::default(),
+            wake: Notify::new(),
+            in_flight: AtomicUsize::new(0),
+            grants: Mutex::default(),
+        })
     }
 
     /// Gives the task a partition to look after.
@@ -50,6 +61,25 @@ impl Broker {
 
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Takes what an answer says of windows, and that a batch got through.
+    fn learn(&self, response: &ProduceResponse, batches: &[Outgoing], core: &Core) {
+        let mut grants = self.grants.lock();
+        let mut nonsense = grants.learn(response).then_some(response.max_idempotence_batches_to_retain);
+        for outgoing in batches {
+            let partition = &outgoing.partition;
+            let found = find(response, &partition.topic, core.topic_id(&partition.topic), partition.index);
+            let Some((topic, answer)) = found else { continue };
+            if grants.learn_topic(&partition.topic, topic) {
+                nonsense = nonsense.or(Some(topic.producer_state_batches_to_retain));
+            }
+            grants.proven |= verdict::of(answer.error_code, false) == Verdict::Written;
+        }
+        if let Some(batches) = nonsense {
+            let (low, high) = (WINDOW_DEFAULT, WINDOW_MAX);
+            tracing::warn!(broker = self.id, "it says it remembers {batches} batches; taken as within {low} to {high}");
+        }
     }
 }
 
@@ -68,9 +98,7 @@ pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let mut sender = Sender { core, broker, active: Vec::new(), connection: None, connect_failures: 0 };
     while !sender.core.is_stopped() {
         sender.active.append(&mut sender.broker.incoming.lock());
-        if sender.active.is_empty()
-            || sender.broker.in_flight.load(Ordering::Acquire) >= sender.core.config.max_in_flight
-        {
+        if sender.active.is_empty() || sender.broker.in_flight.load(Ordering::Acquire) >= sender.in_flight_max() {
             sender.broker.wake.notified().await;
             continue;
         }
@@ -94,6 +122,13 @@ impl Sender {
         }
     }
 
+    /// A broker that has acknowledged nothing yet gets one request at a time: those before Kafka 4.5 take any first
+    /// sequence of a producer (KAFKA-15591).
+    fn in_flight_max(&self) -> usize {
+        let proven = !self.core.limits.idempotent || self.broker.grants.lock().proven;
+        if proven { self.core.config.max_in_flight } else { 1 }
+    }
+
     /// The connection, made anew if it ended. A failure costs the backoff and makes metadata fresh.
     async fn connect(&mut self) -> Option<Connection> {
         if let Some(connection) = self.connection.as_ref().filter(|c| !c.is_closed()) {
@@ -102,6 +137,7 @@ impl Sender {
         match self.core.cluster.broker(self.broker.id).await {
             Ok(connection) => {
                 self.connect_failures = 0;
+                self.broker.grants.lock().forget();
                 self.connection = Some(connection.clone());
                 Some(connection)
             }
@@ -128,8 +164,9 @@ impl Sender {
 
     /// Partitions that another broker leads by now do not wait for this one.
     fn give_away(&mut self) {
-        let round = Round { now: Instant::now(), hurry: false, room: Some(0) };
         let broker = self.broker.clone();
+        let grants = broker.grants.lock();
+        let round = Round { now: Instant::now(), hurry: false, room: Some(0), grants: &grants };
         self.active.retain(|partition| !matches!(partition.take(&broker, &round), Take::Gone));
     }
 
@@ -137,7 +174,8 @@ impl Sender {
     fn gather(&mut self) -> (Vec<Outgoing>, Option<Instant>) {
         let max = self.core.config.max_request_size;
         let hurry = self.core.is_hurried();
-        let mut round = Round { now: Instant::now(), hurry, room: None };
+        let grants = self.broker.grants.lock();
+        let mut round = Round { now: Instant::now(), hurry, room: None, grants: &grants };
         let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
         let mut at = 0;
         while at < self.active.len() {
@@ -190,7 +228,7 @@ impl Sender {
         self.broker.in_flight.fetch_add(1, Ordering::AcqRel);
         let (core, broker) = (self.core.clone(), self.broker.clone());
         let handler = move |result| {
-            core.resolve(batches, result);
+            core.resolve(&broker, batches, result);
             broker.in_flight.fetch_sub(1, Ordering::AcqRel);
             broker.wake();
         };
@@ -243,9 +281,17 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
 }
 
 impl Core {
-    fn resolve(self: &Arc<Self>, batches: Vec<Outgoing>, result: Result<ProduceResponse, ConnectionError>) {
+    fn resolve(
+        self: &Arc<Self>,
+        broker: &Broker,
+        batches: Vec<Outgoing>,
+        result: Result<ProduceResponse, ConnectionError>,
+    ) {
         match result {
-            Ok(response) => self.resolve_answered(batches, &response),
+            Ok(response) => {
+                broker.learn(&response, &batches, self);
+                self.resolve_answered(batches, &response);
+            }
             Err(error) => self.resolve_unsent(batches, &error),
         }
     }
@@ -258,10 +304,7 @@ impl Core {
         for outgoing in batches {
             let id = self.topic_id(&outgoing.partition.topic);
             match find(response, &outgoing.partition.topic, id, outgoing.partition.index) {
-                Some((topic, answer)) => {
-                    outgoing.partition.grant(granted(response.batches_to_retain(topic)));
-                    self.act(outgoing, answer, now);
-                }
+                Some((_, answer)) => self.act(outgoing, answer, now),
                 None => self.set_back(
                     outgoing,
                     Setback::Retry { maybe: true },
@@ -372,11 +415,6 @@ fn find<'a>(
     let by_id = id != Uuid::default();
     let mut topics = response.responses.iter().filter(|t| t.name == *name || (by_id && t.topic_id == id));
     topics.find_map(|topic| Some((topic, topic.partition_responses.iter().find(|p| p.index == index)?)))
-}
-
-/// What a broker says it remembers, within reason: it is at least Kafka's default and at most what KIP-1269 brokers allow.
-fn granted(batches: i32) -> usize {
-    usize::try_from(batches).unwrap_or(0).clamp(WINDOW_DEFAULT, WINDOW_MAX)
 }
 
 /// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.

@@ -3,4 +3,5 @@
 mod basics;
 mod fake;
 mod hostile;
+mod learning;
 mod rows;

@@ -270,9 +270,9 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
         }
     }
     let counts = |s: &State| [0, 1, 2].map(|p| s.seen.iter().filter(|seen| seen.partition == p).count());
-    // Before its first acknowledgement a partition has one batch in flight.
-    fake.until("one of each", move |s| counts(s) == [1; 3]).await;
-    stays(&fake, move |s| counts(s) == [1; 3]).await;
+    // Before its first acknowledgement a broker has one request in flight.
+    fake.until("one", move |s| counts(s) == [1, 0, 0]).await;
+    stays(&fake, move |s| counts(s) == [1, 0, 0]).await;
     fake.script(|seen| if seen.nth == 1 { Fate::WrittenBut(ErrorCode::REQUEST_TIMED_OUT) } else { Fate::Normal });
     fake.hold(false);
     for delivery in deliveries {

@@ -109,10 +109,20 @@ fn metadata(state: &State) -> MetadataResponse {
 }
 
 fn produce(state: &mut State, broker: i32, v: Version, request: &ProduceRequest) -> Option<ProduceResponse> {
-    let mut response = ProduceResponse::default();
+    let says = state.says[broker as usize];
+    let mut response = ProduceResponse {
+        max_idempotence_batches_to_retain: says.retain,
+        reorder_batches: says.reorder,
+        ..Default::default()
+    };
+    state.requests += 1;
     for topic in &request.topic_data {
-        let mut answers =
-            TopicProduceResponse { name: topic.name.clone(), topic_id: topic.topic_id, ..Default::default() };
+        let mut answers = TopicProduceResponse {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            producer_state_batches_to_retain: says.retain_of_topic,
+            ..Default::default()
+        };
         for data in &topic.partition_data {
             let bytes = data.records.as_ref().and_then(|records| records.memory()).unwrap();
             let (base_offset, error_code) = if v.number >= 13 && topic.topic_id != state.topic_id {

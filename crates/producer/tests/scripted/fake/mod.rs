@@ -49,6 +49,29 @@ pub struct Log {
     newest: HashMap<i64, (Stamp, i64)>,
 }
 
+/// What a broker says in its answers (Produce 14).
+#[derive(Clone, Copy, Debug)]
+pub struct Says {
+    /// Batches it remembers per producer and partition: for all topics, and for topic `t` (-1: not said).
+    pub retain: i32,
+    pub retain_of_topic: i32,
+    /// Batches it holds until those before them come.
+    pub reorder: i32,
+}
+
+impl Default for Says {
+    fn default() -> Self {
+        Says { retain: 5, retain_of_topic: -1, reorder: 0 }
+    }
+}
+
+impl Says {
+    fn window(self) -> usize {
+        let batches = if self.retain_of_topic == -1 { self.retain } else { self.retain_of_topic };
+        usize::try_from(batches).unwrap_or(0).clamp(5, 10_000)
+    }
+}
+
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
 pub struct State {
@@ -67,6 +90,10 @@ pub struct State {
     pub old: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
+    /// What each broker says of its memory.
+    pub says: Vec<Says>,
+    /// Produce requests read so far.
+    pub requests: usize,
     /// Metadata requests so far.
     pub metadata_asked: usize,
 }
@@ -93,6 +120,8 @@ impl Fake {
             old: false,
             ports: Vec::new(),
             next_producer_id: 1000,
+            says: vec![Says::default(); brokers],
+            requests: 0,
             metadata_asked: 0,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
@@ -226,13 +255,14 @@ impl State {
     }
 
     fn append(&mut self, seen: &Seen) -> (i64, ErrorCode) {
+        let window = self.says[seen.broker as usize].window();
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
         // A log that is not empty has an end above 0: any first sequence is then taken.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {
-                    log.producers.append(&seen.stamp, end, 0, 0, 5);
+                    log.producers.append(&seen.stamp, end, 0, 0, window);
                     log.newest.insert(seen.stamp.producer_id, (seen.stamp, end));
                 }
                 log.values.extend(seen.values.iter().cloned());

@@ -1,0 +1,136 @@
+//! What a broker said of how far producers may run ahead (KIP-1269), and of putting batches back in order.
+//!
+//! Pure. Invariant: until a broker has said something on the connection in use, nothing but Kafka's default is assumed;
+//! what it says later replaces what it said before, larger or smaller.
+
+use crate::window::{WINDOW_DEFAULT, WINDOW_MAX};
+use fullbore_wire::Text;
+use fullbore_wire::apis::produce::{ProduceResponse, TopicProduceResponse};
+use std::collections::HashMap;
+
+/// See the module. One per broker.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    /// Batches it remembers per producer and partition, where the topic has no value of its own.
+    node: usize,
+    topics: HashMap<Text, usize>,
+    /// The most batches per producer and partition that it holds until those before them come; 0 if it does not.
+    pub(crate) reorder: usize,
+    /// Whether it has acknowledged a batch. Before, there is one request at a time.
+    pub(crate) proven: bool,
+    /// Whether a value out of bounds was reported. That is done once, not per connection.
+    reported: bool,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Grants { node: WINDOW_DEFAULT, topics: HashMap::new(), reorder: 0, proven: false, reported: false }
+    }
+}
+
+impl Grants {
+    /// A new connection: the broker may have other settings now, or be an older program.
+    pub(crate) fn forget(&mut self) {
+        *self = Grants { proven: self.proven, reported: self.reported, ..Grants::default() };
+    }
+
+    /// The window of a partition of `topic`.
+    pub(crate) fn of(&self, topic: &Text) -> usize {
+        self.topics.get(topic).copied().unwrap_or(self.node)
+    }
+
+    /// Takes what a response says of the whole broker. What it does not say is the default. Returns whether the value
+    /// is the first that makes no sense.
+    #[must_use]
+    pub(crate) fn learn(&mut self, response: &ProduceResponse) -> bool {
+        self.reorder = usize::try_from(response.reorder_batches).unwrap_or(0).min(WINDOW_MAX);
+        let batches = response.max_idempotence_batches_to_retain;
+        self.node = granted(batches);
+        self.is_first_nonsense(batches)
+    }
+
+    /// Takes what a response says of one topic; as [`Grants::learn`].
+    #[must_use]
+    pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
+        match answer.producer_state_batches_to_retain {
+            -1 => {
+                self.topics.remove(topic);
+                false
+            }
+            batches => {
+                match self.topics.get_mut(topic) {
+                    Some(known) => *known = granted(batches),
+                    None => drop(self.topics.insert(topic.clone(), granted(batches))),
+                }
+                self.is_first_nonsense(batches)
+            }
+        }
+    }
+
+    fn is_first_nonsense(&mut self, batches: i32) -> bool {
+        let first = usize::try_from(batches) != Ok(granted(batches)) && !self.reported;
+        self.reported |= first;
+        first
+    }
+}
+
+/// What a broker says it remembers, within reason: it is at least Kafka's default and at most what KIP-1269's brokers
+/// allow.
+fn granted(batches: i32) -> usize {
+    usize::try_from(batches).unwrap_or(0).clamp(WINDOW_DEFAULT, WINDOW_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(batches: i32) -> ProduceResponse {
+        ProduceResponse { max_idempotence_batches_to_retain: batches, ..Default::default() }
+    }
+
+    fn of_topic(batches: i32) -> TopicProduceResponse {
+        TopicProduceResponse { producer_state_batches_to_retain: batches, ..Default::default() }
+    }
+
+    #[test]
+    fn the_topics_value_goes_before_the_brokers_and_both_may_shrink_or_go() {
+        let (a, b) = (Text::from_static("a"), Text::from_static("b"));
+        let mut grants = Grants::default();
+        assert_eq!(grants.of(&a), 5);
+        assert!(!grants.learn(&response(100)));
+        assert!(!grants.learn_topic(&a, &of_topic(1024)));
+        assert_eq!((grants.of(&a), grants.of(&b)), (1024, 100));
+        assert!(!grants.learn_topic(&a, &of_topic(-1)));
+        assert!(!grants.learn(&response(20)));
+        assert_eq!((grants.of(&a), grants.of(&b)), (20, 20));
+        // A broker that does not say: the field is at its default.
+        assert!(!grants.learn(&ProduceResponse::default()));
+        assert_eq!(grants.of(&a), 5);
+    }
+
+    #[test]
+    fn nonsense_is_clamped_and_reported_once() {
+        let topic = Text::from_static("t");
+        for (batches, window) in [(0, 5), (-1, 5), (4, 5), (i32::MIN, 5), (i32::MAX, 10_000), (10_001, 10_000)] {
+            let mut grants = Grants::default();
+            assert!(grants.learn(&response(batches)), "{batches}");
+            assert_eq!(grants.of(&topic), window);
+            assert!(!grants.learn(&response(batches)), "once");
+            grants.forget();
+            assert!(!grants.learn_topic(&topic, &of_topic(0)), "once, whatever says it");
+            assert_eq!(grants.of(&topic), 5);
+        }
+        let mut grants = Grants::default();
+        assert!(!grants.learn(&ProduceResponse { reorder_batches: -7, ..response(10_000) }));
+        assert_eq!(grants.reorder, 0);
+    }
+
+    #[test]
+    fn a_new_connection_starts_over() {
+        let mut grants = Grants { proven: true, ..Grants::default() };
+        assert!(!grants.learn(&ProduceResponse { reorder_batches: 64, ..response(64) }));
+        assert_eq!((grants.of(&Text::from_static("t")), grants.reorder), (64, 64));
+        grants.forget();
+        assert_eq!((grants.of(&Text::from_static("t")), grants.reorder, grants.proven), (5, 0, true));
+    }
+}

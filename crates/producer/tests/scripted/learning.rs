@@ -1,0 +1,238 @@
+//! What a producer learns of its brokers' memory (KIP-1269), and what it does until it knows.
+
+use crate::fake::{Fake, Fate, Says, State};
+use fullbore_producer::{Delivery, Producer, Record};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// No two records fit a request of 1,024 bytes: every record is a batch, every batch of one partition a request.
+const PADDING: [u8; 600] = [b'p'; 600];
+
+fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
+    let bootstrap = fake.bootstrap();
+    let base = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("batch.size", "1024"),
+        ("max.request.size", "1024"),
+        ("linger.ms", "0"),
+        ("retry.backoff.ms", "5"),
+        ("retry.backoff.max.ms", "20"),
+        ("reconnect.backoff.ms", "5"),
+        ("metadata.max.age.ms", "50"),
+    ];
+    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
+    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
+}
+
+async fn settle(deliveries: Vec<Delivery>) {
+    for delivery in deliveries {
+        tokio::time::timeout(Duration::from_secs(10), delivery).await.expect("every record gets a result").unwrap();
+    }
+}
+
+async fn written(producer: &Producer, partition: i32) {
+    settle(vec![send(producer, partition, "one").await]).await;
+}
+
+async fn flood(producer: &Producer, partitions: std::ops::Range<i32>, count: usize) -> Vec<Delivery> {
+    let mut deliveries = Vec::new();
+    for i in 0..count {
+        for partition in partitions.clone() {
+            deliveries.push(send(producer, partition, &i.to_string()).await);
+        }
+    }
+    deliveries
+}
+
+/// Sends more than any window, with the answers held back: how many batches of each partition arrive.
+async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i32>, expected: usize) {
+    let before = fake.lock().seen.len();
+    fake.hold(true);
+    let deliveries = flood(producer, partitions.clone(), expected + 10).await;
+    let counts = move |state: &State| -> Vec<usize> {
+        let seen = &state.seen[before..];
+        partitions.clone().map(|p| seen.iter().filter(|batch| batch.partition == p).count()).collect()
+    };
+    let all = move |state: &State| counts(state).iter().all(|count| *count == expected);
+    fake.until(&format!("{expected} batches of each partition are in flight"), all.clone()).await;
+    stays(fake, all).await;
+    fake.hold(false);
+    settle(deliveries).await;
+}
+
+/// Holds for a while: the only way to see that something does not happen.
+async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
+    for _ in 0..30 {
+        assert!(condition(&fake.lock()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+const MANY: &[(&str, &str)] = &[("max.in.flight.requests.per.connection", "1000")];
+
+#[tokio::test]
+async fn the_window_is_what_the_broker_says_and_follows_it_both_ways() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, MANY);
+    written(&producer, 0).await;
+    for retain in [5, 20, 64, 20, 5] {
+        fake.lock().says[0].retain = retain;
+        written(&producer, 0).await;
+        arrive(&fake, &producer, 0..1, retain as usize).await;
+    }
+}
+
+#[tokio::test]
+async fn a_topics_own_value_goes_before_the_brokers() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, MANY);
+    fake.lock().says[0] = Says { retain: 30, retain_of_topic: 12, reorder: 0 };
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 12).await;
+    fake.lock().says[0].retain_of_topic = -1;
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 30).await;
+}
+
+#[tokio::test]
+async fn what_one_partition_learns_holds_for_its_neighbours_on_the_node() {
+    let fake = Fake::start(1, 2).await;
+    let producer = producer(&fake, MANY);
+    fake.lock().says[0].retain = 12;
+    // The second partition needs its own first success, not its own lesson.
+    written(&producer, 1).await;
+    fake.lock().says[0].retain = 20;
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 1..2, 20).await;
+}
+
+#[tokio::test]
+async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
+    let fake = Fake::start(2, 2).await;
+    let producer = producer(&fake, MANY);
+    fake.lock().says[0].retain = 20;
+    written(&producer, 0).await;
+    written(&producer, 1).await;
+    let lead = |partition: usize, broker: i32| {
+        let mut state = fake.lock();
+        state.leaders[partition] = broker;
+        state.leader_epoch += 1;
+    };
+    // Broker 1 has the default and does not say more.
+    lead(0, 1);
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 5).await;
+    arrive(&fake, &producer, 1..2, 20).await;
+    lead(0, 0);
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 20).await;
+    // The other way round, each in its turn.
+    fake.lock().says[1].retain = 64;
+    lead(1, 1);
+    written(&producer, 1).await;
+    arrive(&fake, &producer, 1..2, 64).await;
+    arrive(&fake, &producer, 0..1, 20).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_came_back_without_the_field_gets_five() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, MANY);
+    fake.lock().says[0].retain = 20;
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 20).await;
+    fake.cut();
+    (fake.lock().old, fake.lock().says[0]) = (true, Says::default());
+    written(&producer, 0).await;
+    arrive(&fake, &producer, 0..1, 5).await;
+}
+
+#[tokio::test]
+async fn nonsense_is_taken_for_the_nearest_that_makes_sense() {
+    for (says, window) in [(0, 5), (-1, 5), (i32::MIN, 5), (3, 5), (i32::MAX, 300)] {
+        let fake = Fake::start(1, 1).await;
+        let producer = producer(&fake, MANY);
+        fake.lock().says[0].retain = says;
+        written(&producer, 0).await;
+        if window == 5 {
+            arrive(&fake, &producer, 0..1, window).await;
+        } else {
+            // Ten thousand are allowed; it is enough to see that hundreds are.
+            let before = fake.lock().seen.len();
+            fake.hold(true);
+            let deliveries = flood(&producer, 0..1, window).await;
+            fake.until("all are in flight", move |state| state.seen.len() == before + window).await;
+            fake.hold(false);
+            settle(deliveries).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_broker_gets_one_request_until_its_first_success() {
+    let fake = Fake::start(2, 4).await;
+    fake.lock().leaders = vec![0, 0, 0, 1];
+    let producer = producer(&fake, MANY);
+    producer.partitions("t").await.unwrap();
+    fake.hold(true);
+    let mut deliveries = flood(&producer, 0..3, 3).await;
+    fake.until("one request", |state| state.requests == 1).await;
+    stays(&fake, |state| state.requests == 1).await;
+    // Another node is another matter.
+    deliveries.extend(flood(&producer, 3..4, 3).await);
+    fake.until("one request each", |state| state.requests == 2).await;
+    stays(&fake, |state| state.requests == 2).await;
+    // A refusal is no success.
+    let mut left = 3;
+    fake.script(move |seen| {
+        if seen.broker == 0 && left > 0 {
+            left -= 1;
+            return Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS);
+        }
+        Fate::Normal
+    });
+    fake.hold(false);
+    settle(deliveries).await;
+    assert_eq!((0..4).map(|p| fake.values(p).len()).collect::<Vec<_>>(), [3; 4]);
+}
+
+#[tokio::test]
+async fn one_in_flight_is_one_however_much_the_broker_remembers() {
+    let fake = Fake::start(1, 3).await;
+    fake.lock().says[0].retain = 20;
+    let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "1")]);
+    for partition in 0..3 {
+        written(&producer, partition).await;
+    }
+    let before = fake.lock().requests;
+    fake.hold(true);
+    let deliveries = flood(&producer, 0..3, 5).await;
+    fake.until("one request", move |state| state.requests == before + 1).await;
+    stays(&fake, move |state| state.requests == before + 1).await;
+    fake.hold(false);
+    settle(deliveries).await;
+}
+
+#[tokio::test]
+async fn twenty_partitions_have_a_hundred_batches_in_flight_on_an_ordinary_kafka() {
+    let fake = Fake::start(1, 20).await;
+    let producer = producer(&fake, MANY);
+    for partition in 0..20 {
+        written(&producer, partition).await;
+    }
+    arrive(&fake, &producer, 0..20, 5).await;
+    let limited = self::producer(&fake, &[("max.in.flight.requests.per.connection", "7")]);
+    for partition in 0..20 {
+        written(&limited, partition).await;
+    }
+    let before = fake.lock().requests;
+    fake.hold(true);
+    let deliveries = flood(&limited, 0..20, 5).await;
+    fake.until("seven requests", move |state| state.requests == before + 7).await;
+    stays(&fake, move |state| state.requests == before + 7).await;
+    fake.hold(false);
+    settle(deliveries).await;
+}
