@@ -3,7 +3,7 @@
 //! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too, as does a
 //! reader of the output that goes away.
 
-mod figures;
+pub mod figures;
 mod progress;
 mod stream;
 

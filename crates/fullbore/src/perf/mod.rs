@@ -1,6 +1,7 @@
 //! `fullbore perf`: Kafka's perf tools by their flags and their output. What they measure is in `fullbore_bench`.
 
 mod consume;
+mod link;
 mod produce;
 
 use crate::failure::Failure;
@@ -17,6 +18,7 @@ pub struct Perf {
 enum Tool {
     Produce(Box<produce::Produce>),
     Consume(Box<consume::Consume>),
+    Link(link::Link),
 }
 
 /// Runs the tool.
@@ -24,5 +26,6 @@ pub fn run(perf: Perf) -> Result<(), Failure> {
     match perf.tool {
         Tool::Produce(produce) => produce::run(*produce),
         Tool::Consume(consume) => consume::run(*consume),
+        Tool::Link(link) => link::run(link),
     }
 }

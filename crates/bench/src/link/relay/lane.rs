@@ -1,0 +1,247 @@
+//! One direction of one connection: what is read waits its time and is written in order, and an end or a reset of one
+//! side travels the same way.
+//!
+//! Invariants: no byte is written sooner than half a round trip after it was read; what is under way never exceeds
+//! [`Settings::in_flight_max`](super::Settings) by more than one read, since a full lane does not read.
+
+use super::alarm::{Alarm, Clock};
+use super::{LossStall, Settings};
+use crate::link::line::{Bottleneck, Chance, DelayLine};
+use bytes::{BufMut, Bytes, BytesMut};
+use rustix::net::{Shutdown, shutdown};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The most that is read at once.
+const READ_BYTES_MAX: usize = 128 * 1024;
+/// The least that is read at once, about one packet.
+const READ_BYTES_MIN: usize = 1_460;
+/// With a bandwidth, no read is longer than it carries in this time, so that connections take turns.
+const TURN: Duration = Duration::from_millis(1);
+/// What a piece costs beside its bytes, so that many small ones are bounded too.
+const PIECE_BYTES: usize = 64;
+/// Pieces written with one system call.
+const SLICES_MAX: usize = 32;
+/// The bytes of a packet, of which a loss loses one.
+const PACKET_BYTES: usize = 1_460;
+
+/// What all connections share in one direction.
+pub struct Direction {
+    bottleneck: Mutex<Bottleneck>,
+    buffer_bytes: u64,
+    delay_ns: u64,
+    jitter: Duration,
+    loss_stall: Option<LossStall>,
+    in_flight_max: usize,
+    read_bytes: usize,
+    clock: Clock,
+    /// Bytes that were read.
+    pub bytes: AtomicU64,
+    /// Losses that were played.
+    pub stalls: AtomicU64,
+}
+
+impl Direction {
+    /// An idle one.
+    pub fn new(settings: &Settings, clock: Clock) -> Self {
+        let in_a_turn = settings.shape.bandwidth.map(|rate| (rate as f64 * TURN.as_secs_f64()) as usize);
+        Direction {
+            bottleneck: Mutex::new(Bottleneck::new(settings.shape.bandwidth)),
+            buffer_bytes: settings.shape.buffer_bytes(),
+            delay_ns: settings.shape.one_way().as_nanos() as u64,
+            jitter: settings.shape.jitter,
+            loss_stall: settings.loss_stall,
+            in_flight_max: settings.in_flight_max,
+            read_bytes: in_a_turn.unwrap_or(READ_BYTES_MAX).clamp(READ_BYTES_MIN, READ_BYTES_MAX),
+            clock,
+            bytes: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+        }
+    }
+
+    /// When something that is sent now has crossed.
+    pub fn arrival_ns(&self) -> u64 {
+        self.clock.now_ns() + self.delay_ns
+    }
+
+    fn bottleneck<T>(&self, look: impl FnOnce(&mut Bottleneck) -> T) -> T {
+        look(&mut self.bottleneck.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+enum Piece {
+    Bytes(Bytes),
+    /// The source sends no more.
+    End,
+    /// The source is gone.
+    Reset,
+}
+
+/// One connection's direction.
+pub struct Lane<'a> {
+    direction: &'a Direction,
+    line: DelayLine<Piece>,
+    /// Bytes that have crossed and are not written yet.
+    due: VecDeque<Bytes>,
+    due_bytes: usize,
+    source_open: bool,
+    /// The source's end has crossed.
+    ended: bool,
+    space: BytesMut,
+    chance: Chance,
+    alarm: Alarm,
+}
+
+impl<'a> Lane<'a> {
+    /// An empty one.
+    pub fn new(direction: &'a Direction, seed: u64) -> io::Result<Self> {
+        Ok(Lane {
+            direction,
+            line: DelayLine::default(),
+            due: VecDeque::new(),
+            due_bytes: 0,
+            source_open: true,
+            ended: false,
+            space: BytesMut::new(),
+            chance: Chance::new(seed),
+            alarm: Alarm::new(direction.clock)?,
+        })
+    }
+
+    /// Carries until the source's end has been passed on.
+    ///
+    /// # Errors
+    /// Either side was reset, and the other has to know by now.
+    pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
+        loop {
+            self.turn(source, Some(target)).await?;
+            if self.ended && self.due.is_empty() {
+                // A target that is gone needs no end.
+                let _ = shutdown(target, Shutdown::Write);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads once, writes once, or waits for what is under way; without a target nothing is written yet.
+    pub async fn turn(&mut self, source: &TcpStream, target: Option<&TcpStream>) -> io::Result<()> {
+        let now_ns = self.direction.clock.now_ns();
+        self.take_due(now_ns)?;
+        if target.is_some() && self.ended && self.due.is_empty() {
+            return Ok(());
+        }
+        let read_at_ns = self.read_at_ns();
+        let may_read = read_at_ns.is_some_and(|at| at <= now_ns);
+        let wake_at_ns = self.line.next_due_ns().into_iter().chain(read_at_ns.filter(|_| !may_read)).min();
+        tokio::select! {
+            ready = source.readable(), if may_read => {
+                ready?;
+                self.read(source);
+            }
+            ready = writable(target), if target.is_some() && !self.due.is_empty() => {
+                let target = ready?;
+                if let Err(error) = self.write(target) {
+                    // The source hears of it when the news has crossed.
+                    let news_ns = self.direction.arrival_ns();
+                    self.alarm.until(news_ns).await?;
+                    return Err(error);
+                }
+            }
+            rung = self.alarm.until(wake_at_ns.unwrap_or(0)), if wake_at_ns.is_some() => rung?,
+            // Full, and nowhere to write to: whoever waits for the target goes on from here.
+            else => std::future::pending::<()>().await,
+        }
+        Ok(())
+    }
+
+    /// When the next bytes may be read; none while the lane is full.
+    fn read_at_ns(&self) -> Option<u64> {
+        let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
+        if !self.source_open || full {
+            return None;
+        }
+        Some(self.direction.bottleneck(|bottleneck| bottleneck.room_at_ns(self.direction.buffer_bytes)))
+    }
+
+    fn take_due(&mut self, now_ns: u64) -> io::Result<()> {
+        while let Some(piece) = self.line.pop(now_ns) {
+            match piece {
+                Piece::Bytes(bytes) => {
+                    self.due_bytes += bytes.len() + PIECE_BYTES;
+                    self.due.push_back(bytes);
+                }
+                Piece::End => self.ended = true,
+                // What TCP has not delivered when a reset comes is lost too.
+                Piece::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, source: &TcpStream) {
+        if self.space.capacity() < READ_BYTES_MIN {
+            self.space = BytesMut::with_capacity(READ_BYTES_MAX);
+        }
+        let piece = match source.try_read_buf(&mut (&mut self.space).limit(self.direction.read_bytes)) {
+            Ok(0) => Piece::End,
+            Ok(_) => Piece::Bytes(self.space.split().freeze()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => Piece::Reset,
+        };
+        let direction = self.direction;
+        let now_ns = direction.clock.now_ns();
+        let len = match &piece {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::End | Piece::Reset => {
+                self.source_open = false;
+                0
+            }
+        };
+        direction.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let left_ns = direction.bottleneck(|bottleneck| bottleneck.send(now_ns, len));
+        let extra_ns = self.chance.up_to(direction.jitter) + self.stall_ns(len);
+        self.line.push(left_ns + direction.delay_ns + extra_ns, len + PIECE_BYTES, piece);
+    }
+
+    /// How much later these bytes come because one of their packets was lost; the line holds what follows back.
+    fn stall_ns(&mut self, bytes: usize) -> u64 {
+        let Some(LossStall { probability, stall }) = self.direction.loss_stall else { return 0 };
+        let none_lost = (1.0 - probability).powi(bytes.div_ceil(PACKET_BYTES) as i32);
+        if !self.chance.happens(1.0 - none_lost) {
+            return 0;
+        }
+        self.direction.stalls.fetch_add(1, Ordering::Relaxed);
+        stall.as_nanos() as u64
+    }
+
+    fn write(&mut self, target: &TcpStream) -> io::Result<()> {
+        let slices: Vec<IoSlice<'_>> = self.due.iter().take(SLICES_MAX).map(|bytes| IoSlice::new(bytes)).collect();
+        let mut written = match target.try_write_vectored(&slices) {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        while let Some(first) = self.due.front_mut() {
+            if written < first.len() {
+                bytes::Buf::advance(first, written);
+                self.due_bytes -= written;
+                break;
+            }
+            written -= first.len();
+            self.due_bytes -= first.len() + PIECE_BYTES;
+            self.due.pop_front();
+        }
+        Ok(())
+    }
+}
+
+async fn writable(target: Option<&TcpStream>) -> io::Result<&TcpStream> {
+    match target {
+        Some(target) => target.writable().await.map(|()| target),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,190 @@
+//! A relay between two sockets that keeps every byte for half a round trip, and lets no more through than a bandwidth.
+//!
+//! It is not a wide area network: both legs of a connection are local TCP, with local windows, no slow start and no
+//! retransmission ([`LossStall`] plays what a loss costs). A `connect` to it returns at once, since the kernel answers;
+//! the far end sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order, or the
+//! connection is reset at both ends.
+
+mod alarm;
+mod lane;
+
+use crate::link::Shape;
+use alarm::{Alarm, Clock};
+use lane::{Direction, Lane};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Connections at a time, unless set. Each has four file descriptors, and 1,024 are usually allowed.
+pub const CONNECTIONS_MAX: usize = 200;
+/// Bytes under way per connection and direction, unless set.
+pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+/// How long the far end may take to accept, beside the distance.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after a failed accept, for which there are usually too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a lost packet costs: everything behind it waits until it has been sent again.
+#[derive(Debug, Clone, Copy)]
+pub struct LossStall {
+    /// Of a packet of 1,460 bytes.
+    pub probability: f64,
+    /// How much later it comes.
+    pub stall: Duration,
+}
+
+/// How a relay behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Distance and bandwidth.
+    pub shape: Shape,
+    /// Losses, if any.
+    pub loss_stall: Option<LossStall>,
+    /// Bytes under way per connection and direction; a connection with so many is not read from.
+    pub in_flight_max: usize,
+    /// Connections at a time; one more is closed at once.
+    pub connections_max: usize,
+}
+
+/// What went through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Connections that were closed because there were too many, or because the far end did not answer.
+    pub refused: u64,
+    /// Bytes from the side that connects to the side that listens.
+    pub bytes_there: u64,
+    /// And back.
+    pub bytes_back: u64,
+    /// Losses that were played.
+    pub stalls: u64,
+}
+
+/// A relay that listens.
+pub struct Relay {
+    listener: TcpListener,
+    connections_max: usize,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    to: String,
+    clock: Clock,
+    there: Direction,
+    back: Direction,
+    connections: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Relay {
+    /// Listens at `listen` for connections to `to`, both `host:port`.
+    pub async fn bind(listen: &str, to: &str, settings: &Settings) -> io::Result<Relay> {
+        let listener = TcpListener::bind(listen).await?;
+        Ok(Relay::on(listener, to, settings))
+    }
+
+    /// Relays what connects to this listener.
+    pub fn on(listener: TcpListener, to: &str, settings: &Settings) -> Relay {
+        let clock = Clock::start();
+        let shared = Shared {
+            to: to.to_owned(),
+            clock,
+            there: Direction::new(settings, clock),
+            back: Direction::new(settings, clock),
+            connections: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        Relay { listener, connections_max: settings.connections_max, shared: Arc::new(shared) }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Relays until `stop` turns true; what is still under way is dropped then.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Totals {
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => break,
+                _ = connections.join_next(), if !connections.is_empty() => continue,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok(_) if connections.len() >= self.connections_max => {
+                    self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok((client, _)) => {
+                    connections.spawn(connection(client, self.shared.clone()));
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
+        }
+        connections.shutdown().await;
+        self.shared.totals()
+    }
+}
+
+impl Shared {
+    fn totals(&self) -> Totals {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Totals {
+            connections: of(&self.connections),
+            refused: of(&self.refused),
+            bytes_there: of(&self.there.bytes),
+            bytes_back: of(&self.back.bytes),
+            stalls: of(&self.there.stalls) + of(&self.back.stalls),
+        }
+    }
+
+    /// Connects to the far end once the client's wish has crossed.
+    async fn connect(&self) -> io::Result<TcpStream> {
+        Alarm::new(self.clock)?.until(self.there.arrival_ns()).await?;
+        let server = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.to)).await??;
+        server.set_nodelay(true)?;
+        Ok(server)
+    }
+
+    async fn refuse(&self, client: &TcpStream) -> io::Result<()> {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Alarm::new(self.clock)?.until(self.back.arrival_ns()).await?;
+        client.set_zero_linger()
+    }
+}
+
+async fn connection(client: TcpStream, shared: Arc<Shared>) {
+    let number = shared.connections.fetch_add(1, Ordering::Relaxed);
+    // Whatever goes wrong is told to both ends by how their connections end.
+    let _ = relay(client, &shared, number).await;
+}
+
+async fn relay(client: TcpStream, shared: &Shared, number: u64) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut there = Lane::new(&shared.there, number * 2)?;
+    let back = Lane::new(&shared.back, number * 2 + 1)?;
+    let connecting = shared.connect();
+    tokio::pin!(connecting);
+    // The client may send before it can know of the connection, and its bytes are under way from then on.
+    let server = loop {
+        tokio::select! {
+            biased;
+            server = &mut connecting => break server,
+            turn = there.turn(&client, None) => turn?,
+        }
+    };
+    let Ok(server) = server else { return shared.refuse(&client).await };
+    let carried = tokio::try_join!(there.carry(&client, &server), back.carry(&server, &client));
+    if carried.is_err() {
+        // Closing them now sends resets.
+        client.set_zero_linger()?;
+        server.set_zero_linger()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! `fullbore perf link`: a distance on one machine, until a signal ends it. What carries the bytes is in
+//! `fullbore_bench::link`.
+
+use crate::demo::figures::grouped;
+use crate::failure::Failure;
+use crate::output::line;
+use crate::stop::Stop;
+use clap::Args;
+use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
+use fullbore_bench::link::{Shape, units};
+use std::time::Duration;
+
+/// The least stall of a loss that is not told its length: a lost packet is sent again after a round trip at best.
+const STALL_MIN: Duration = Duration::from_millis(10);
+
+/// Put a distance between a client and a server on this machine, until Ctrl-C, and count what crossed.
+///
+/// A relay: it listens at --listen, connects to --to for each connection, and keeps every byte for half of --rtt in each
+/// direction, as it does a connection's beginning and end. Any program may use it, and it needs no rights.
+///
+/// What a relay hides: TCP itself sees no distance. Each connection is two local ones, with local windows and
+/// acknowledgements; there is no slow start, socket buffers that would be too small for a long link are not, and nothing
+/// is lost and sent again (--loss-stall plays what that costs). connect() returns at once, since this machine answers
+/// it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP.
+///
+/// --bandwidth is that of each direction and shared by all connections. Bytes beyond --buffer are not read from the
+/// sender until there is room, so nothing is dropped.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example: fullbore perf link --listen 127.0.0.1:19092 --to 127.0.0.1:9092 --rtt 150ms --bandwidth 200mbit
+
+Kafka clients connect to the address a broker advertises, so a broker behind a relay has to advertise the relay's:
+  fullbore serve --listen 127.0.0.1:9092 --set advertised.listeners=PLAINTEXT://127.0.0.1:19092
+and Apache Kafka, in server.properties:
+  listeners=PLAINTEXT://127.0.0.1:9092
+  advertised.listeners=PLAINTEXT://127.0.0.1:19092
+Clients are then given 127.0.0.1:19092. A cluster needs a relay for each broker.")]
+pub struct Link {
+    /// Where to listen.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+    listen: String,
+    /// Where to connect to.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+    to: String,
+    /// The round trip: 150ms, 1.5s, 500us. Each direction takes half of it.
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    rtt: Duration,
+    /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: as fast as it goes].
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    bandwidth: Option<u64>,
+    /// Bytes that may wait for the bandwidth: 1MB, 64KiB [default: what the link carries in a round trip].
+    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
+    buffer: Option<u64>,
+    /// Up to so much more for each byte, at random, in order: 5ms.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "0")]
+    jitter: Duration,
+    /// Play lost packets: 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a connection
+    /// stands still for that long [default of the time: the round trip, at least 10 ms].
+    #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall)]
+    loss_stall: Option<(f64, Option<Duration>)>,
+    /// Bytes under way in each direction of a connection; it is not read from while it has so many.
+    #[arg(long, value_name = "SIZE", value_parser = in_flight_max, default_value = "64MiB")]
+    in_flight_max: u64,
+}
+
+/// Runs until a signal.
+pub fn run(args: Link) -> Result<(), Failure> {
+    let stop = Stop::at_signal(|| {})?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let totals = runtime.block_on(async {
+        let relay = Relay::bind(&args.listen, &args.to, &args.settings())
+            .await
+            .map_err(|error| Failure::new(format!("cannot listen on {}: {error}", args.listen)))?;
+        line(&format!("Relay listening on {}, to {}; {}", relay.addr()?, args.to, args.shape().described()));
+        Ok::<_, Failure>(relay.run(stop.receiver()).await)
+    })?;
+    line(&told(&totals));
+    Ok(())
+}
+
+fn told(totals: &Totals) -> String {
+    format!(
+        "{} connections, {} of them refused; {} bytes there, {} back; {} losses played",
+        grouped(totals.connections),
+        grouped(totals.refused),
+        grouped(totals.bytes_there),
+        grouped(totals.bytes_back),
+        grouped(totals.stalls)
+    )
+}
+
+impl Link {
+    fn shape(&self) -> Shape {
+        Shape { rtt: self.rtt, bandwidth: self.bandwidth, buffer: self.buffer, jitter: self.jitter }
+    }
+
+    fn settings(&self) -> Settings {
+        let loss_stall = self.loss_stall.map(|(probability, stall)| LossStall {
+            probability,
+            stall: stall.unwrap_or_else(|| self.rtt.max(STALL_MIN)),
+        });
+        Settings {
+            shape: self.shape(),
+            loss_stall,
+            in_flight_max: self.in_flight_max as usize,
+            connections_max: CONNECTIONS_MAX,
+        }
+    }
+}
+
+fn host_port(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err("must be HOST:PORT".to_owned()),
+    }
+}
+
+fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
+    let (probability, stall) = match text.split_once(':') {
+        Some((probability, stall)) => (probability, Some(units::duration(stall)?)),
+        None => (text, None),
+    };
+    Ok((units::probability(probability)?, stall))
+}
+
+/// At least one read, or nothing would ever move; at most what a machine has.
+fn in_flight_max(text: &str) -> Result<u64, String> {
+    let bytes = units::size(text)?;
+    if (1 << 10..=16 * IN_FLIGHT_BYTES_MAX as u64).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("must be from 1KiB to 1GiB".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        link: Link,
+    }
+
+    fn parse(flags: &str) -> Result<Settings, String> {
+        let line = Line::try_parse_from(std::iter::once("link").chain(flags.split_whitespace()));
+        line.map(|line| line.link.settings()).map_err(|error| error.to_string())
+    }
+
+    const LEAST: &str = "--listen 127.0.0.1:0 --to a:1 --rtt";
+
+    #[test]
+    fn units_are_read() {
+        let settings = parse(&format!("{LEAST} 150ms --bandwidth 200mbit --buffer 1MB --jitter 5ms")).expect("flags");
+        let shape = settings.shape;
+        assert_eq!((shape.rtt, shape.bandwidth), (Duration::from_millis(150), Some(25_000_000)));
+        assert_eq!((shape.buffer, shape.jitter), (Some(1_000_000), Duration::from_millis(5)));
+        assert_eq!(settings.in_flight_max, IN_FLIGHT_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_loss_stalls_a_round_trip_unless_said() {
+        let of = |flags: &str| parse(&format!("{LEAST} {flags}")).expect(flags).loss_stall.expect("given");
+        let (by_rtt, least) = (of("150ms --loss-stall 0.1%"), of("0 --loss-stall 0.1%"));
+        assert_eq!((by_rtt.probability, by_rtt.stall, least.stall), (0.001, Duration::from_millis(150), STALL_MIN));
+        assert_eq!(of("150ms --loss-stall 0.01:1s").stall, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_what_is_allowed() {
+        for (flags, told) in [
+            ("150", "must be a duration with its unit, such as 150ms"),
+            ("150ms --bandwidth 200mbps", "must be a rate with its unit, such as 200mbit"),
+            ("150ms --loss-stall 100%", "below 100%"),
+            ("150ms --loss-stall 1%:x", "must be a duration"),
+            ("150ms --buffer 1MB", "--bandwidth"),
+            ("150ms --in-flight-max 1", "from 1KiB to 1GiB"),
+        ] {
+            let refusal = parse(&format!("{LEAST} {flags}")).expect_err(flags);
+            assert!(refusal.contains(told), "{refusal}");
+        }
+        for address in ["nowhere", ":1", "host:", "host:65536"] {
+            assert_eq!(host_port(address), Err("must be HOST:PORT".to_owned()), "{address}");
+        }
+    }
+}

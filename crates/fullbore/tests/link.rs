@@ -1,0 +1,92 @@
+//! `perf link` as a user meets it: between a broker and its clients, until a signal.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+const RTT_MS: f64 = 40.0;
+
+/// A process that is killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn fullbore(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = fullbore(arguments).output().expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Starts it, and reads its first line.
+fn start(arguments: &[&str]) -> (Running, BufReader<std::process::ChildStdout>, String) {
+    let mut child = fullbore(arguments).stderr(Stdio::inherit()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let mut first = String::new();
+    lines.read_line(&mut first).expect("it says something");
+    (Running(child), lines, first)
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+/// The address after these words.
+fn address<'a>(line: &'a str, words: &str) -> &'a str {
+    let rest = line.split(words).nth(1).unwrap_or_else(|| panic!("{line}"));
+    rest.split(',').next().expect("split gives one")
+}
+
+#[test]
+fn a_broker_behind_a_relay_is_as_far_as_asked() {
+    let broker = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string();
+    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &broker, "--rtt", "40ms"];
+    let (mut relay, mut counts, first) = start(&link);
+    let at = address(&first, "Relay listening on ");
+    assert!(first.contains(&format!(", to {broker}; 40 ms there and back, as fast as it goes")), "{first}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let advertised = format!("advertised.listeners=PLAINTEXT://{at}");
+    let serve = ["serve", "--listen", &broker, "--data-dir", &data, "--set", "fullbore.admin.listener="];
+    let (_broker, _lines, _) = start(&[&serve[..], &["--set", &advertised]].concat());
+    let server = ["--bootstrap-server", at];
+    assert_eq!(run(&[&["topics", "create", "--topic", "t"], &server[..]].concat()).0, Some(0));
+    let produce =
+        ["perf", "produce", "--topic", "t", "--num-records", "20", "--record-size", "100", "--throughput", "-1"];
+    let (status, stdout, stderr) = run(&[&produce[..], &server].concat());
+    assert_eq!(status, Some(0), "{stderr}");
+    let p50 = stdout.split(" ms 50th").next().and_then(|before| before.rsplit(' ').next()).expect("a summary");
+    assert!(p50.parse::<f64>().expect("a number") >= RTT_MS, "the clients went around the relay: {stdout}");
+    signal(&relay.0, "INT");
+    assert_eq!(relay.0.wait().expect("it ends").code(), Some(0));
+    let mut said = String::new();
+    counts.read_to_string(&mut said).expect("read");
+    let there: u64 = said
+        .split(" bytes there")
+        .next()
+        .and_then(|before| before.rsplit(' ').next())
+        .and_then(|bytes| bytes.replace(',', "").parse().ok())
+        .unwrap_or_else(|| panic!("{said}"));
+    assert!(there > 20 * 100, "the records crossed: {said}");
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = taken.local_addr().expect("bound").to_string();
+    let (status, _, stderr) = run(&["perf", "link", "--listen", &at, "--to", "127.0.0.1:1", "--rtt", "1ms"]);
+    assert_eq!(status, Some(1));
+    assert!(stderr.starts_with(&format!("fullbore: cannot listen on {at}: ")), "{stderr}");
+}
