@@ -14,6 +14,7 @@ use crate::control::{self, Control, FolderLock, Image};
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use fullbore_wire::Text;
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::net::SocketAddr;
@@ -86,6 +87,8 @@ pub struct Shared {
     /// The cluster's id as clients see it.
     pub cluster_id: Text,
     endpoints: Vec<(Text, i32)>,
+    /// Taken while topics' settings are given to their partitions, so that the newest come last.
+    configuring: Mutex<()>,
     stop: watch::Sender<bool>,
 }
 
@@ -109,6 +112,21 @@ impl Shared {
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Gives every partition in use the settings its topic has now. Blocks a thread of its own: a partition may be
+    /// busy with its recovery.
+    pub async fn put_configs_in_force(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let given = tokio::task::spawn_blocking(move || {
+            let _newest_last = shared.configuring.lock();
+            for topic in shared.control.image().topics() {
+                shared.logs.configure(&topic.name, topic.id, &topic.config);
+            }
+        });
+        if let Err(error) = given.await {
+            tracing::error!(%error, "partitions have their old settings until they are next used");
+        }
     }
 
     /// Becomes true when the broker stops.
@@ -151,6 +169,7 @@ impl Broker {
                 .iter()
                 .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
                 .collect(),
+            configuring: Mutex::default(),
             stop: watch::channel(false).0,
             config,
             control,

@@ -98,6 +98,7 @@ api_table! {
     22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     32 DescribeConfigs, 1..=4, flexible 4, describe_configs::DescribeConfigsRequest => DescribeConfigsResponse;
+    44 IncrementalAlterConfigs, 0..=1, flexible 1, incremental_alter_configs::IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
     75 DescribeTopicPartitions, 0..=0, flexible 0, describe_topic_partitions::DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse;
 }

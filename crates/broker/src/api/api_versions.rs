@@ -1,6 +1,7 @@
 //! ApiVersions 0-4. The first request of most clients: what this broker serves.
 
 use super::{Call, Fault, Reply};
+use crate::broker::Shared;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Frame, Version};
@@ -9,22 +10,30 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ApiVersionsRequest = call.body(reply.version)?;
     let named = is_software_name(&request.client_software_name) && is_software_name(&request.client_software_version);
     let error_code = if reply.version.number < 3 || named { ErrorCode::NONE } else { ErrorCode::INVALID_REQUEST };
-    reply.frame::<ApiVersionsRequest>(&answer(error_code))
+    reply.frame::<ApiVersionsRequest>(&answer(call.broker, error_code))
 }
 
 /// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
 /// can ask again.
-pub fn unsupported(correlation_id: i32) -> Result<Frame, Fault> {
+pub fn unsupported(broker: &Shared, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
-    Reply { version, correlation_id }.frame::<ApiVersionsRequest>(&answer(ErrorCode::UNSUPPORTED_VERSION))
+    Reply { version, correlation_id }.frame::<ApiVersionsRequest>(&answer(broker, ErrorCode::UNSUPPORTED_VERSION))
 }
 
-fn answer(error_code: ErrorCode) -> ApiVersionsResponse {
+/// The largest version of an API that this broker serves.
+pub fn max_of(broker: &Shared, key: ApiKey) -> i16 {
+    match key {
+        ApiKey::Produce => broker.config.produce_version_max,
+        _ => *key.versions().end(),
+    }
+}
+
+fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
         // KAFKA-18659: librdkafka switches features off unless Produce reaches down to 0, though 3 is the floor.
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
-        ApiVersion { api_key: key.code(), min_version, max_version: *versions.end(), ..Default::default() }
+        ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
     };
     ApiVersionsResponse { error_code, api_keys: ApiKey::ALL.iter().map(range).collect(), ..Default::default() }
 }

@@ -3,7 +3,7 @@
 use super::{Call, Fault, Reply};
 use crate::broker::Shared;
 use crate::config::describe_topic;
-use crate::control::{CreateTopic, CreateTopics, Refusal, Topic};
+use crate::control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
 use fullbore_wire::apis::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
 };
@@ -24,12 +24,13 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     } else {
         call.broker.control.create_topics(wanted).await
     };
+    let image = call.broker.control.image();
     let topics = request
         .topics
         .into_iter()
         .zip(outcomes)
         .map(|(asked, outcome)| match outcome {
-            Ok(topic) => created(call.broker, &topic),
+            Ok(topic) => created(call.broker, &image, &topic),
             Err(refusal) => CreatableTopicResult {
                 name: asked.name,
                 error_code: refusal.code,
@@ -55,8 +56,8 @@ fn wanted(topic: &CreatableTopic) -> CreateTopic {
     }
 }
 
-fn created(broker: &Shared, topic: &Topic) -> CreatableTopicResult {
-    let configs = describe_topic(&broker.config, &topic.overrides).unwrap_or_default();
+fn created(broker: &Shared, image: &Image, topic: &Topic) -> CreatableTopicResult {
+    let configs = describe_topic(&broker.config, image.dynamic(), &topic.overrides).unwrap_or_default();
     CreatableTopicResult {
         name: Text::from(topic.name.as_str()),
         topic_id: topic.id,

@@ -1,8 +1,8 @@
-//! DescribeConfigs 1-4, of topics and of this broker.
+//! DescribeConfigs 1-4, of topics, of this broker, and of what was set for every broker (the empty name).
 
 use super::{Call, Fault, Reply, once};
 use crate::broker::Shared;
-use crate::config::{ConfigEntry, describe_broker, describe_topic};
+use crate::config::{ConfigEntry, describe_broker, describe_cluster, describe_topic};
 use crate::control::Refusal;
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
@@ -49,19 +49,18 @@ fn describe(
 
 fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
+    let image = broker.control.image();
     match resource.resource_type {
         TOPIC => {
             crate::control::check_name(name)?;
-            let image = broker.control.image();
             let topic = image.topic(name).ok_or_else(|| {
                 Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("Topic '{name}' does not exist."))
             })?;
-            describe_topic(&broker.config, &topic.overrides)
+            describe_topic(&broker.config, image.dynamic(), &topic.overrides)
                 .map_err(|error| Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string()))
         }
-        BROKER if name == broker.config.node_id.to_string() => Ok(describe_broker(&broker.config)),
-        // The empty name stands for the cluster-wide dynamic defaults, and none can be set.
-        BROKER if name.is_empty() => Ok(Vec::new()),
+        BROKER if name == broker.config.node_id.to_string() => Ok(describe_broker(&broker.config, image.dynamic())),
+        BROKER if name.is_empty() => Ok(describe_cluster(&broker.config, image.dynamic())),
         BROKER => Err(Refusal::new(
             ErrorCode::INVALID_REQUEST,
             format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),

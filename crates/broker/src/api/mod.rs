@@ -12,6 +12,7 @@ mod describe_configs;
 mod describe_topic_partitions;
 mod fetch;
 mod find_coordinator;
+mod incremental_alter_configs;
 mod init_producer_id;
 mod list_offsets;
 mod metadata;
@@ -138,9 +139,9 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
     let number = call.header.api_version;
     let correlation_id = call.header.correlation_id;
-    let Some(version) = api.version(number) else {
+    let Some(version) = api.version(number).filter(|_| number <= api_versions::max_of(call.broker, api)) else {
         if api == ApiKey::ApiVersions {
-            return Ok(Some((api, Completion::Ready(api_versions::unsupported(correlation_id)?))));
+            return Ok(Some((api, Completion::Ready(api_versions::unsupported(call.broker, correlation_id)?))));
         }
         return Err(Fault::Version { api, version: number });
     };
@@ -161,6 +162,7 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         ApiKey::CreateTopics => create_topics::handle(call, reply).await?,
         ApiKey::DeleteTopics => delete_topics::handle(call, reply).await?,
         ApiKey::DescribeConfigs => describe_configs::handle(call, reply)?,
+        ApiKey::IncrementalAlterConfigs => incremental_alter_configs::handle(call, reply).await?,
         ApiKey::InitProducerId => init_producer_id::handle(call, reply).await?,
         ApiKey::DescribeCluster => describe_cluster::handle(call, reply)?,
         ApiKey::FindCoordinator => find_coordinator::handle(call, reply)?,

@@ -1,4 +1,4 @@
-//! Produce 3-13 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
+//! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. What may come
 //! later is only the fsync a topic asks for. Invariant: an acknowledged batch is in the log exactly once.
@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
+/// What Produce 14 says of a topic whose settings are not known.
+const NOT_SAID: i32 = -1;
 
 /// Why a partition's batch was not taken.
 struct Refused {
@@ -54,9 +56,10 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
         tickets: Vec::new(),
         failed: ErrorCode::NONE,
     };
+    let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
     let topics = request.topic_data.into_iter().enumerate();
     let responses = topics.map(|(at, topic)| appending.topic(at, topic)).collect();
-    let response = ProduceResponse { responses, ..Default::default() };
+    let response = ProduceResponse { responses, max_idempotence_batches_to_retain, ..Default::default() };
     let Appending { tickets, failed, .. } = appending;
     if request.acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
@@ -108,12 +111,17 @@ impl Appending<'_> {
     fn topic(&mut self, at: usize, data: TopicProduceData) -> TopicProduceResponse {
         let image = Arc::clone(&self.image);
         let found = topics::find(&image, &data.name, data.topic_id);
+        // The least that any of its partitions had set: they learn of a change one after the other.
+        let mut retained = found.map(|topic| topic.config.producer_state_batches_to_retain).ok();
         let mut partition_responses = Vec::with_capacity(data.partition_data.len());
         for partition in data.partition_data {
             let index = partition.index;
             let outcome = found.map_err(Refused::from).and_then(|topic| self.partition(topic, partition));
             partition_responses.push(match outcome {
-                Ok(appended) => self.appended(index, appended, (at, partition_responses.len())),
+                Ok(appended) => {
+                    retained = retained.min(Some(appended.batches_retained));
+                    self.appended(index, appended, (at, partition_responses.len()))
+                }
                 Err(why) => {
                     self.broker.metrics.produce_failed(why.code);
                     self.failed = why.code;
@@ -121,7 +129,14 @@ impl Appending<'_> {
                 }
             });
         }
-        TopicProduceResponse { name: data.name, topic_id: data.topic_id, partition_responses, ..Default::default() }
+        let retained = retained.and_then(|batches| i32::try_from(batches).ok());
+        TopicProduceResponse {
+            name: data.name,
+            topic_id: data.topic_id,
+            partition_responses,
+            producer_state_batches_to_retain: retained.unwrap_or(NOT_SAID),
+            ..Default::default()
+        }
     }
 
     fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Appended, Refused> {

@@ -18,6 +18,8 @@ pub struct Appended {
     pub log_append_time_ms: i64,
     /// The first offset of the partition.
     pub log_start_offset: i64,
+    /// Batches remembered of each producer, as was set when it was appended.
+    pub batches_retained: usize,
     /// To be awaited before the answer where the topic asks for flushes; `None` otherwise.
     pub durable: Option<FlushTicket>,
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::answer::{AppendError, Flushed};
 use super::epochs::Epochs;
 use super::flush::Sealed;
+use super::granted::Granted;
 use super::recent::Recent;
 use super::segment::{Segment, WriteError};
 use super::snapshot;
@@ -42,8 +43,8 @@ pub struct Log {
     /// Whether names were added to the folder since it was last synced.
     pub new_names: bool,
     pub producers: Producers,
-    /// Batches retained per producer.
-    pub window: usize,
+    /// The largest window producers may still count on, as the disk knows it.
+    pub granted: Granted,
     pub epochs: Epochs,
     /// As of this offset there is a producer snapshot.
     pub snapshot_offset: i64,
@@ -113,6 +114,10 @@ impl Log {
             self.roll(now_ms)?;
         }
         self.epochs.assign(leader_epoch, base_offset)?;
+        let window = config.producer_state_batches_to_retain;
+        if stamp.is_idempotent() {
+            self.granted.raise(&self.dir, window)?;
+        }
         let active = self.segments.back_mut().expect("a log has a segment");
         active.spill_indexes()?;
         let position = active.size;
@@ -127,7 +132,7 @@ impl Log {
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        self.producers.append(stamp, base_offset, stamping.max_timestamp, now_ms, self.window);
+        self.producers.append(stamp, base_offset, stamping.max_timestamp, now_ms, window);
         self.log_end = end_offset;
         self.high_watermark = end_offset;
         Ok(Outcome { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
@@ -182,6 +187,7 @@ impl Log {
         snapshot::write(&self.dir, self.log_end, self.producers.snapshot())?;
         self.snapshot_offset = self.log_end;
         self.new_names = true;
+        self.granted.lower(&self.dir, self.producers.window())?;
         snapshot::remove_old(&self.dir)
     }
 

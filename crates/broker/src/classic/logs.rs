@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::sequence::WINDOW_MIN;
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
@@ -37,8 +36,6 @@ pub struct Settings {
     pub producer_id_expiration_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
-    /// Batches retained per producer and partition, to know a retry (max.idempotence.batches.to.retain).
-    pub idempotence_batches_to_retain: usize,
 }
 
 impl From<&BrokerConfig> for Settings {
@@ -47,7 +44,6 @@ impl From<&BrokerConfig> for Settings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
             producer_id_expiration_ms: config.producer_id_expiration_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
-            idempotence_batches_to_retain: WINDOW_MIN,
         }
     }
 }
@@ -93,12 +89,11 @@ impl Checkpoints {
         }
     }
 
-    fn known(&self, key: &(String, i32), window: usize) -> Known {
+    fn known(&self, key: &(String, i32)) -> Known {
         Known {
             clean: self.clean && !self.unrecovered.contains_key(key),
             recovery_point: self.recovery_points.get(key).copied().unwrap_or(0),
             log_start: self.log_starts.get(key).copied().unwrap_or(0),
-            window,
         }
     }
 
@@ -155,8 +150,7 @@ impl Logs {
             partition.set_config(config);
             return partition.clone();
         }
-        let before =
-            self.checkpoints.lock().known(&(topic.to_owned(), index), self.settings.idempotence_batches_to_retain);
+        let before = self.checkpoints.lock().known(&(topic.to_owned(), index));
         let name = match known.partitions.values().next() {
             Some(sibling) => sibling.topic_name(),
             None => topic.into(),
@@ -166,6 +160,15 @@ impl Logs {
         let partition = Arc::new(partition);
         known.partitions.insert(index, partition.clone());
         partition
+    }
+
+    /// Puts a topic's settings in force in those of its partitions that are known.
+    pub fn configure(&self, topic: &str, topic_id: Uuid, config: &Arc<TopicConfig>) {
+        let known: Vec<Arc<Partition>> = match self.topics.lock().get(topic) {
+            Some(known) if known.id == topic_id => known.partitions.values().cloned().collect(),
+            _ => return,
+        };
+        known.iter().for_each(|partition| partition.set_config(Arc::clone(config)));
     }
 
     /// Deletes a topic: its partitions are gone at once, their files after file.delete.delay.ms. Does

@@ -198,7 +198,7 @@ mod tests {
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
-        let known = Known { clean: true, recovery_point: 0, log_start: 0, window: 5 };
+        let known = Known { clean: true, recovery_point: 0, log_start: 0 };
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

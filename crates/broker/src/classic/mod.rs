@@ -16,6 +16,7 @@ mod failures;
 mod files;
 mod flush;
 mod flusher;
+mod granted;
 mod housekeeping;
 mod index;
 mod log;

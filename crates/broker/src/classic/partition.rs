@@ -176,6 +176,7 @@ impl Partition {
                 TimestampType::LogAppendTime => outcome.timestamp,
             },
             log_start_offset,
+            batches_retained: config.producer_state_batches_to_retain,
             durable,
         })
     }
@@ -349,7 +350,7 @@ impl Partition {
         self.set_stray_aside(&dir).map_err(|error| self.failed(StorageError::io(dir.as_ref(), error)))?;
         if !dir.is_dir() {
             // What the checkpoints say is then of an older topic with this name.
-            state.known = state.known.nothing();
+            state.known = Known::NOTHING;
             state.log = LogState::Absent;
             return Ok(());
         }

@@ -19,6 +19,7 @@ use fullbore_rules::sequence::Producers;
 use super::answer::StorageError;
 use super::epochs::Epochs;
 use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::granted::Granted;
 use super::log::Log;
 use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch};
@@ -33,15 +34,11 @@ pub struct Known {
     pub clean: bool,
     pub recovery_point: i64,
     pub log_start: i64,
-    /// Batches retained per producer.
-    pub window: usize,
 }
 
 impl Known {
-    /// Of a partition that was never there, but for the settings.
-    pub fn nothing(self) -> Known {
-        Known { clean: true, recovery_point: 0, log_start: 0, ..self }
-    }
+    /// Of a partition that was never there.
+    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: 0 };
 }
 
 impl Log {
@@ -59,7 +56,7 @@ impl Log {
             sealed: Vec::new(),
             new_names: true,
             producers: Producers::default(),
-            window: known.window,
+            granted: Granted::LEAST,
             epochs: Epochs::empty(dir),
             snapshot_offset: -1,
             recent: Recent::default(),
@@ -74,7 +71,7 @@ impl Log {
         }
         log.recover_segments(known, config)?;
         log.load_epochs().map_err(failed)?;
-        log.load_producers(now_ms).map_err(failed)?;
+        log.load_producers(now_ms, config).map_err(failed)?;
         // Most are opened to be asked for their offsets only.
         log.close_files(true);
         Ok(log.settled())
@@ -199,13 +196,15 @@ impl Log {
         }
     }
 
-    /// The producers as of the newest snapshot, and then what the batches after it did.
-    fn load_producers(&mut self, now_ms: i64) -> io::Result<()> {
+    /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
+    /// is kept, though the topic may want less now.
+    fn load_producers(&mut self, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
-        let window = self.window;
+        self.granted = Granted::load(&self.dir);
+        let window = self.granted.window().max(config.producer_state_batches_to_retain);
         let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
-        producers.restore(entries, now_ms);
+        producers.restore(entries, now_ms, self.granted.window());
         let from = offset.max(self.segments[0].base_offset);
         self.for_each_batch(from, |batch| {
             if batch.stamp.is_idempotent() && !batch.is_control {

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
+use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Warning};
 use super::inert::{gather_stock, judge};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
@@ -54,8 +55,10 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     pub fetch_session_cache_slots: usize,
     pub fetch_max_bytes: usize,
+    /// The largest Produce version that clients are told of.
+    pub produce_version_max: i16,
 
-    /// The settings of a topic that sets nothing.
+    /// The settings of a topic that sets nothing, as long as nothing is set while the broker runs.
     pub topic_defaults: TopicConfig,
     checked: Properties,
 }
@@ -64,16 +67,22 @@ impl BrokerConfig {
     /// Checks everything the user typed. The warnings name keys that change nothing, or stop producers.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), ConfigError> {
         let (checked, mut warnings) = check(typed)?;
-        let (config, listener_warnings) = Self::read(&reader(&checked), &checked)?;
+        let (config, listener_warnings) = Self::read(&reader(BrokerValues::at_start(&checked)), &checked)?;
         warnings.extend(listener_warnings);
         let mut warnings = gather_stock(warnings, typed);
         warnings.extend(unreachable_replicas(&config));
         Ok((config, warnings))
     }
 
-    /// The checked values as typed, without unknown keys.
-    pub(super) fn properties(&self) -> &Properties {
-        &self.checked
+    /// Batches retained per producer and partition, in a topic that does not say
+    /// (`max.idempotence.batches.to.retain`).
+    pub fn batches_to_retain(&self, dynamic: &DynamicConfig) -> i32 {
+        reader(self.values(dynamic)).number("max.idempotence.batches.to.retain")
+    }
+
+    /// The checked values, without unknown keys.
+    pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
+        BrokerValues { properties: &self.checked, dynamic }
     }
 
     fn read<F>(values: &Reader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), ConfigError>
@@ -109,6 +118,7 @@ impl BrokerConfig {
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
+            produce_version_max: values.number("fullbore.produce.version.max"),
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
@@ -136,8 +146,8 @@ fn unreachable_replicas(config: &BrokerConfig) -> Option<Warning> {
     (wanted > 1).then(|| Warning { key: format!("min.insync.replicas={wanted}"), message: message.to_owned() })
 }
 
-fn reader(checked: &Properties) -> Reader<impl Fn(&str) -> Option<String> + '_> {
-    Reader::new(move |name| Some(broker_chain(broker_key(name)?, checked).first()?.in_base_unit()))
+fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
+    Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }
 
 fn read_listeners<F>(values: &Reader<F>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
@@ -223,7 +233,7 @@ mod tests {
     #[test]
     fn every_broker_key_is_read_or_has_one_value() {
         let nothing = Properties::default();
-        let values = reader(&nothing);
+        let values = reader(BrokerValues::at_start(&nothing));
         BrokerConfig::read(&values, &nothing).expect("valid");
         let asked = values.asked();
         let by_synonym = |name: &str| {
@@ -279,6 +289,14 @@ mod tests {
     #[test]
     fn refusals_are_one_line_with_key_value_and_what_is_allowed() {
         assert_eq!(refusal("log.segment.bytes=12"), "log.segment.bytes=12: must be between 1048576 and 2147483647");
+        assert_eq!(
+            refusal("max.idempotence.batches.to.retain=10001"),
+            "max.idempotence.batches.to.retain=10001: must be between 5 and 10000"
+        );
+        assert_eq!(
+            refusal("fullbore.produce.version.max=12"),
+            "fullbore.produce.version.max=12: must be between 13 and 14"
+        );
         assert_eq!(refusal("num.partitions=many"), "num.partitions=many: must be between 1 and 100000");
         assert_eq!(refusal("log.retention.ms=0"), "log.retention.ms=0: must be -1 or a number of at least 1");
         assert_eq!(refusal("auto.create.topics.enable=yes"), "auto.create.topics.enable=yes: must be true or false");

@@ -118,6 +118,12 @@ pub static BROKER_KEYS: &[Key] = &[
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there."),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
+    Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
+        .allow(Allowed::Between(5, 10_000))
+        .differs("KIP-1269, which is in no release of Kafka yet"),
+    Key::int("fullbore.produce.version.max", Some("14"), 13, "The largest version of Produce that clients are offered; 14 tells them how many batches are retained.")
+        .allow(Allowed::Between(13, 14))
+        .differs("not a Kafka key"),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];

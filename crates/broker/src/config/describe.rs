@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::broker::BrokerConfig;
 use super::broker_keys::BROKER_KEYS;
+use super::dynamic::{BrokerValues, DynamicConfig, is_dynamic};
 use super::error::ConfigError;
 use super::key::{Key, Source, Type};
 use super::lookup::{Found, broker_chain, topic_chain};
@@ -40,28 +41,47 @@ pub struct ConfigSynonym {
 /// Every setting of a topic with these overrides, in the table's order.
 pub fn describe_topic(
     broker: &BrokerConfig,
+    dynamic: &DynamicConfig,
     overrides: &BTreeMap<String, String>,
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
     let checked = check_overrides(overrides)?;
     let describe = |key: &'static Key| {
-        let chain = topic_chain(key, checked.get(key.name).map(String::as_str), broker.properties());
+        let chain = topic_chain(key, checked.get(key.name).map(String::as_str), broker.values(dynamic));
         let value = chain.first().map(Found::in_base_unit);
         entry(key, value, chain, false)
     };
     Ok(TOPIC_KEYS.iter().map(describe).collect())
 }
 
-/// Every setting of this broker, in the table's order. None can be changed while it runs.
-pub fn describe_broker(broker: &BrokerConfig) -> Vec<ConfigEntry> {
-    let describe = |key: &'static Key| {
-        let chain = broker_chain(key, broker.properties());
-        let in_own_unit = |found: &Found| {
-            if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
-        };
-        let value = chain.first().map(in_own_unit);
-        entry(key, value, chain, true)
+/// Every setting of this broker, in the table's order.
+pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
+    BROKER_KEYS.iter().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
+}
+
+/// What was set for every broker while they ran, and nothing else, as Kafka tells it.
+pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
+    let set_for_all = |key: &'static Key| {
+        let mut chain = broker_chain(key, broker.values(dynamic));
+        chain.retain(|found| found.source == Source::DynamicDefaultBroker);
+        dynamic.cluster.contains_key(key.name).then(|| of_broker(key, chain))
     };
-    BROKER_KEYS.iter().map(describe).collect()
+    BROKER_KEYS.iter().filter_map(set_for_all).collect()
+}
+
+/// The value in force of a broker key before it is changed; `for_all` leaves out what was set for this broker alone.
+pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_all: bool) -> Option<String> {
+    let values: BrokerValues<'_> = broker.values(dynamic);
+    let chain = broker_chain(super::broker_keys::broker_key(name)?, values);
+    let found = chain.into_iter().find(|found| !(for_all && found.source == Source::DynamicBroker));
+    found.map(|found| found.value)
+}
+
+fn of_broker(key: &'static Key, chain: Vec<Found>) -> ConfigEntry {
+    let in_own_unit = |found: &Found| {
+        if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
+    };
+    let value = chain.first().map(in_own_unit);
+    entry(key, value, chain, !is_dynamic(key.name))
 }
 
 fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only: bool) -> ConfigEntry {
@@ -82,6 +102,7 @@ fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only:
 
 #[cfg(test)]
 mod tests {
+    use super::super::dynamic::NOTHING;
     use super::super::properties::Properties;
     use super::*;
 
@@ -96,8 +117,8 @@ mod tests {
     #[test]
     fn a_topics_entry_lists_its_values_from_the_one_in_force_down() {
         let overrides = BTreeMap::from([("segment.bytes".to_owned(), " 2000000".to_owned())]);
-        let entries =
-            describe_topic(&broker("log.segment.bytes=3000000\nlog.retention.hours=2"), &overrides).expect("valid");
+        let entries = describe_topic(&broker("log.segment.bytes=3000000\nlog.retention.hours=2"), &NOTHING, &overrides)
+            .expect("valid");
         let segment = find(&entries, "segment.bytes");
         assert_eq!((segment.value.as_deref(), segment.source, segment.of as i8), (Some("2000000"), Source::Topic, 3));
         let listed: Vec<(&str, &str, i8)> =
@@ -117,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn a_brokers_entries_are_read_only_and_say_who_set_them() {
-        let entries = describe_broker(&broker("broker.id=4\nlog.retention.minutes=1"));
+    fn a_brokers_entries_say_who_set_them_and_which_are_read_only() {
+        let entries = describe_broker(&broker("broker.id=4\nlog.retention.minutes=1"), &NOTHING);
         let node = find(&entries, "node.id");
         assert_eq!((node.value.as_deref(), node.source, node.read_only), (Some("4"), Source::StaticBroker, true));
         assert_eq!(find(&entries, "log.retention.ms").value.as_deref(), Some("60000"));
@@ -126,5 +147,34 @@ mod tests {
         let hours = find(&entries, "log.retention.hours");
         assert_eq!((hours.value.as_deref(), hours.source), (Some("168"), Source::Default));
         assert_eq!(find(&entries, "broker.rack").value, None);
+        assert!(hours.read_only && !find(&entries, "log.retention.ms").read_only);
+    }
+
+    #[test]
+    fn what_was_set_while_the_broker_ran_comes_before_its_file() {
+        let key = "max.idempotence.batches.to.retain";
+        let of = |value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let dynamic = DynamicConfig { broker: of("40"), cluster: of("30") };
+        let broker = broker("max.idempotence.batches.to.retain=20");
+        let listed = |entry: &ConfigEntry| -> Vec<(String, i8)> {
+            entry.synonyms.iter().map(|s| (s.value.clone(), s.source as i8)).collect()
+        };
+        let all = [("40", 2), ("30", 3), ("20", 4), ("5", 5)].map(|(value, source)| (value.to_owned(), source));
+        let entries = describe_broker(&broker, &dynamic);
+        assert_eq!(listed(find(&entries, key)), all);
+        assert_eq!((find(&entries, key).value.as_deref(), find(&entries, key).read_only), (Some("40"), false));
+        let entries = describe_topic(&broker, &dynamic, &BTreeMap::new()).expect("valid");
+        let topics = find(&entries, "producer.state.batches.to.retain");
+        assert_eq!(
+            (topics.value.as_deref(), topics.source, listed(topics)),
+            (Some("40"), Source::DynamicBroker, all.into())
+        );
+        let entries = describe_cluster(&broker, &dynamic);
+        assert_eq!((entries.len(), entries[0].name, listed(&entries[0])), (1, key, vec![("30".to_owned(), 3)]));
+        assert!(describe_cluster(&broker, &NOTHING).is_empty());
+        assert_eq!(
+            [false, true].map(|all| in_force(&broker, &dynamic, key, all)),
+            [Some("40".into()), Some("30".into())]
+        );
     }
 }

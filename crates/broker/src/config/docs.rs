@@ -3,6 +3,7 @@
 //! Nothing is said here that is not in the table; a test holds the committed page to it.
 
 use super::broker_keys::BROKER_KEYS;
+use super::dynamic::is_dynamic;
 use super::inert;
 use super::key::Key;
 use super::topic_keys::TOPIC_KEYS;
@@ -21,13 +22,15 @@ Generated from the table in `crates/broker/src/config`; a test compares this pag
 /// The text of `docs/configuration.md`.
 pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
-    page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`. Read once, at start.\n\n");
-    page.push_str(&table(BROKER_KEYS));
+    page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`, and read at start. Keys marked `cluster-wide` can also be set while\n\
+         the broker runs, for it alone or for every broker (`kafka-configs --entity-type brokers`, any client's\n\
+         IncrementalAlterConfigs); what was set so is kept, and goes before the file.\n\n");
+    page.push_str(&table(BROKER_KEYS, true));
     page.push_str(
-        "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client; it cannot\n\
-         be changed afterwards yet. A topic that sets nothing has the broker's value.\n\n",
+        "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client, or\n\
+         later (`kafka-configs --alter`, IncrementalAlterConfigs). A topic that sets nothing has the broker's value.\n\n",
     );
-    page.push_str(&table(TOPIC_KEYS));
+    page.push_str(&table(TOPIC_KEYS, false));
     page.push_str("\n## Kafka's broker keys without meaning here\n\n");
     page.push_str("| starts with | then | why |\n|---|---|---|\n");
     for (start, refused, why) in inert::rows() {
@@ -37,16 +40,22 @@ pub fn markdown() -> String {
     page
 }
 
-fn table(keys: &[Key]) -> String {
-    let mut text = "| key | default | allowed | meaning | differs from Kafka |\n|---|---|---|---|---|\n".to_owned();
+fn table(keys: &[Key], of_broker: bool) -> String {
+    let update = |text: &'static str| if of_broker { text } else { "" };
+    let mut text = format!(
+        "| key | default | allowed | {}meaning | differs from Kafka |\n|---|---|---|{}---|---|\n",
+        update("update | "),
+        update("---|")
+    );
     for key in keys {
-        let differs = key.differs.unwrap_or("");
         text.push_str(&format!(
-            "| `{}` | {} | {} | {} | {differs} |\n",
+            "| `{}` | {} | {} | {}{} | {} |\n",
             key.name,
             default_text(key),
             key.allowed_text(),
-            key.doc
+            update(if is_dynamic(key.name) { "cluster-wide | " } else { "at start | " }),
+            key.doc,
+            key.differs.unwrap_or("")
         ));
     }
     text

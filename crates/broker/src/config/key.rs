@@ -20,6 +20,10 @@ pub enum Type {
 pub enum Source {
     /// Set on the topic.
     Topic = 1,
+    /// Set while the broker ran, for it alone.
+    DynamicBroker = 2,
+    /// Set while the broker ran, for every broker.
+    DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
     /// Nobody set it.

@@ -1,4 +1,4 @@
-//! Where a key's value comes from: the topic, the broker's properties, or a default.
+//! Where a key's value comes from: the topic, what was set while the broker ran, its properties, or a default.
 //!
 //! Not checking: it reads values that passed [`Key::check`], and a value that did not is a broken
 //! invariant. The first value of a chain is the one in force; every chain of a key with a default, its
@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::broker_keys::broker_key;
+use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
-use super::properties::Properties;
 
 /// One value that bears on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,14 +35,14 @@ impl Found {
     }
 }
 
-/// The values of a broker key and its synonyms: those set, then one default.
-pub(super) fn broker_chain(key: &'static Key, broker: &Properties) -> Vec<Found> {
+/// The values of a broker key and its synonyms: those set, by who set them, then one default.
+pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<Found> {
     let rows: Vec<&'static Key> = std::iter::once(key).chain(synonyms(key)).collect();
     chain(&rows, broker)
 }
 
 /// The values of a topic key: the topic's, then those of the broker's keys beside it.
-pub(super) fn topic_chain(key: &'static Key, set: Option<&str>, broker: &Properties) -> Vec<Found> {
+pub(super) fn topic_chain(key: &'static Key, set: Option<&str>, broker: BrokerValues<'_>) -> Vec<Found> {
     let rows: Vec<&'static Key> = synonyms(key).collect();
     let of_topic = set.map(|value| Found::new(key, value, Source::Topic));
     of_topic.into_iter().chain(chain(&rows, broker)).collect()
@@ -52,10 +52,11 @@ fn synonyms(key: &'static Key) -> impl Iterator<Item = &'static Key> {
     key.synonyms.iter().map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
 }
 
-fn chain(rows: &[&'static Key], broker: &Properties) -> Vec<Found> {
-    let set = rows.iter().filter_map(|key| Some(Found::new(key, broker.get(key.name)?, Source::StaticBroker)));
+fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<Found> {
+    let set_in =
+        |layer: Source| rows.iter().filter_map(move |key| Some(Found::new(key, broker.get(layer, key.name)?, layer)));
     let default = rows.iter().find_map(|key| Some(Found::new(key, key.default?, Source::Default)));
-    set.chain(default).collect()
+    BrokerValues::LAYERS.into_iter().flat_map(set_in).chain(default).collect()
 }
 
 /// Reads typed values by name, and remembers which names were asked for.

@@ -12,6 +12,7 @@ mod broker;
 mod broker_keys;
 mod describe;
 mod docs;
+mod dynamic;
 mod error;
 mod inert;
 mod key;
@@ -23,8 +24,9 @@ mod topic_keys;
 
 pub use broker::BrokerConfig;
 pub use broker_keys::BROKER_KEYS;
-pub use describe::{ConfigEntry, ConfigSynonym, describe_broker, describe_topic};
+pub use describe::{ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_topic, in_force};
 pub use docs::{help, markdown};
+pub use dynamic::{DynamicConfig, check_dynamic, is_dynamic};
 pub use error::{ConfigError, Warning};
 pub use key::{Allowed, Key, Source, Type};
 pub use listener::Listener;

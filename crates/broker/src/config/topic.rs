@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::broker::BrokerConfig;
+use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::lookup::{Reader, topic_chain};
 use super::properties::Properties;
@@ -43,6 +44,8 @@ pub struct TopicConfig {
     /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
     pub message_timestamp_after_max_ms: i64,
     pub min_insync_replicas: u32,
+    /// Batches remembered per producer and partition (KIP-1269).
+    pub producer_state_batches_to_retain: usize,
 }
 
 impl TopicConfig {
@@ -53,16 +56,20 @@ impl TopicConfig {
                 && timestamp.saturating_sub(now_ms) <= self.message_timestamp_after_max_ms)
     }
 
-    /// The settings of a topic with these `overrides` on this broker. Unknown keys and values outside
-    /// their range are refused.
-    pub fn resolve(broker: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+    /// The settings of a topic with these `overrides` on this broker, with what was set while it ran. Unknown keys
+    /// and values outside their range are refused.
+    pub fn resolve(
+        broker: &BrokerConfig,
+        dynamic: &DynamicConfig,
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
         let checked = check_overrides(overrides)?;
-        Ok(Self::read(&reader(broker.properties(), &checked)))
+        Ok(Self::read(&reader(broker.values(dynamic), &checked)))
     }
 
     /// The settings of a topic that sets nothing. `broker` has passed every check.
     pub(super) fn defaults(broker: &Properties) -> Self {
-        Self::read(&reader(broker, &BTreeMap::new()))
+        Self::read(&reader(BrokerValues::at_start(broker), &BTreeMap::new()))
     }
 
     fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
@@ -82,6 +89,7 @@ impl TopicConfig {
             message_timestamp_before_max_ms: values.number("message.timestamp.before.max.ms"),
             message_timestamp_after_max_ms: values.number("message.timestamp.after.max.ms"),
             min_insync_replicas: values.number("min.insync.replicas"),
+            producer_state_batches_to_retain: values.number("producer.state.batches.to.retain"),
         }
     }
 }
@@ -120,7 +128,7 @@ const KAFKA_ONLY: &[(&str, &str)] = &[
 ];
 
 fn reader<'a>(
-    broker: &'a Properties,
+    broker: BrokerValues<'a>,
     checked: &'a BTreeMap<String, String>,
 ) -> Reader<impl Fn(&str) -> Option<String> + 'a> {
     Reader::new(move |name| {
@@ -132,6 +140,7 @@ fn reader<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::dynamic::NOTHING;
     use super::*;
 
     fn broker(pairs: &[(&str, &str)]) -> BrokerConfig {
@@ -146,7 +155,7 @@ mod tests {
 
     #[test]
     fn defaults_are_kafkas() {
-        let topic = TopicConfig::resolve(&broker(&[]), &BTreeMap::new()).expect("valid");
+        let topic = TopicConfig::resolve(&broker(&[]), &NOTHING, &BTreeMap::new()).expect("valid");
         let expected = TopicConfig {
             segment_bytes: 1 << 30,
             segment_ms: 7 * 24 * 3_600_000,
@@ -162,6 +171,7 @@ mod tests {
             message_timestamp_before_max_ms: i64::MAX,
             message_timestamp_after_max_ms: 3_600_000,
             min_insync_replicas: 1,
+            producer_state_batches_to_retain: 5,
         };
         assert_eq!(topic, expected);
     }
@@ -169,7 +179,7 @@ mod tests {
     #[test]
     fn every_topic_key_is_read_or_has_one_value() {
         let (broker, nothing) = (Properties::default(), BTreeMap::new());
-        let values = reader(&broker, &nothing);
+        let values = reader(BrokerValues::at_start(&broker), &nothing);
         TopicConfig::read(&values);
         for key in TOPIC_KEYS {
             assert!(key.is_fixed() || values.asked().contains(key.name), "{} is stored and ignored", key.name);
@@ -179,12 +189,13 @@ mod tests {
     #[test]
     fn the_topic_comes_before_the_broker_and_hours_become_milliseconds() {
         let broker = broker(&[("log.retention.hours", "2"), ("log.roll.hours", "3"), ("log.segment.bytes", "2000000")]);
-        let topic = TopicConfig::resolve(&broker, &overrides(&[("segment.bytes", "3000000")])).expect("valid");
+        let topic =
+            TopicConfig::resolve(&broker, &NOTHING, &overrides(&[("segment.bytes", "3000000")])).expect("valid");
         assert_eq!(
             (topic.retention_ms, topic.segment_ms, topic.segment_bytes),
             (Some(7_200_000), 10_800_000, 3_000_000)
         );
-        let topic = TopicConfig::resolve(&broker, &overrides(&[("retention.ms", "-1")])).expect("valid");
+        let topic = TopicConfig::resolve(&broker, &NOTHING, &overrides(&[("retention.ms", "-1")])).expect("valid");
         assert_eq!(topic.retention_ms, None);
     }
 
@@ -197,15 +208,36 @@ mod tests {
     }
 
     #[test]
+    fn the_topic_then_this_broker_then_every_broker_then_the_file() {
+        let broker = broker(&[("max.idempotence.batches.to.retain", "20")]);
+        let retained = |dynamic: &DynamicConfig, set: &[(&str, &str)]| {
+            let topic = TopicConfig::resolve(&broker, dynamic, &overrides(set)).expect("valid");
+            topic.producer_state_batches_to_retain
+        };
+        let key = "max.idempotence.batches.to.retain";
+        let cluster = DynamicConfig { cluster: overrides(&[(key, "30")]), ..DynamicConfig::default() };
+        let both = DynamicConfig { broker: overrides(&[(key, "40")]), ..cluster.clone() };
+        assert_eq!([&NOTHING, &cluster, &both].map(|dynamic| retained(dynamic, &[])), [20, 30, 40]);
+        assert_eq!([&NOTHING, &cluster, &both].map(|dynamic| broker.batches_to_retain(dynamic)), [20, 30, 40]);
+        assert_eq!(retained(&both, &[("producer.state.batches.to.retain", "5")]), 5);
+    }
+
+    #[test]
     fn refusals_name_key_value_and_what_is_allowed() {
         let refusal = |key: &str, value: &str| {
-            TopicConfig::resolve(&broker(&[]), &overrides(&[(key, value)])).expect_err("refused").to_string()
+            TopicConfig::resolve(&broker(&[]), &NOTHING, &overrides(&[(key, value)])).expect_err("refused").to_string()
         };
         assert_eq!(refusal("segment.bytes", "12"), "segment.bytes=12: must be between 1048576 and 2147483647");
         assert_eq!(
             refusal("cleanup.policy", "compact"),
             "cleanup.policy=compact: must be delete (differs from Kafka: compaction is not offered yet)"
         );
+        for value in ["4", "0", "-1", "10001", "many", ""] {
+            assert_eq!(
+                refusal("producer.state.batches.to.retain", value),
+                format!("producer.state.batches.to.retain={value}: must be between 5 and 10000")
+            );
+        }
         assert_eq!(refusal("segment.byte", "1"), "segment.byte: unknown topic config name");
         assert_eq!(
             refusal("log.segment.bytes", "1"),

@@ -60,6 +60,15 @@ pub static TOPIC_KEYS: &[Key] = &[
         .allow(Allowed::OneOf(&["false"]))
         .or_else(&["log.preallocate"])
         .differs("not offered"),
+    Key::int(
+        "producer.state.batches.to.retain",
+        None,
+        5,
+        "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.",
+    )
+    .allow(Allowed::Between(5, 10_000))
+    .or_else(&["max.idempotence.batches.to.retain"])
+    .differs("KIP-1269, which is in no release of Kafka yet"),
     Key::long(
         "retention.bytes",
         None,

@@ -15,6 +15,7 @@ pub enum Command {
     CreateTopics(CreateTopics),
     DeleteTopics(Vec<TopicRef>),
     AlterTopicConfigs(AlterTopicConfigs),
+    AlterBrokerConfigs(AlterBrokerConfigs),
     InitProducerId,
 }
 
@@ -22,6 +23,7 @@ pub enum Command {
 #[derive(Debug, Clone)]
 pub enum Outcome {
     Topics(Vec<Result<Arc<Topic>, Refusal>>),
+    Brokers(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
 }
 
@@ -68,6 +70,31 @@ pub struct AlterTopicConfig {
     pub name: String,
     /// Config name and what happens to it, in order.
     pub changes: Vec<(String, ConfigChange)>,
+}
+
+/// Brokers whose configuration changes, each for itself.
+#[derive(Debug, Clone, Default)]
+pub struct AlterBrokerConfigs {
+    pub brokers: Vec<AlterBrokerConfig>,
+    /// Only say what would happen.
+    pub validate_only: bool,
+}
+
+/// Changes to what is set for brokers while they run, all or none.
+#[derive(Debug, Clone)]
+pub struct AlterBrokerConfig {
+    pub scope: BrokerScope,
+    /// Config name and what happens to it, in order.
+    pub changes: Vec<(String, ConfigChange)>,
+}
+
+/// Whom a broker's configuration is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BrokerScope {
+    /// This broker alone.
+    This,
+    /// Every broker of the cluster, unless it has a value of its own.
+    Every,
 }
 
 /// Kafka's `AlterConfigOp`.

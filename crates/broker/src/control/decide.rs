@@ -1,4 +1,4 @@
-//! What may happen to topics: every rule of the control plane, as functions of what is known.
+//! What may happen to topics and configurations: every rule of the control plane, as functions of what is known.
 //!
 //! No I/O, clock or randomness; ids come in as arguments. What is accepted here the store can write.
 //! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use fullbore_wire::{ErrorCode, Uuid};
 
-use super::command::{AlterTopicConfig, ConfigChange, CreateTopic, Refusal, TopicRef};
+use super::command::{AlterBrokerConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef};
 use super::image::{Image, Topic};
-use crate::config::{BrokerConfig, ConfigError, TOPIC_KEYS, TopicConfig, Type};
+use crate::config::{BROKER_KEYS, BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
+use crate::config::{check_dynamic, describe_topic, in_force};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
@@ -30,7 +31,7 @@ pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uu
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let overrides = overrides_of(&wanted.configs)?;
-    let config = TopicConfig::resolve(broker, &overrides).map_err(invalid_config)?;
+    let config = TopicConfig::resolve(broker, image.dynamic(), &overrides).map_err(invalid_config)?;
     Ok(Topic { name: wanted.name.clone(), id, partitions, replication_factor, overrides, config: Arc::new(config) })
 }
 
@@ -55,10 +56,44 @@ pub fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result
 pub fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Topic, Refusal> {
     let mut topic = Topic::clone(known(image, &wanted.name)?);
     for (name, change) in &wanted.changes {
-        apply(&mut topic.overrides, broker, name, change)?;
+        let list = |overrides: &BTreeMap<String, String>| {
+            let entries = describe_topic(broker, image.dynamic(), overrides).map_err(invalid_config)?;
+            Ok(entries.into_iter().find(|entry| entry.name == name).and_then(|entry| entry.value))
+        };
+        apply(&mut topic.overrides, TOPIC_KEYS, list, name, change)?;
     }
-    topic.config = Arc::new(TopicConfig::resolve(broker, &topic.overrides).map_err(invalid_config)?);
+    topic.config = Arc::new(TopicConfig::resolve(broker, image.dynamic(), &topic.overrides).map_err(invalid_config)?);
     Ok(topic)
+}
+
+/// What is set for brokers after the change, and the topics whose settings change with it.
+pub fn alter_broker(
+    image: &Image,
+    broker: &BrokerConfig,
+    wanted: &AlterBrokerConfig,
+) -> Result<(DynamicConfig, Vec<Topic>), Refusal> {
+    let before = image.dynamic();
+    let mut dynamic = before.clone();
+    let values = match wanted.scope {
+        BrokerScope::This => &mut dynamic.broker,
+        BrokerScope::Every => &mut dynamic.cluster,
+    };
+    for (name, change) in &wanted.changes {
+        let for_all = wanted.scope == BrokerScope::Every;
+        let list = |values: &BTreeMap<String, String>| {
+            Ok(values.get(name).cloned().or_else(|| in_force(broker, before, name, for_all)))
+        };
+        apply(values, BROKER_KEYS, list, name, change)?;
+    }
+    *values = check_dynamic(values).map_err(invalid_config)?;
+    let mut topics = Vec::new();
+    for topic in image.topics() {
+        let config = TopicConfig::resolve(broker, &dynamic, &topic.overrides).map_err(invalid_config)?;
+        if config != *topic.config {
+            topics.push(Topic { config: Arc::new(config), ..Topic::clone(topic) });
+        }
+    }
+    Ok((dynamic, topics))
 }
 
 /// Which of `names` are there more than once: Kafka refuses all of them.
@@ -206,47 +241,41 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
+/// Makes one change to the values of a topic or of brokers; `list` tells the value in force of a list.
 fn apply(
-    overrides: &mut BTreeMap<String, String>,
-    broker: &BrokerConfig,
+    values: &mut BTreeMap<String, String>,
+    keys: &[Key],
+    list: impl Fn(&BTreeMap<String, String>) -> Result<Option<String>, Refusal>,
     name: &str,
     change: &ConfigChange,
 ) -> Result<(), Refusal> {
-    match change {
-        ConfigChange::Set(value) => {
-            overrides.insert(name.to_owned(), value.trim().to_owned());
+    let items = |operation: &str| {
+        if !keys.iter().any(|key| key.name == name && key.of == Type::List) {
+            let message = format!("Can't {operation} to key {name} because its type is not LIST.");
+            return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
         }
+        Ok(split_list(&list(values)?.unwrap_or_default()).collect::<Vec<_>>())
+    };
+    let value = match change {
+        ConfigChange::Set(value) => value.trim().to_owned(),
         ConfigChange::Delete => {
-            overrides.remove(name);
+            values.remove(name);
+            return Ok(());
         }
         ConfigChange::Append(more) => {
-            let mut items = list_in_force(overrides, broker, name, "APPEND")?;
+            let mut items = items("APPEND")?;
             let new: Vec<String> = split_list(more).filter(|item| !items.contains(item)).collect();
             items.extend(new);
-            overrides.insert(name.to_owned(), items.join(","));
+            items.join(",")
         }
         ConfigChange::Subtract(less) => {
-            let mut items = list_in_force(overrides, broker, name, "SUBTRACT")?;
+            let mut items = items("SUBTRACT")?;
             items.retain(|item| !split_list(less).any(|gone| gone == *item));
-            overrides.insert(name.to_owned(), items.join(","));
+            items.join(",")
         }
-    }
+    };
+    values.insert(name.to_owned(), value);
     Ok(())
-}
-
-fn list_in_force(
-    overrides: &BTreeMap<String, String>,
-    broker: &BrokerConfig,
-    name: &str,
-    operation: &str,
-) -> Result<Vec<String>, Refusal> {
-    if !TOPIC_KEYS.iter().any(|key| key.name == name && key.of == Type::List) {
-        let message = format!("Can't {operation} to key {name} because its type is not LIST.");
-        return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
-    }
-    let entries = crate::config::describe_topic(broker, overrides).map_err(invalid_config)?;
-    let value = entries.into_iter().find(|entry| entry.name == name).and_then(|entry| entry.value);
-    Ok(split_list(&value.unwrap_or_default()).collect())
 }
 
 fn split_list(list: &str) -> impl Iterator<Item = String> {

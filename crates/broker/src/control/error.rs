@@ -22,6 +22,8 @@ pub enum OpenError {
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
     #[error("{}: topic {topic}: {source}", file.display())]
     TopicConfig { file: PathBuf, topic: String, source: ConfigError },
+    #[error("{}: what was set while the broker ran: {source}", file.display())]
+    BrokerConfig { file: PathBuf, source: ConfigError },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }

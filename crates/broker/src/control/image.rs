@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-use crate::config::TopicConfig;
+use crate::config::{BrokerConfig, DynamicConfig, TopicConfig};
 
 /// One topic, as of some image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,17 +24,19 @@ pub struct Topic {
     pub config: Arc<TopicConfig>,
 }
 
-/// All topics, by name and by id.
+/// All topics, by name and by id, and what was set for brokers while they ran.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     epoch: u64,
     partitions: usize,
     by_name: BTreeMap<String, Arc<Topic>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
+    dynamic: Arc<DynamicConfig>,
+    batches_to_retain: i32,
 }
 
 impl Image {
-    /// Goes up with every commit that changes a topic, across restarts too.
+    /// Goes up with every commit that changes a topic or a configuration, across restarts too.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -57,8 +59,25 @@ impl Image {
         self.partitions
     }
 
+    /// What was set for brokers while they ran.
+    pub fn dynamic(&self) -> &DynamicConfig {
+        &self.dynamic
+    }
+
+    /// Batches retained per producer and partition of a topic that does not say
+    /// (`max.idempotence.batches.to.retain`).
+    pub fn batches_to_retain(&self) -> i32 {
+        self.batches_to_retain
+    }
+
     pub(super) fn with_epoch(epoch: u64) -> Self {
         Self { epoch, ..Self::default() }
+    }
+
+    /// Puts these in force for the broker. The topics are the caller's to work out anew.
+    pub(super) fn set_dynamic(&mut self, broker: &BrokerConfig, dynamic: Arc<DynamicConfig>) {
+        self.batches_to_retain = broker.batches_to_retain(&dynamic);
+        self.dynamic = dynamic;
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u64) {

@@ -1,4 +1,4 @@
-//! The control plane of one machine: topics, their configuration, producer ids, the cluster's identity.
+//! The control plane of one machine: topics, configurations, producer ids, the cluster's identity.
 //!
 //! Commands go to one thread that owns the database and gathers them into transactions; reads never
 //! wait for it, they take the published [`Image`]. Not here: partitions' logs, which follow the image.
@@ -26,7 +26,8 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use store::Store;
 
 pub use command::{
-    AlterTopicConfig, AlterTopicConfigs, Command, ConfigChange, CreateTopic, CreateTopics, Outcome, Refusal, TopicRef,
+    AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, Command, ConfigChange,
+    CreateTopic, CreateTopics, Outcome, Refusal, TopicRef,
 };
 pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name};
 pub use error::OpenError;
@@ -118,14 +119,22 @@ impl Control {
     pub async fn init_producer_id(&self) -> Result<i64, Refusal> {
         match self.ask(Command::InitProducerId).await {
             Outcome::ProducerId(id) => id,
-            Outcome::Topics(_) => unreachable!("InitProducerId is answered with an id"),
+            _ => unreachable!("InitProducerId is answered with an id"),
+        }
+    }
+
+    /// Whether each change was made, in the order asked; from then on the image shows it.
+    pub async fn alter_broker_configs(&self, brokers: AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
+        match self.ask(Command::AlterBrokerConfigs(brokers)).await {
+            Outcome::Brokers(brokers) => brokers,
+            _ => unreachable!("a command on brokers is answered with brokers"),
         }
     }
 
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
         match self.ask(command).await {
             Outcome::Topics(topics) => topics,
-            Outcome::ProducerId(_) => unreachable!("a command on topics is answered with topics"),
+            _ => unreachable!("a command on topics is answered with topics"),
         }
     }
 

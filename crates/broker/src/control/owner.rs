@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::command::{AlterTopicConfigs, Command, CreateTopics, Outcome, Refusal, TopicRef};
+use super::command::{AlterBrokerConfigs, AlterTopicConfigs, Command, CreateTopics, Outcome, Refusal, TopicRef};
 use super::decide;
 use super::image::{Image, Topic};
 use super::store::{Change, Store};
@@ -51,7 +51,7 @@ impl ProducerIds {
 /// What a batch of commands would change: nothing of it is true before it is committed.
 struct Draft {
     image: Arc<Image>,
-    topics_changed: bool,
+    image_changed: bool,
     producer_ids: ProducerIds,
     changes: Vec<Change>,
 }
@@ -74,7 +74,7 @@ impl Owner {
     pub(super) fn serve(&mut self, batch: Vec<Asked>) {
         let mut draft = Draft {
             image: Arc::clone(&self.published.borrow()),
-            topics_changed: false,
+            image_changed: false,
             producer_ids: self.producer_ids.clone(),
             changes: Vec::new(),
         };
@@ -97,7 +97,7 @@ impl Owner {
     }
 
     fn commit(&mut self, mut draft: Draft) -> Result<(), Refusal> {
-        if draft.topics_changed {
+        if draft.image_changed {
             let epoch = draft.image.epoch() + 1;
             Arc::make_mut(&mut draft.image).set_epoch(epoch);
         }
@@ -108,7 +108,7 @@ impl Owner {
             })?;
         }
         self.producer_ids = draft.producer_ids;
-        if draft.topics_changed {
+        if draft.image_changed {
             self.published.send_replace(draft.image);
         }
         Ok(())
@@ -121,6 +121,7 @@ impl Draft {
             Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
             Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
+            Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(self.alter_brokers(broker, wanted)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
         }
     }
@@ -165,6 +166,24 @@ impl Draft {
         wanted.topics.iter().map(&mut one).collect()
     }
 
+    fn alter_brokers(&mut self, broker: &BrokerConfig, wanted: &AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
+        let repeated = decide::repeated(wanted.brokers.iter().map(|broker| broker.scope));
+        let mut one = |changes: &super::AlterBrokerConfig| {
+            refuse_repeated(&repeated, &changes.scope)?;
+            let (dynamic, topics) = decide::alter_broker(&self.image, broker, changes)?;
+            if !wanted.validate_only {
+                let dynamic = Arc::new(dynamic);
+                self.image_changed = true;
+                self.changes.push(Change::ConfigureBrokers(Arc::clone(&dynamic)));
+                let image = Arc::make_mut(&mut self.image);
+                image.set_dynamic(broker, dynamic);
+                topics.into_iter().for_each(|topic| image.put(Arc::new(topic)));
+            }
+            Ok(())
+        };
+        wanted.brokers.iter().map(&mut one).collect()
+    }
+
     fn producer_id(&mut self) -> Result<i64, Refusal> {
         let ids = &mut self.producer_ids;
         if ids.block.is_empty() {
@@ -180,22 +199,22 @@ impl Draft {
     }
 
     fn put(&mut self, change: Change, topic: &Arc<Topic>) {
-        self.topics_changed = true;
+        self.image_changed = true;
         self.changes.push(change);
         Arc::make_mut(&mut self.image).put(Arc::clone(topic));
     }
 
     fn remove(&mut self, topic: &Topic) {
-        self.topics_changed = true;
+        self.image_changed = true;
         self.changes.push(Change::Delete(topic.id));
         Arc::make_mut(&mut self.image).remove(&topic.name);
     }
 }
 
-/// A topic there twice in one request is refused each time, as Kafka does.
-fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, topic: &T) -> Result<(), Refusal> {
-    match repeated.contains(topic) {
-        true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this topic more than once.")),
+/// A resource there twice in one request is refused each time, as Kafka does.
+fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
+    match repeated.contains(resource) {
+        true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),
         false => Ok(()),
     }
 }
@@ -207,6 +226,7 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::CreateTopics(wanted) => topics(wanted.topics.len()),
         Command::DeleteTopics(targets) => topics(targets.len()),
         Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
+        Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(vec![Err(refusal.clone()); wanted.brokers.len()]),
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
     }
 }

@@ -12,11 +12,13 @@ use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::error::OpenError;
 use super::image::{Image, Topic};
-use crate::config::{BrokerConfig, TopicConfig};
+use crate::config::{BrokerConfig, DynamicConfig, TopicConfig, check_dynamic};
 
 const FILE: &str = "control.db";
 const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
+/// What version 2 has that version 1 had not.
+const SCHEMA_2: &str = include_str!("schema_2.sql");
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
@@ -26,6 +28,7 @@ pub(super) enum Change {
     Create(Arc<Topic>),
     Configure(Arc<Topic>),
     Delete(Uuid),
+    ConfigureBrokers(Arc<DynamicConfig>),
     /// The first producer id of no block.
     NextProducerId(i64),
 }
@@ -53,8 +56,10 @@ impl Store {
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
-        if user_version(&transaction).map_err(unusable)? == 0 {
-            create(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
+        match user_version(&transaction).map_err(unusable)? {
+            0 => create(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?,
+            1 => upgrade(&transaction).map_err(unusable)?,
+            _ => (),
         }
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
@@ -114,10 +119,16 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
 
 fn create(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.execute_batch(SCHEMA)?;
+    transaction.execute_batch(SCHEMA_2)?;
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)", params![cluster_id.to_string(), node_id])?;
     Ok(())
+}
+
+fn upgrade(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA_2)?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
 fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {
@@ -136,10 +147,15 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
     let cluster_id = Uuid::parse(&id).ok_or_else(|| unusable(format!("'{id}' is not a cluster id")))?;
     let version = u64::try_from(version).map_err(|_| unusable(format!("its version is {version}")))?;
     let mut image = Image::with_epoch(version);
+    let dynamic = load_dynamic(transaction).map_err(read)?;
+    let refused = |source| OpenError::BrokerConfig { file: file.to_owned(), source };
+    check_dynamic(&dynamic.broker).and(check_dynamic(&dynamic.cluster)).map_err(refused)?;
+    image.set_dynamic(broker, Arc::new(dynamic));
     let mut overrides = load_configs(transaction).map_err(read)?;
     for row in load_topics(transaction).map_err(read)? {
         let of_topic = overrides.remove(&row.id).unwrap_or_default();
-        image.put(Arc::new(topic(row, of_topic, file, broker)?));
+        let topic = topic(row, of_topic, file, broker, image.dynamic())?;
+        image.put(Arc::new(topic));
     }
     Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image })
 }
@@ -174,10 +190,11 @@ fn topic(
     overrides: BTreeMap<String, String>,
     file: &Path,
     broker: &BrokerConfig,
+    dynamic: &DynamicConfig,
 ) -> Result<Topic, OpenError> {
     let TopicRow { id, name, partitions, replication_factor } = row;
     let refused = |source| OpenError::TopicConfig { file: file.to_owned(), topic: name.clone(), source };
-    let config = TopicConfig::resolve(broker, &overrides).map_err(refused)?;
+    let config = TopicConfig::resolve(broker, dynamic, &overrides).map_err(refused)?;
     Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config: Arc::new(config) })
 }
 
@@ -199,6 +216,7 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())
         }
+        Change::ConfigureBrokers(dynamic) => write_dynamic(transaction, dynamic),
         Change::NextProducerId(next) => {
             transaction.execute("UPDATE cluster SET next_producer_id = ?1", params![next])?;
             Ok(())
@@ -211,6 +229,29 @@ fn write_configs(transaction: &Transaction<'_>, topic: &Topic) -> rusqlite::Resu
         transaction.prepare_cached("INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)")?;
     for (name, value) in &topic.overrides {
         insert.execute(params![topic.id.0, name, value])?;
+    }
+    Ok(())
+}
+
+fn load_dynamic(transaction: &Transaction<'_>) -> rusqlite::Result<DynamicConfig> {
+    let mut query = transaction.prepare("SELECT every_broker, name, value FROM broker_configs")?;
+    let mut rows = query.query([])?;
+    let mut dynamic = DynamicConfig::default();
+    while let Some(row) = rows.next()? {
+        let values = if row.get(0)? { &mut dynamic.cluster } else { &mut dynamic.broker };
+        values.insert(row.get(1)?, row.get(2)?);
+    }
+    Ok(dynamic)
+}
+
+fn write_dynamic(transaction: &Transaction<'_>, dynamic: &DynamicConfig) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM broker_configs", [])?;
+    let mut insert =
+        transaction.prepare_cached("INSERT INTO broker_configs (every_broker, name, value) VALUES (?1, ?2, ?3)")?;
+    for (every_broker, values) in [(false, &dynamic.broker), (true, &dynamic.cluster)] {
+        for (name, value) in values {
+            insert.execute(params![every_broker, name, value])?;
+        }
     }
     Ok(())
 }

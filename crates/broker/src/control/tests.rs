@@ -132,6 +132,98 @@ async fn validate_only_changes_nothing() {
     assert_eq!((control.image().epoch(), control.image().topic("t").expect("there").overrides.len()), (1, 0));
 }
 
+const RETAIN: &str = "max.idempotence.batches.to.retain";
+
+async fn alter_broker(control: &Control, scope: BrokerScope, key: &str, change: ConfigChange) -> Result<(), Refusal> {
+    let changes = AlterBrokerConfig { scope, changes: vec![(key.into(), change)] };
+    control.alter_broker_configs(AlterBrokerConfigs { brokers: vec![changes], validate_only: false }).await.remove(0)
+}
+
+fn set(value: &str) -> ConfigChange {
+    ConfigChange::Set(value.into())
+}
+
+/// What is in force for brokers, for a topic that sets nothing, and for one that does.
+fn in_force(control: &Control) -> (i32, usize, usize) {
+    let image = control.image();
+    let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;
+    (image.batches_to_retain(), of("follows"), of("own"))
+}
+
+#[tokio::test]
+async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let file = "max.idempotence.batches.to.retain=20";
+    let opened = try_open(folder.path(), file).expect("opens");
+    let control = &opened.control;
+    let own =
+        CreateTopic { configs: vec![("producer.state.batches.to.retain".into(), Some("7".into()))], ..wanted("own") };
+    assert!(create(control, vec![wanted("follows"), own]).await.iter().all(Result::is_ok));
+    assert_eq!(in_force(control), (20, 20, 7));
+    alter_broker(control, BrokerScope::Every, RETAIN, set("30")).await.expect("altered");
+    assert_eq!(in_force(control), (30, 30, 7));
+    alter_broker(control, BrokerScope::This, RETAIN, set("40")).await.expect("altered");
+    assert_eq!(in_force(control), (40, 40, 7));
+    let epoch = control.image().epoch();
+    drop(opened);
+
+    let opened = open(folder.path());
+    let control = &opened.control;
+    assert_eq!((in_force(control), control.image().epoch()), ((40, 40, 7), epoch));
+    alter_broker(control, BrokerScope::This, RETAIN, ConfigChange::Delete).await.expect("altered");
+    alter(control, "own", "producer.state.batches.to.retain", ConfigChange::Delete).await.expect("altered");
+    assert_eq!(in_force(control), (30, 30, 30));
+    alter_broker(control, BrokerScope::Every, RETAIN, ConfigChange::Delete).await.expect("altered");
+    assert_eq!(in_force(control), (5, 5, 5), "the file does not set it any more");
+    drop(opened);
+    assert_eq!(in_force(&try_open(folder.path(), file).expect("opens").control), (20, 20, 20));
+}
+
+#[tokio::test]
+async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_changes() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = &open(folder.path()).control;
+    let every = BrokerScope::Every;
+    for (key, change, message) in [
+        (RETAIN, set("4"), "max.idempotence.batches.to.retain=4: must be between 5 and 10000"),
+        ("node.id", set("2"), "node.id: cannot be changed while the broker runs"),
+        ("log.retention.hours", set("2"), "log.retention.hours: cannot be changed while the broker runs"),
+        ("producer.state.batches.to.retain", set("9"), "producer.state.batches.to.retain: is not a key of this broker"),
+        (
+            "log.cleanup.policy",
+            ConfigChange::Append("compact".into()),
+            "log.cleanup.policy=delete,compact: must be delete",
+        ),
+        (RETAIN, ConfigChange::Append("9".into()), "Can't APPEND to key max.idempotence.batches.to.retain"),
+    ] {
+        let refusal = alter_broker(control, every, key, change).await.expect_err(key);
+        assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);
+        assert!(refusal.message.starts_with(message), "{}", refusal.message);
+    }
+    let both = |scope| AlterBrokerConfig { scope, changes: vec![(RETAIN.into(), set("9"))] };
+    let brokers = vec![both(every), both(BrokerScope::This), both(every)];
+    let results = control.alter_broker_configs(AlterBrokerConfigs { brokers, validate_only: true }).await;
+    let codes: Vec<_> = results.iter().map(|result| result.as_ref().err().map(|refusal| refusal.code)).collect();
+    let twice = Some(ErrorCode::INVALID_REQUEST);
+    assert_eq!(codes, [twice, None, twice]);
+    assert_eq!((control.image().epoch(), control.image().batches_to_retain()), (0, 5));
+    alter_broker(control, every, "log.cleanup.policy", ConfigChange::Append("delete".into()))
+        .await
+        .expect("it is there");
+}
+
+#[tokio::test]
+async fn a_database_of_schema_1_is_taken_over() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
+    let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
+    connection.execute_batch("DROP TABLE broker_configs; PRAGMA user_version = 1").expect("as it was");
+    drop(connection);
+    let control = &open(folder.path()).control;
+    assert!(control.image().topic("kept").is_some());
+    alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
+}
+
 #[tokio::test]
 async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -308,7 +400,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 2).expect("set");
+    connection.pragma_update(None, "user_version", 3).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 2, this one knows 1)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 3, this one knows 2)"));
 }

@@ -11,7 +11,7 @@ use crate::folder::*;
 /// The last batches of two producers are known, older ones are proven, new ones would go on.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
-    let window = folder.settings.idempotence_batches_to_retain as i32;
+    let window = folder.config.producer_state_batches_to_retain as i32;
     for producer_id in [1, 2] {
         for n in batches - window..batches {
             let expected = i64::from(n) * 4 + (producer_id - 1) * 2;
@@ -27,8 +27,10 @@ fn check_windows(folder: &Folder, batches: i32) {
 
 /// Through clean and unclean restarts, with good, damaged and old snapshots.
 fn check_restarts(window: usize, segment_bytes: u64) {
-    let mut folder = Folder::new().with(|config| config.segment_bytes = segment_bytes);
-    folder.settings.idempotence_batches_to_retain = window;
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = segment_bytes;
+        config.producer_state_batches_to_retain = window;
+    });
     let partition = folder.crash();
     for n in 0..100 {
         for producer_id in [1, 2] {

@@ -187,7 +187,7 @@ impl Model {
 
     fn restart(&mut self) {
         let mut restored = Producers::default();
-        restored.restore(self.producers.snapshot(), self.now_ms);
+        restored.restore(self.producers.snapshot(), self.now_ms, self.producers.window());
         assert!(restored.snapshot().eq(self.producers.snapshot()));
         self.producers = restored;
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::window::{Batch, Window};
+use super::window::{Batch, WINDOW_MIN, Window};
 use super::{HALF_RANGE, Refusal, Stamp, Verdict, sequence_add, sequence_distance};
 
 /// The most producers remembered per partition. At five batches each that is 3 MB; where all fill a
@@ -192,6 +192,12 @@ impl Producers {
                 retained_batches: producer.window.len(),
             }
         })
+    }
+
+    /// The most batches any producer may still count on, which is more than it was granted last while a shrink is due.
+    /// To be known again after a restart, for [`Producers::restore`] and for the replay.
+    pub fn window(&self) -> usize {
+        self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
 
     /// Producers remembered.

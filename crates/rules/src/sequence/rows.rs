@@ -45,7 +45,7 @@ impl Partition {
 
     fn restart(&mut self) {
         let mut producers = Producers::default();
-        producers.restore(self.producers.snapshot(), 0);
+        producers.restore(self.producers.snapshot(), 0, self.producers.window());
         self.producers = producers;
     }
 }
@@ -182,6 +182,19 @@ fn row_7_a_window_configured_smaller_at_a_restart_drains_as_without_it() {
 }
 
 #[test]
+fn row_7_a_window_not_full_at_a_restart_still_fills_to_what_was_granted() {
+    let mut partition = Partition::new(64);
+    partition.fill(10);
+    assert_eq!(partition.producers.window(), 64);
+    partition.restart();
+    partition.window = 5;
+    (10..64).for_each(|n| assert_eq!(partition.produce(third(n)), Append));
+    assert_eq!(partition.produce(third(0)), original(0));
+    (64..75).for_each(|n| assert_eq!(partition.produce(third(n)), Append));
+    assert_eq!((partition.produce(third(0)), partition.producers.window()), (Refuse(DuplicateSequence), 5));
+}
+
+#[test]
 fn row_7_a_replay_after_the_snapshot_restores_the_same_state() {
     let mut partition = Partition::new(5);
     partition.fill(6);
@@ -189,7 +202,7 @@ fn row_7_a_replay_after_the_snapshot_restores_the_same_state() {
     (6..9).for_each(|n| assert_eq!(partition.produce(third(n)), Append));
 
     let mut restored = Producers::default();
-    restored.restore(snapshot, 0);
+    restored.restore(snapshot, 0, 5);
     for n in 4..9 {
         let offset = i64::from(n) * 3;
         restored.append(&third(n), offset, offset * 10, 0, 5);
@@ -235,7 +248,7 @@ fn row_7_a_snapshot_written_by_kafka_or_by_a_stranger_is_read_without_harm() {
         SnapshotEntry { producer_id: 13, last_offset: -1, ..kafka },
     ];
     let mut partition = Partition::written(5);
-    partition.producers.restore(odd.into_iter().chain([markers_only, kafka]), 0);
+    partition.producers.restore(odd.into_iter().chain([markers_only, kafka]), 0, 5);
     assert_eq!(partition.producers.len(), 1);
     assert_eq!(partition.produce(third(2)), Duplicate { base_offset: 106, timestamp: 5 });
     assert_eq!(partition.produce(third(3)), Append);
@@ -247,7 +260,7 @@ fn row_7_only_a_run_that_leads_up_to_its_window_proves_anything() {
     let run = SnapshotEntry { last_offset: -1, offset_delta: 5, ..batch(3) };
     let after = |entries: &[SnapshotEntry]| {
         let mut partition = Partition::written(5);
-        partition.producers.restore(entries.iter().copied(), 0);
+        partition.producers.restore(entries.iter().copied(), 0, 5);
         partition.produce(third(2))
     };
     assert_eq!(after(&[run, batch(4)]), Refuse(DuplicateSequence));

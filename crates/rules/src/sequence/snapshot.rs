@@ -74,10 +74,11 @@ impl Producers {
 
     /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a
     /// batch's timestamp may be anything its client liked. All that was retained is kept: a window
-    /// configured smaller since then drains as it would have without the restart.
+    /// configured smaller since then drains as it would have without the restart. `window` is the largest that
+    /// producers were granted before, which those that had not filled it may still count on.
     ///
     /// An entry that no batch could have left is skipped.
-    pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64) {
+    pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
         let mut run: Option<SnapshotEntry> = None;
         for entry in entries.into_iter().filter(SnapshotEntry::has_sequences) {
             if entry.last_offset == NO_OFFSET {
@@ -94,7 +95,7 @@ impl Producers {
                 self.extend_run(&stamp, before.stamp().record_count);
             }
         }
-        self.by_id.values_mut().for_each(|producer| producer.window.settle());
+        self.by_id.values_mut().for_each(|producer| producer.window.settle(window));
     }
 
     /// Adds what came before a window to the run that has just begun with `first`.

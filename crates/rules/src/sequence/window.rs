@@ -99,9 +99,15 @@ impl Window {
         self.batches.push_back(batch);
     }
 
-    /// After a restart: takes what is retained for the size it had, so that a smaller one still waits.
-    pub fn settle(&mut self) {
-        self.size = self.batches.len().max(WINDOW_MIN);
+    /// The batches its producer may still count on.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// After a restart: takes `granted`, or what is retained if that is more, for the size it had, so that a smaller
+    /// one still waits.
+    pub fn settle(&mut self, granted: usize) {
+        self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;
     }

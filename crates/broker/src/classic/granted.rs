@@ -1,0 +1,83 @@
+//! The largest window that producers of a partition may still count on, in a file beside its log.
+//!
+//! Not the windows themselves: those are in the producer snapshots and, since the newest one, in the log. A replay needs
+//! to know how far back to remember, and the setting may have become smaller with the restart, or a moment before it.
+//!
+//! Invariant: the file says at least the size of every producer's window, as long as the system does not lose power;
+//! without the file that is the smallest size there is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fullbore_rules::sequence::{WINDOW_MAX, WINDOW_MIN};
+
+const FILE: &str = "producer-window-checkpoint";
+
+/// The largest window, as the file says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted(usize);
+
+impl Granted {
+    /// What a folder without the file has.
+    pub const LEAST: Granted = Granted(WINDOW_MIN);
+
+    /// Reads the file; one that cannot be read says nothing.
+    pub fn load(dir: &Path) -> Granted {
+        let text = fs::read_to_string(path(dir)).unwrap_or_default();
+        let window = text.trim().parse::<usize>().unwrap_or(WINDOW_MIN);
+        Granted(window.clamp(WINDOW_MIN, WINDOW_MAX))
+    }
+
+    /// Batches.
+    pub fn window(self) -> usize {
+        self.0
+    }
+
+    /// To be called before batches are appended with this window. It reaches the disk with the next flush.
+    pub fn raise(&mut self, dir: &Path, window: usize) -> io::Result<()> {
+        if window > self.0 { self.set(dir, window) } else { Ok(()) }
+    }
+
+    /// To be called when a snapshot has all windows, the largest of which has this size.
+    pub fn lower(&mut self, dir: &Path, window: usize) -> io::Result<()> {
+        if window < self.0 { self.set(dir, window) } else { Ok(()) }
+    }
+
+    fn set(&mut self, dir: &Path, window: usize) -> io::Result<()> {
+        let beside = path(dir).with_extension("tmp");
+        fs::write(&beside, format!("{window}\n"))?;
+        fs::rename(&beside, path(dir))?;
+        self.0 = window;
+        Ok(())
+    }
+}
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_last_is_read() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(Granted::load(dir.path()), Granted::LEAST);
+        let mut granted = Granted::LEAST;
+        granted.raise(dir.path(), 5).expect("written");
+        assert!(!path(dir.path()).exists(), "the smallest window needs no file");
+        granted.raise(dir.path(), 64).expect("written");
+        granted.raise(dir.path(), 20).expect("written");
+        assert_eq!((granted, Granted::load(dir.path())), (Granted(64), Granted(64)));
+        granted.lower(dir.path(), 20).expect("written");
+        assert_eq!(Granted::load(dir.path()), Granted(20));
+        for damaged in ["", "many", "-1", "4", "99999999999999999999"] {
+            fs::write(path(dir.path()), damaged).expect("written");
+            assert_eq!(Granted::load(dir.path()), Granted::LEAST, "{damaged}");
+        }
+        fs::write(path(dir.path()), "123456").expect("written");
+        assert_eq!(Granted::load(dir.path()), Granted(WINDOW_MAX));
+    }
+}

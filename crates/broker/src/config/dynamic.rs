@@ -1,0 +1,106 @@
+//! What was set while the broker ran (KIP-226): for this broker, and for every broker of the cluster.
+//!
+//! Not where it is kept, which is the control plane. Only keys that topics take their values from can be set so, since
+//! a topic's settings are worked out anew with each change; everything else is read once, at start.
+//!
+//! Invariant: every value here has passed [`check`].
+
+use std::collections::BTreeMap;
+
+use super::broker_keys::broker_key;
+use super::error::ConfigError;
+use super::key::{Key, Source};
+use super::properties::Properties;
+use super::topic_keys::TOPIC_KEYS;
+
+/// The values set while the broker ran, by key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DynamicConfig {
+    /// For this broker alone; the stronger.
+    pub broker: BTreeMap<String, String>,
+    /// For every broker.
+    pub cluster: BTreeMap<String, String>,
+}
+
+/// Nothing was set.
+pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
+
+/// A broker's values with who set them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BrokerValues<'a> {
+    /// From the file and the command line, checked.
+    pub properties: &'a Properties,
+    pub dynamic: &'a DynamicConfig,
+}
+
+impl<'a> BrokerValues<'a> {
+    /// The strongest first.
+    pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
+
+    /// Those of a broker at its start.
+    pub fn at_start(properties: &'a Properties) -> Self {
+        Self { properties, dynamic: &NOTHING }
+    }
+
+    /// What this layer says of a key.
+    pub fn get(&self, layer: Source, name: &str) -> Option<&'a str> {
+        match layer {
+            Source::DynamicBroker => self.dynamic.broker.get(name).map(String::as_str),
+            Source::DynamicDefaultBroker => self.dynamic.cluster.get(name).map(String::as_str),
+            _ => self.properties.get(name),
+        }
+    }
+}
+
+/// Whether a broker's key may change while it runs: the first that a topic's key falls back on may, as in Kafka.
+pub fn is_dynamic(name: &str) -> bool {
+    TOPIC_KEYS.iter().any(|key| key.synonyms.first() == Some(&name))
+}
+
+/// The row of a key that may be set while the broker runs.
+pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
+    match broker_key(name) {
+        Some(key) if is_dynamic(name) => Ok(key),
+        Some(_) => Err(ConfigError::of_key(
+            name,
+            "cannot be changed while the broker runs; set it in the broker's properties and start it again",
+        )),
+        None => Err(ConfigError::of_key(name, "is not a key of this broker")),
+    }
+}
+
+/// Every value checked, as it counts.
+pub fn check_dynamic(values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
+    values.iter().map(|(name, value)| Ok((name.clone(), dynamic_key(name)?.check(value)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(name: &str, value: &str) -> String {
+        check_dynamic(&BTreeMap::from([(name.to_owned(), value.to_owned())])).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_topics_fall_back_on_is_dynamic_and_nothing_else() {
+        for name in ["max.idempotence.batches.to.retain", "log.retention.ms", "message.max.bytes", "log.roll.ms"] {
+            assert!(is_dynamic(name), "{name}");
+        }
+        for name in ["node.id", "listeners", "log.retention.hours", "num.partitions", "fullbore.produce.version.max"] {
+            assert!(!is_dynamic(name), "{name}");
+            assert!(refusal(name, "1").starts_with(&format!("{name}: cannot be changed while the broker runs")));
+        }
+    }
+
+    #[test]
+    fn values_are_checked_as_at_start() {
+        assert_eq!(
+            refusal("max.idempotence.batches.to.retain", "4"),
+            "max.idempotence.batches.to.retain=4: must be between 5 and 10000"
+        );
+        assert_eq!(refusal("no.such.key", "4"), "no.such.key: is not a key of this broker");
+        let values = BTreeMap::from([("log.retention.ms".to_owned(), " 7 ".to_owned())]);
+        assert_eq!(check_dynamic(&values).expect("valid")["log.retention.ms"], "7");
+    }
+}

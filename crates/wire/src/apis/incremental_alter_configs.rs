@@ -1,0 +1,56 @@
+//! IncrementalAlterConfigs, key 44 (IncrementalAlterConfigsRequest.json, IncrementalAlterConfigsResponse.json).
+//!
+//! KIP-339; 1 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Changes to the configurations of resources.
+    pub struct IncrementalAlterConfigsRequest {
+        /// Each resource.
+        resources: Vec<AlterConfigsResource>, 0..;
+        /// Check only, change nothing.
+        validate_only: bool, 0..;
+    }
+
+    /// One resource.
+    pub struct AlterConfigsResource {
+        /// What it is: 2 a topic, 4 a broker.
+        resource_type: i8, 0..;
+        /// The topic's name or the broker's id; empty for every broker.
+        resource_name: Text, 0..;
+        /// The changes.
+        configs: Vec<AlterableConfig>, 0..;
+    }
+
+    /// One change.
+    pub struct AlterableConfig {
+        /// The configuration's name.
+        name: Text, 0..;
+        /// 0 set, 1 delete, 2 append to a list, 3 subtract from a list.
+        config_operation: i8, 0..;
+        /// The value; null to delete.
+        value: Option<Text>, 0..;
+    }
+
+    /// The outcome for each resource of the request.
+    pub struct IncrementalAlterConfigsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each resource of the request.
+        responses: Vec<AlterConfigsResourceResponse>, 0..;
+    }
+
+    /// One resource's outcome.
+    pub struct AlterConfigsResourceResponse {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// What the resource is.
+        resource_type: i8, 0..;
+        /// The resource's name.
+        resource_name: Text, 0..;
+    }
+}
