@@ -192,7 +192,7 @@ fn assert_offers_what_it_serves(response: &ApiVersionsResponse) {
         let found = response.api_keys.iter().find(|api| api.api_key == key).expect("offered");
         (found.min_version, found.max_version)
     };
-    assert_eq!((range(0), range(18), range(60)), ((0, 13), (0, 4), (0, 2)));
+    assert_eq!((range(0), range(18), range(60)), ((0, 14), (0, 4), (0, 2)));
     assert_eq!(range(1).0, 4);
 }
 
