@@ -2,13 +2,13 @@
 //!
 //! Start: bind the ports, lock the data folder, open the control plane, open the logs, accept. Ports come first because
 //! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
-//! system's backlog. Stop: accept no more, answer what was admitted, close the logs, close the control plane.
+//! system's backlog. Stop: accept no more, answer what was admitted (batches parked as refused), close the logs, close the control plane.
 //! Invariant: nothing is accepted before everything it needs is open, and the logs close after the last request is
 //! answered.
 
 use crate::admin;
 use crate::api::Sessions;
-use crate::classic::{self, Logs};
+use crate::classic::{self, Logs, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock, Image};
 use crate::metrics::Metrics;
@@ -78,6 +78,8 @@ pub struct Shared {
     pub control: Control,
     /// The classic logs.
     pub logs: Arc<Logs>,
+    /// What is held of batches that came before their turn.
+    pub reordering: Arc<Reordering>,
     /// Fetch sessions.
     pub sessions: Sessions,
     /// Counters.
@@ -160,10 +162,12 @@ impl Broker {
         let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
         know_partitions(&logs, &control.image());
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
+        let metrics = Metrics::default();
         let shared = Arc::new(Shared {
             limits: limits(&config),
             sessions: Sessions::new(config.fetch_session_cache_slots),
-            metrics: Metrics::default(),
+            reordering: Reordering::new(&config, metrics.clone()),
+            metrics,
             cluster_id: Text::from(control.cluster_id().to_string()),
             endpoints: listeners
                 .iter()
@@ -205,6 +209,8 @@ impl Broker {
     /// Stops cleanly: what was admitted is answered, what was appended is on disk.
     pub async fn shutdown(self) {
         self.shared.stop.send_replace(true);
+        self.shared.reordering.close();
+        self.shared.logs.dismiss_parked();
         if timeout(STOP_MAX, self.serving).await.is_err() {
             tracing::warn!("some clients did not take their answers in time");
         }

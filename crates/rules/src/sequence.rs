@@ -1,5 +1,7 @@
 //! The idempotent-producer state of one partition: which batch may be appended, which was already.
 //!
+//! A batch that comes too early can wait in [`parking`].
+//!
 //! What it is not: it knows no transactions, no log and no wire format. The caller asks
 //! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
 //!
@@ -11,6 +13,8 @@
 //! the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as success, where
 //! Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
 
+mod ahead;
+pub mod parking;
 mod producers;
 mod snapshot;
 mod window;

@@ -12,6 +12,7 @@ mod many;
 mod offsets;
 mod pipelining;
 mod produce;
+mod reorder;
 mod sequence;
 mod sequence_bounds;
 mod sessions;

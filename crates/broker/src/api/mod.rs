@@ -69,12 +69,17 @@ pub enum Fault {
     Unacknowledged(fullbore_wire::ErrorCode),
 }
 
+/// An answer to be awaited.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
+
 /// An answer on its way.
 pub enum Completion {
     /// Known at admission.
     Ready(Frame),
     /// Known later; nothing happens unless it is awaited.
-    Later(Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>),
+    Later(Answer),
+    /// Known later, and of the request only so many bytes are still held.
+    Parked(Answer, usize),
 }
 
 impl Completion {
@@ -83,6 +88,7 @@ impl Completion {
         match self {
             Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
             Completion::Later(_) => request_len,
+            Completion::Parked(_, held) => *held,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. What may come
-//! later is only the fsync a topic asks for. Invariant: an acknowledged batch is in the log exactly once.
+//! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
+//! Invariant: an acknowledged batch is in the log exactly once.
 
 use super::topics;
 use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
-use crate::classic::{Appended, FlushTicket};
+use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
 use crate::config::{TimestampType, TopicConfig};
 use crate::control::{Image, Topic};
 use crate::metrics::Metrics;
@@ -36,6 +37,12 @@ impl Refused {
     }
 }
 
+impl From<AppendError> for Refused {
+    fn from(error: AppendError) -> Self {
+        Refused::new(error.code(), error.to_string())
+    }
+}
+
 impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
         Refused::new(code, code.message())
@@ -52,44 +59,83 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
         image: broker.control.image(),
         version: reply.version.number,
         acks: request.acks,
+        reorder: request.reorder,
         transactional: request.transactional_id.is_some(),
-        tickets: Vec::new(),
+        pending: Vec::new(),
         failed: ErrorCode::NONE,
     };
     let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
     let topics = request.topic_data.into_iter().enumerate();
     let responses = topics.map(|(at, topic)| appending.topic(at, topic)).collect();
-    let response = ProduceResponse { responses, max_idempotence_batches_to_retain, ..Default::default() };
-    let Appending { tickets, failed, .. } = appending;
+    let reorder_batches = broker.reordering.batches_max();
+    let response =
+        ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
+    let Appending { pending, failed, .. } = appending;
     if request.acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
-    if tickets.is_empty() {
+    if pending.is_empty() {
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
-    let metrics = broker.metrics.clone();
-    Ok(Some(Completion::Later(Box::pin(after_flush(response, tickets, reply, metrics)))))
+    let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
+    // Version 14 has topic ids, so that a response holds nothing of the request.
+    let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
+    let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
+    Ok(Some(if is_parked { Completion::Parked(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Where in the response a batch is whose fsync is still to come.
-struct Unflushed {
+fn bytes_of(topic: &TopicProduceResponse) -> usize {
+    size_of::<TopicProduceResponse>() + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
+}
+
+/// Where in the response a batch is of which something is still to come.
+struct Pending {
     topic: usize,
     partition: usize,
-    ticket: FlushTicket,
+    awaits: Awaits,
 }
 
-/// Waits for the group commits, then answers.
-async fn after_flush(
+enum Awaits {
+    /// Its fsync.
+    Flush(FlushTicket),
+    /// Its turn, and then its fsync.
+    Turn(ParkedAnswer),
+}
+
+/// Bytes of one of them, and of what it waits for.
+const PENDING_COST: usize = 256;
+
+/// Waits for what is pending, then answers.
+async fn after(
     mut response: ProduceResponse,
-    tickets: Vec<Unflushed>,
+    pending: Vec<Pending>,
     reply: Reply,
     metrics: Metrics,
 ) -> Result<fullbore_wire::Frame, Fault> {
-    for Unflushed { topic, partition, ticket } in tickets {
-        if let Err(error) = ticket.wait().await {
-            metrics.produce_failed(ErrorCode::KAFKA_STORAGE_ERROR);
-            let at = &mut response.responses[topic].partition_responses[partition];
-            *at = refused(at.index, Refused::new(ErrorCode::KAFKA_STORAGE_ERROR, error.to_string()));
+    for Pending { topic, partition, awaits } in pending {
+        let topic = &mut response.responses[topic];
+        let at = &mut topic.partition_responses[partition];
+        let ticket = match awaits {
+            Awaits::Flush(ticket) => Some(ticket),
+            Awaits::Turn(parked) => match parked.wait().await {
+                Ok(mut appended) => {
+                    let ticket = appended.durable.take();
+                    *at = of_appended(at.index, &appended);
+                    let retained = &mut topic.producer_state_batches_to_retain;
+                    *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
+                    ticket
+                }
+                Err(error) => {
+                    *at = refused(at.index, error.into());
+                    None
+                }
+            },
+        };
+        if let Some(ticket) = ticket
+            && let Err(error) = ticket.wait().await
+        {
+            metrics.produce_failed(error.code());
+            *at = refused(at.index, error.into());
         }
     }
     reply.frame::<ProduceRequest>(&response)
@@ -101,8 +147,10 @@ struct Appending<'a> {
     image: Arc<Image>,
     version: i16,
     acks: i16,
+    /// Whether a batch that is early is to wait for its turn.
+    reorder: bool,
     transactional: bool,
-    tickets: Vec<Unflushed>,
+    pending: Vec<Pending>,
     /// The last error, for acks=0.
     failed: ErrorCode,
 }
@@ -118,9 +166,11 @@ impl Appending<'_> {
             let index = partition.index;
             let outcome = found.map_err(Refused::from).and_then(|topic| self.partition(topic, partition));
             partition_responses.push(match outcome {
-                Ok(appended) => {
-                    retained = retained.min(Some(appended.batches_retained));
-                    self.appended(index, appended, (at, partition_responses.len()))
+                Ok(admission) => {
+                    if let Admission::Appended(appended) = &admission {
+                        retained = retained.min(Some(appended.batches_retained));
+                    }
+                    self.admitted(index, admission, (at, partition_responses.len()))
                 }
                 Err(why) => {
                     self.broker.metrics.produce_failed(why.code);
@@ -139,7 +189,7 @@ impl Appending<'_> {
         }
     }
 
-    fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Appended, Refused> {
+    fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Admission, Refused> {
         if !matches!(self.acks, 0 | 1 | ALL) {
             return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
         }
@@ -155,10 +205,17 @@ impl Appending<'_> {
             Some(bytes) => BatchView::first(bytes).map_err(of_batch)?,
             None => batch,
         };
-        let appended =
-            partition.append(batch, now_ms).map_err(|error| Refused::new(error.code(), error.to_string()))?;
-        self.broker.metrics.appended(batch.size(), batch.record_count());
-        Ok(appended)
+        let admission = if self.reorder {
+            // Nobody would hear what became of a batch that waits without an answer.
+            let reordering = Some(&self.broker.reordering).filter(|_| self.acks != 0);
+            partition.append_in_turn(batch, now_ms, reordering)?
+        } else {
+            Admission::Appended(partition.append(batch, now_ms)?)
+        };
+        if matches!(admission, Admission::Appended(_)) {
+            self.broker.metrics.appended(batch.size(), batch.record_count());
+        }
+        Ok(admission)
     }
 
     /// The one batch of a partition's records, if it may be appended (Kafka's `ProduceRequest.validateRecords` and
@@ -194,17 +251,29 @@ impl Appending<'_> {
         Ok(batch)
     }
 
-    fn appended(&mut self, index: i32, appended: Appended, at: (usize, usize)) -> PartitionProduceResponse {
-        if let Some(ticket) = appended.durable {
-            self.tickets.push(Unflushed { topic: at.0, partition: at.1, ticket });
-        }
-        PartitionProduceResponse {
-            index,
-            base_offset: appended.base_offset,
-            log_append_time_ms: appended.log_append_time_ms,
-            log_start_offset: appended.log_start_offset,
-            ..Default::default()
-        }
+    /// The response, as far as it is known.
+    fn admitted(&mut self, index: i32, admission: Admission, at: (usize, usize)) -> PartitionProduceResponse {
+        let (response, awaits) = match admission {
+            Admission::Appended(mut appended) => {
+                let ticket = appended.durable.take();
+                (of_appended(index, &appended), ticket.map(Awaits::Flush))
+            }
+            Admission::Parked(answer) => {
+                (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Turn(answer)))
+            }
+        };
+        self.pending.extend(awaits.map(|awaits| Pending { topic: at.0, partition: at.1, awaits }));
+        response
+    }
+}
+
+fn of_appended(index: i32, appended: &Appended) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        base_offset: appended.base_offset,
+        log_append_time_ms: appended.log_append_time_ms,
+        log_start_offset: appended.log_start_offset,
+        ..Default::default()
     }
 }
 

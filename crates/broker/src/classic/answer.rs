@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Records};
 use tokio::sync::watch;
 
 /// A batch that is in the log, now or since its first sending.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Appended {
     /// The offset of its first record.
     pub base_offset: i64,
@@ -69,7 +69,7 @@ pub struct EpochEnd {
 }
 
 /// Resolves when the batch is on the disk, or can never be.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FlushTicket {
     pub(super) upto: i64,
     pub(super) flushed: watch::Receiver<Flushed>,
@@ -126,6 +126,9 @@ pub enum AppendError {
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
+    /// The topic was deleted while the batch was parked.
+    #[error("the topic is deleted")]
+    Deleted,
 }
 
 impl AppendError {
@@ -141,6 +144,7 @@ impl AppendError {
             AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
             AppendError::Storage => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         }
     }
 }

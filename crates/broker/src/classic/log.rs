@@ -80,12 +80,7 @@ impl Log {
         now_ms: i64,
         config: &TopicConfig,
     ) -> Result<Outcome, AppendError> {
-        if self.broken {
-            return Err(AppendError::Storage);
-        }
-        check_size(batch, config)?;
-        check_timestamps(batch, now_ms, config)?;
-        let stamp = stamp_of(batch)?;
+        let stamp = self.check(batch, now_ms, config)?;
         match self.producers.check(&stamp, self.log_end) {
             Verdict::Append => {}
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
@@ -96,6 +91,16 @@ impl Log {
             tracing::error!(dir = %self.dir.display(), %error, "append failed");
             AppendError::Storage
         })
+    }
+
+    /// Everything that can be said of a batch without its sequence; its stamp.
+    pub fn check(&self, batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<Stamp, AppendError> {
+        if self.broken {
+            return Err(AppendError::Storage);
+        }
+        check_size(batch, config)?;
+        check_timestamps(batch, now_ms, config)?;
+        stamp_of(batch)
     }
 
     fn write(
@@ -239,7 +244,7 @@ fn check_timestamps(batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) ->
     Ok(())
 }
 
-fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, AppendError> {
+pub(super) fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, AppendError> {
     Stamp::from_client(
         batch.producer_id(),
         batch.producer_epoch(),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
-use super::answer::OpenError;
+use super::answer::{AppendError, OpenError};
 use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
 use super::flusher::Flusher;
 use super::housekeeping;
@@ -184,7 +184,7 @@ impl Logs {
         let deleted = topics.remove(topic).expect("it has just been found");
         for (index, partition) in deleted.partitions {
             let delay = Duration::from_millis(partition.config().file_delete_delay_ms);
-            drop(partition.leave());
+            drop(partition.leave(AppendError::Deleted));
             let dir = files::partition_dir(&self.dir, topic, index);
             let unique = u128::from_be_bytes(topic_id.0);
             let retired = files::retired_dir(&self.dir, topic, index, unique, files::DELETED_DIR);
@@ -208,6 +208,11 @@ impl Logs {
     /// Partitions that take no records until the next start, because a write or an fsync has failed.
     pub fn failed_partitions(&self) -> usize {
         self.flusher.failures.count()
+    }
+
+    /// Refuses every parked batch, since the broker stops: what it waits for may not come any more.
+    pub fn dismiss_parked(&self) {
+        self.partitions().iter().for_each(|partition| partition.dismiss_parked(AppendError::Gone));
     }
 
     /// Every partition known.
@@ -265,7 +270,7 @@ impl Logs {
         }
         for partition in partitions {
             let key = (partition.topic().to_owned(), partition.index());
-            let Some(mut log) = partition.leave() else {
+            let Some(mut log) = partition.leave(AppendError::Gone) else {
                 continue;
             };
             let result = log.finish();

@@ -1,7 +1,7 @@
 //! The classic log: partitions as Kafka keeps them on disk, and what a leader does with them.
 //!
 //! [`Logs`] holds every partition of one data folder, a [`Partition`] is one of them. All calls are
-//! synchronous; the only things to await are a [`FlushTicket`] and a waiter's wake-up. No wire formats
+//! synchronous; the only things to await are a [`FlushTicket`], a [`ParkedAnswer`] and a waiter's wake-up. No wire formats
 //! but the record batch, no topics' metadata, no replication.
 //!
 //! An append goes `partition` -> `log` -> `stamping` -> `segment` -> `index`, a fetch `partition` ->
@@ -22,6 +22,7 @@ mod index;
 mod log;
 mod logs;
 mod lookup;
+mod parking;
 mod partition;
 mod recent;
 mod recovery;
@@ -37,6 +38,7 @@ pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use logs::{Logs, Settings};
+pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;
 pub use waiters::Registration;
 

@@ -20,6 +20,7 @@ use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
 use super::flusher::Flusher;
 use super::log::{Log, Outcome};
+use super::parking::Parked;
 use super::recovery::Known;
 use super::waiters::{Registration, Waiters};
 use crate::config::{TimestampType, TopicConfig};
@@ -46,6 +47,8 @@ pub(super) struct State {
     /// What is known of the log without opening it.
     pub known: Known,
     pub log: LogState,
+    /// Batches that came before their turn, if there are any.
+    pub parked: Option<Box<Parked>>,
     leader_epoch: i32,
     /// Whether the partition stands in the flusher's queue or is being flushed.
     pub flush_queued: bool,
@@ -96,6 +99,7 @@ impl Partition {
             config,
             known,
             log: LogState::Unopened,
+            parked: None,
             leader_epoch: 0,
             flush_queued: false,
             flush_wanted: false,
@@ -152,11 +156,41 @@ impl Partition {
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: BatchView<'_>, now_ms: i64) -> Result<Appended, AppendError> {
         let mut state = self.state.lock();
+        self.log_to_write(&mut state, now_ms)?;
+        self.append_locked(state, batch, now_ms)
+    }
+
+    /// Appends one batch to the open log, and what is parked behind it.
+    pub(super) fn append_locked(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        batch: BatchView<'_>,
+        now_ms: i64,
+    ) -> Result<Appended, AppendError> {
+        let result = self.append_one(&mut state, &batch, now_ms);
+        if state.parked.is_some() {
+            self.settle_parked(&mut state, &batch, result.as_ref().err().copied(), now_ms);
+        }
+        drop(state);
+        let (appended, is_duplicate) = result?;
+        if !is_duplicate {
+            self.waiters.wake();
+        }
+        Ok(appended)
+    }
+
+    /// Appends one batch to the open log, or finds it appended, which is then said.
+    pub(super) fn append_one(
+        self: &Arc<Self>,
+        state: &mut State,
+        batch: &BatchView<'_>,
+        now_ms: i64,
+    ) -> Result<(Appended, bool), AppendError> {
         let leader_epoch = state.leader_epoch;
         let config = state.config.clone();
-        let log = self.log_to_write(&mut state, now_ms)?;
+        let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.idle_rounds = 0;
-        let outcome = match log.append(&batch, leader_epoch, now_ms, &config) {
+        let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
                 state.mark_if_broken(&self.flusher.failures);
@@ -164,12 +198,8 @@ impl Partition {
             }
         };
         let log_start_offset = log.log_start;
-        let durable = self.flush_after(&mut state, &outcome, &config);
-        drop(state);
-        if !outcome.is_duplicate {
-            self.waiters.wake();
-        }
-        Ok(Appended {
+        let durable = self.flush_after(state, &outcome, &config);
+        let appended = Appended {
             base_offset: outcome.base_offset,
             log_append_time_ms: match config.message_timestamp_type {
                 TimestampType::CreateTime => -1,
@@ -178,7 +208,8 @@ impl Partition {
             log_start_offset,
             batches_retained: config.producer_state_batches_to_retain,
             durable,
-        })
+        };
+        Ok((appended, outcome.is_duplicate))
     }
 
     /// Asks for the flushes the topic wants; a ticket if the answer is to wait for one.
@@ -309,7 +340,11 @@ impl Partition {
     }
 
     /// The log, opened or made when it is not there.
-    fn log_to_write<'a>(&self, state: &'a mut MutexGuard<'_, State>, now_ms: i64) -> Result<&'a mut Log, StorageError> {
+    pub(super) fn log_to_write<'a>(
+        &self,
+        state: &'a mut MutexGuard<'_, State>,
+        now_ms: i64,
+    ) -> Result<&'a mut Log, StorageError> {
         if matches!(state.log, LogState::Unopened) {
             self.open(state)?;
         }
@@ -390,12 +425,17 @@ impl Partition {
         error
     }
 
-    /// Takes the partition out of service and gives back the log, if it was open.
-    pub(super) fn leave(&self) -> Option<Box<Log>> {
+    /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are
+    /// answered with.
+    pub(super) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
         let mut state = self.state.lock();
         let left = std::mem::replace(&mut state.log, LogState::Gone);
         state.failed = None;
+        let parked = state.parked.take();
         drop(state);
+        if let Some(parked) = parked {
+            parked.refuse(why);
+        }
         self.waiters.wake();
         match left {
             LogState::Open(log) => Some(log),

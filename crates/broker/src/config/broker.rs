@@ -49,6 +49,12 @@ pub struct BrokerConfig {
     pub connection_requests_max: usize,
     /// Bytes of those requests; a single request is let in whatever its size.
     pub connection_bytes_max: usize,
+    /// Early batches held per producer and partition; 0 holds none.
+    pub reorder_batches_max: usize,
+    /// Bytes of them, of the whole broker.
+    pub reorder_bytes_max: usize,
+    /// How long each may wait.
+    pub reorder_wait_ms: u64,
 
     pub log_retention_check_interval_ms: u64,
     pub producer_id_expiration_ms: u64,
@@ -113,6 +119,9 @@ impl BrokerConfig {
             connections_max_idle_ms: values.unless_minus_one("connections.max.idle.ms"),
             connection_requests_max: values.number("fullbore.connection.requests.max"),
             connection_bytes_max: values.number("fullbore.connection.bytes.max"),
+            reorder_batches_max: values.number("fullbore.reorder.batches.max"),
+            reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
+            reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),

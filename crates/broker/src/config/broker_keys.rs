@@ -124,6 +124,14 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::int("fullbore.produce.version.max", Some("14"), 13, "The largest version of Produce that clients are offered; 14 tells them how many batches are retained.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),
+    Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Batches per producer and partition that came before their turn, over another connection, and wait for those before them; told to producers. 0 holds none and is not told. More than a producer may run ahead is of no use.")
+        .allow(Allowed::Between(0, 10_000))
+        .differs("not a Kafka key: Kafka refuses a batch that comes before its turn"),
+    Key::long("fullbore.reorder.bytes.max", Some("67108864"), 0, "Bytes of such batches, of the whole broker; past it they are refused as out of order. One producer takes at most half of what the others leave.")
+        .differs("not a Kafka key"),
+    Key::int("fullbore.reorder.wait.ms", Some("10000"), 1, "The longest such a batch waits; then it is refused as out of order.")
+        .allow(Allowed::Between(1, 3_600_000))
+        .differs("not a Kafka key"),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];

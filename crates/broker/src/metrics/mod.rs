@@ -89,6 +89,31 @@ struct Produce {
     bytes: Counter,
     unanswered: Counter,
     errors: Errors,
+    reorder: Reorder,
+}
+
+/// Batches that came before their turn: what came and what has left.
+#[derive(Debug, Default)]
+struct Reorder {
+    parked: Counter,
+    parked_bytes: Counter,
+    left: Counter,
+    left_bytes: Counter,
+    expired: Counter,
+}
+
+impl Reorder {
+    /// Batches parked now.
+    fn batches_now(&self) -> u64 {
+        // What left first: a batch that comes and goes in between must not make the difference negative.
+        let left = self.left.get();
+        self.parked.get().saturating_sub(left)
+    }
+
+    fn bytes_now(&self) -> u64 {
+        let left = self.left_bytes.get();
+        self.parked_bytes.get().saturating_sub(left)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +180,25 @@ impl Metrics {
     /// A partition's batch was refused, or lost after it was appended.
     pub fn produce_failed(&self, code: ErrorCode) {
         self.counters.produce.errors.add(code);
+    }
+
+    /// A batch came before its turn and is held, at a cost of so many bytes.
+    pub fn parked(&self, bytes: usize) {
+        let reorder = &self.counters.produce.reorder;
+        reorder.parked.add(1);
+        reorder.parked_bytes.add(bytes as u64);
+    }
+
+    /// It is not held any more.
+    pub fn unparked(&self, bytes: usize) {
+        let reorder = &self.counters.produce.reorder;
+        reorder.left.add(1);
+        reorder.left_bytes.add(bytes as u64);
+    }
+
+    /// So many batches waited in vain for those before them.
+    pub fn reorder_expired(&self, batches: usize) {
+        self.counters.produce.reorder.expired.add(batches as u64);
     }
 
     /// So many bytes of records go into the response of a fetch.

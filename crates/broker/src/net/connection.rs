@@ -161,7 +161,7 @@ async fn write(
     while let Some(Admitted { api, completion, received, _bytes }) = completions.recv().await {
         let frame = match completion {
             Completion::Ready(frame) => frame,
-            Completion::Later(answer) => {
+            Completion::Later(answer) | Completion::Parked(answer, _) => {
                 idleness.awaiting();
                 let frame = answer.await?;
                 idleness.answered(Instant::now());

@@ -28,7 +28,7 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    fn next_sequence(&self) -> i32 {
+    pub fn next_sequence(&self) -> i32 {
         sequence_add(self.window.newest().last_sequence(), 1)
     }
 

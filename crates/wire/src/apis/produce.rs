@@ -26,7 +26,8 @@ message! {
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
         /// Fullbore's own: the batches of a partition come over several connections; one whose sequence is ahead of
-        /// the next is to wait for those before it. Only for a broker that said `reorder_batches`.
+        /// the next is to wait for those before it, and one above 0 of a producer not known is taken to be ahead. Only
+        /// for a broker that said `reorder_batches`; of no use where nothing before these batches is unacknowledged.
         reorder: bool, 14.., tag 1000;
     }
 

@@ -1,0 +1,94 @@
+//! Which batches come too early: their turn is still to come.
+//!
+//! What it is not: a verdict. [`Producers::check`] refuses such a batch; only a producer that says it sends one
+//! partition's batches over several connections is asked to wait instead, and [`super::parking`] does the waiting.
+//!
+//! Invariant: a batch that is ahead is neither the next one nor written already.
+
+use super::producers::Producers;
+use super::{HALF_RANGE, Stamp, sequence_distance};
+
+impl Producers {
+    /// How many sequences are to come before this batch's, if it is early; 0 for every other batch.
+    ///
+    /// Within an epoch that has written, that is up to half of the range: what is further away is behind. An epoch
+    /// that has not written begins at 0. So does a producer that is not known here, also where [`Producers::check`]
+    /// would take any first sequence of it because its state may have expired: a batch above 0 that races its
+    /// predecessors must not be taken for the first. One that has none sends it without asking for this.
+    pub fn ahead(&self, stamp: &Stamp) -> i32 {
+        if !stamp.is_valid() {
+            return 0;
+        }
+        match self.by_id.get(&stamp.producer_id) {
+            Some(known) if stamp.producer_epoch < known.epoch => 0,
+            Some(known) if stamp.producer_epoch == known.epoch => {
+                let ahead = sequence_distance(known.next_sequence(), stamp.base_sequence);
+                if ahead < HALF_RANGE { ahead } else { 0 }
+            }
+            _ => stamp.base_sequence,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Refusal, Verdict};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn stamp(producer_epoch: i16, base_sequence: i32, record_count: i32) -> Stamp {
+        Stamp { producer_id: 7, producer_epoch, base_sequence, record_count }
+    }
+
+    /// One producer of epoch 3 that has written three batches of two, the last ending before `next`.
+    fn written(next: i32) -> Producers {
+        let mut producers = Producers::default();
+        for back in [6, 4, 2] {
+            let base_sequence = super::super::sequence_add(next, -back);
+            producers.append(&stamp(3, base_sequence, 2), i64::from(100 - back), 0, 0, 5);
+        }
+        producers
+    }
+
+    #[test]
+    fn the_next_the_written_and_those_of_old_epochs_are_not_ahead() {
+        for next in [10, 0, 1, i32::MAX] {
+            let producers = written(next);
+            assert_eq!(producers.ahead(&stamp(3, next, 1)), 0);
+            assert_eq!(producers.ahead(&stamp(3, super::super::sequence_add(next, -2), 2)), 0);
+            assert_eq!(producers.ahead(&stamp(3, super::super::sequence_add(next, -9), 2)), 0, "older than is known");
+            assert_eq!(producers.ahead(&stamp(2, super::super::sequence_add(next, 5), 2)), 0);
+            assert_eq!(producers.ahead(&stamp(3, super::super::sequence_add(next, 5), 2)), 5, "over the wrap, too");
+        }
+    }
+
+    #[test]
+    fn half_of_the_range_is_ahead_and_the_other_half_behind() {
+        let producers = written(10);
+        assert_eq!(producers.ahead(&stamp(3, 10 + HALF_RANGE - 1, 1)), HALF_RANGE - 1);
+        assert_eq!(producers.ahead(&stamp(3, 10 + HALF_RANGE, 1)), 0);
+    }
+
+    #[test]
+    fn an_epoch_and_a_producer_that_have_not_written_begin_at_zero() {
+        assert_eq!(written(10).ahead(&stamp(4, 0, 1)), 0);
+        assert_eq!(written(10).ahead(&stamp(4, 12, 1)), 12);
+        assert_eq!(Producers::default().ahead(&stamp(0, 0, 1)), 0);
+        assert_eq!(Producers::default().ahead(&stamp(0, 5, 1)), 5);
+        assert_eq!(Producers::default().ahead(&stamp(0, -1, 1)), 0, "no sequence at all");
+    }
+
+    proptest! {
+        /// Where the state is sure, what is ahead is what check refuses as out of order.
+        #[test]
+        fn what_is_ahead_would_be_refused(next in 0..=i32::MAX, epoch in 2..=4i16, base in 0..=i32::MAX, near in -20..20i32) {
+            let producers = written(next);
+            for base_sequence in [base, super::super::sequence_add(next, near)] {
+                let stamp = stamp(epoch, base_sequence, 2);
+                if producers.ahead(&stamp) > 0 {
+                    prop_assert_eq!(producers.check(&stamp, 100), Verdict::Refuse(Refusal::OutOfOrderSequence));
+                }
+            }
+        }
+    }
+}

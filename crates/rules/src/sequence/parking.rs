@@ -1,0 +1,188 @@
+//! Batches that came before their turn, waiting for those before them.
+//!
+//! What it is not: the batches. It keeps an item of the caller's for each, which holds bytes and who waits for an
+//! answer. It decides no verdict either: whatever leaves to be appended is checked again.
+//!
+//! A producer waits with one epoch. A batch of a newer one, parked or appended, throws the older ones out: it proves
+//! that the producer has given them up. A batch sent again while its first copy waits is no second one: both have the
+//! same sequences, so by the protocol they are the same batch, and the caller answers both with the one append. A
+//! batch stays when the connection it came over is lost, as one that needs no parking would: what becomes of it
+//! depends on its sequence alone, and a retry finds it either here or in the log.
+//!
+//! Invariant: of one producer there are never more than the limit, each with its own first sequence, and each leaves
+//! once: to be appended, as refused, or as expired.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Refusal, Stamp, sequence_add};
+
+/// Everything parked on one partition. `T` is the caller's item.
+#[derive(Debug)]
+pub struct Parking<T> {
+    producers: HashMap<i64, Waiting<T>>,
+    /// Every parked batch by the order in which they came, and so by when they are due.
+    by_age: BTreeMap<u64, Place>,
+    numbers: u64,
+}
+
+/// The batches of one producer, by first sequence.
+#[derive(Debug)]
+struct Waiting<T> {
+    epoch: i16,
+    bytes: usize,
+    batches: HashMap<i32, Parked<T>>,
+}
+
+#[derive(Debug)]
+struct Parked<T> {
+    record_count: i32,
+    bytes: usize,
+    /// Its key in [`Parking::by_age`].
+    number: u64,
+    item: T,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    due_ms: u64,
+    producer_id: i64,
+    base_sequence: i32,
+}
+
+/// What an append sets free.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Freed<T> {
+    /// Batches of an older epoch, to be answered INVALID_PRODUCER_EPOCH.
+    pub fenced: Vec<T>,
+    /// The batch that follows, to be appended.
+    pub next: Option<T>,
+}
+
+/// Whether a batch of `bytes` may be parked where one producer has `own` bytes already and all have `used` of `max`.
+///
+/// Nobody takes more than half of what the others leave, so that one producer whose batches never come to their turn
+/// cannot keep all others from parking.
+pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
+    let free = max.saturating_sub(used);
+    bytes <= free && own.saturating_add(bytes) <= free
+}
+
+impl<T> Default for Parking<T> {
+    fn default() -> Self {
+        Parking { producers: HashMap::new(), by_age: BTreeMap::new(), numbers: 0 }
+    }
+}
+
+impl<T> Parking<T> {
+    /// Whether a batch that is ahead finds a place, and how many bytes its producer has parked already.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidProducerEpoch`] if a newer epoch waits; [`Refusal::OutOfOrderSequence`] if the producer has
+    /// `batches_max` parked, or another batch at this sequence.
+    pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<usize, Refusal> {
+        let (own, count) = match self.producers.get(&stamp.producer_id) {
+            Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(Refusal::InvalidProducerEpoch),
+            Some(waiting) if stamp.producer_epoch == waiting.epoch => {
+                if waiting.batches.contains_key(&stamp.base_sequence) {
+                    return Err(Refusal::OutOfOrderSequence);
+                }
+                (waiting.bytes, waiting.batches.len())
+            }
+            _ => (0, 0),
+        };
+        if count < batches_max { Ok(own) } else { Err(Refusal::OutOfOrderSequence) }
+    }
+
+    /// The item of the same batch, if it is parked.
+    pub fn find(&mut self, stamp: &Stamp) -> Option<&mut T> {
+        let waiting = self.producers.get_mut(&stamp.producer_id)?;
+        let parked = waiting.batches.get_mut(&stamp.base_sequence)?;
+        let same = waiting.epoch == stamp.producer_epoch && parked.record_count == stamp.record_count;
+        same.then_some(&mut parked.item)
+    }
+
+    /// Parks a batch that [`Parking::room_for`] has let in, until `due_ms`, which never goes back from one call to the
+    /// next. Gives back the batches of an older epoch, to be answered INVALID_PRODUCER_EPOCH.
+    pub fn park(&mut self, stamp: &Stamp, item: T, bytes: usize, due_ms: u64) -> Vec<T> {
+        let &Stamp { producer_id, producer_epoch: epoch, base_sequence, record_count } = stamp;
+        let fenced = self.fence(producer_id, epoch);
+        self.numbers += 1;
+        let number = self.numbers;
+        self.by_age.insert(number, Place { due_ms, producer_id, base_sequence });
+        let nothing = || Waiting { epoch, bytes: 0, batches: HashMap::new() };
+        let waiting = self.producers.entry(producer_id).or_insert_with(nothing);
+        waiting.bytes += bytes;
+        waiting.batches.insert(base_sequence, Parked { record_count, bytes, number, item });
+        fenced
+    }
+
+    /// What follows from the append of a batch, parked before or not.
+    pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
+        let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
+        let is_current =
+            self.producers.get(&stamp.producer_id).is_some_and(|waiting| waiting.epoch == stamp.producer_epoch);
+        let next = is_current.then(|| self.take(stamp.producer_id, sequence_add(stamp.last_sequence(), 1)));
+        Freed { fenced, next: next.flatten() }
+    }
+
+    /// Takes out all batches of one producer: the log has failed one they need.
+    pub fn give_up(&mut self, producer_id: i64) -> Vec<T> {
+        let Some(waiting) = self.producers.remove(&producer_id) else { return Vec::new() };
+        for parked in waiting.batches.values() {
+            self.by_age.remove(&parked.number);
+        }
+        waiting.batches.into_values().map(|parked| parked.item).collect()
+    }
+
+    /// Takes out the batches that are due.
+    pub fn expire(&mut self, now_ms: u64) -> Vec<T> {
+        let mut expired = Vec::new();
+        while let Some(oldest) = self.by_age.first_entry().filter(|oldest| oldest.get().due_ms <= now_ms) {
+            let Place { producer_id, base_sequence, .. } = oldest.remove();
+            expired.extend(self.take(producer_id, base_sequence));
+        }
+        expired
+    }
+
+    /// When the next batch is due.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.by_age.first_key_value().map(|(_, place)| place.due_ms)
+    }
+
+    /// Everything, in any order.
+    pub fn into_items(self) -> impl Iterator<Item = T> {
+        self.producers.into_values().flat_map(|waiting| waiting.batches.into_values()).map(|parked| parked.item)
+    }
+
+    /// Batches parked.
+    pub fn len(&self) -> usize {
+        self.by_age.len()
+    }
+
+    /// Whether none is parked.
+    pub fn is_empty(&self) -> bool {
+        self.by_age.is_empty()
+    }
+
+    /// Takes out all batches of an epoch older than `epoch`.
+    fn fence(&mut self, producer_id: i64, epoch: i16) -> Vec<T> {
+        match self.producers.get(&producer_id) {
+            Some(waiting) if waiting.epoch < epoch => self.give_up(producer_id),
+            _ => Vec::new(),
+        }
+    }
+
+    fn take(&mut self, producer_id: i64, base_sequence: i32) -> Option<T> {
+        let waiting = self.producers.get_mut(&producer_id)?;
+        let parked = waiting.batches.remove(&base_sequence)?;
+        waiting.bytes -= parked.bytes;
+        if waiting.batches.is_empty() {
+            self.producers.remove(&producer_id);
+        }
+        self.by_age.remove(&parked.number);
+        Some(parked.item)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+//! Parking in small, and against a network that delays, doubles and reorders: whatever arrives when, the log has each
+//! batch of an epoch once and in sequence order, and each copy sent is answered once.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::{Producers, Verdict};
+use super::*;
+
+const WAIT_MS: u64 = 100;
+
+fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
+    Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
+}
+
+#[test]
+fn an_append_frees_what_follows_and_nothing_else() {
+    let mut parking = Parking::default();
+    for (producer, sequence) in [(1, 1), (1, 3), (2, 1)] {
+        assert!(parking.park(&stamp(producer, 0, sequence), (producer, sequence), 10, WAIT_MS).is_empty());
+    }
+    let freed = parking.appended(&stamp(1, 0, 0));
+    assert_eq!(freed, Freed { fenced: vec![], next: Some((1, 1)) });
+    assert_eq!(parking.appended(&stamp(1, 0, 1)), Freed { fenced: vec![], next: None });
+    assert_eq!(parking.len(), 2);
+    assert_eq!(parking.give_up(1), [(1, 3)]);
+    assert_eq!(parking.into_items().collect::<Vec<_>>(), [(2, 1)]);
+}
+
+#[test]
+fn the_last_sequence_is_followed_by_the_first() {
+    let mut parking = Parking::default();
+    parking.park(&stamp(1, 0, 0), "zero", 10, WAIT_MS);
+    assert_eq!(parking.appended(&stamp(1, 0, i32::MAX)).next, Some("zero"));
+}
+
+#[test]
+fn a_newer_epoch_throws_the_older_out_parked_or_appended() {
+    let mut parking = Parking::default();
+    parking.park(&stamp(1, 0, 5), "old", 10, WAIT_MS);
+    parking.park(&stamp(2, 0, 5), "other", 10, WAIT_MS);
+    assert_eq!(parking.park(&stamp(1, 1, 3), "new", 10, WAIT_MS), ["old"]);
+    assert_eq!(parking.room_for(&stamp(1, 0, 7), 5), Err(Refusal::InvalidProducerEpoch));
+    assert_eq!(parking.appended(&stamp(1, 0, 2)), Freed { fenced: vec![], next: None }, "of the older epoch");
+    assert_eq!(parking.appended(&stamp(1, 2, 0)), Freed { fenced: vec!["new"], next: None });
+    assert_eq!(parking.len(), 1);
+}
+
+#[test]
+fn places_are_bounded_per_producer_and_epoch() {
+    let mut parking = Parking::default();
+    for sequence in 1..=3 {
+        assert_eq!(parking.room_for(&stamp(1, 0, sequence), 3), Ok(10 * (sequence as usize - 1)));
+        parking.park(&stamp(1, 0, sequence), (), 10, WAIT_MS);
+    }
+    assert_eq!(parking.room_for(&stamp(1, 0, 4), 3), Err(Refusal::OutOfOrderSequence));
+    assert_eq!(parking.room_for(&stamp(1, 0, 3), 4), Err(Refusal::OutOfOrderSequence), "the place is taken");
+    assert_eq!(parking.room_for(&stamp(1, 1, 4), 3), Ok(0), "a new epoch has all places");
+    assert_eq!(parking.room_for(&stamp(2, 0, 4), 3), Ok(0));
+    assert_eq!(parking.room_for(&stamp(2, 0, 4), 0), Err(Refusal::OutOfOrderSequence));
+    assert!(parking.find(&stamp(1, 0, 3)).is_some());
+    assert!(parking.find(&Stamp { record_count: 2, ..stamp(1, 0, 3) }).is_none());
+    assert!(parking.find(&stamp(1, 1, 3)).is_none());
+}
+
+#[test]
+fn what_is_due_expires_oldest_first_and_the_rest_stays() {
+    let mut parking = Parking::default();
+    for sequence in 1..=4 {
+        parking.park(&stamp(1, 0, sequence), sequence, 10, WAIT_MS + sequence as u64);
+    }
+    assert_eq!(parking.appended(&stamp(1, 0, 0)).next, Some(1));
+    assert_eq!(parking.next_due_ms(), Some(WAIT_MS + 2));
+    assert_eq!(parking.expire(WAIT_MS + 3), [2, 3]);
+    assert_eq!((parking.len(), parking.next_due_ms()), (1, Some(WAIT_MS + 4)));
+    assert_eq!(parking.expire(WAIT_MS + 4), [4]);
+    assert!(parking.is_empty() && parking.producers.is_empty() && parking.next_due_ms().is_none());
+}
+
+#[test]
+fn one_producer_takes_half_of_what_the_others_leave() {
+    assert!(fits(0, 50, 0, 100));
+    assert!(!fits(50, 1, 50, 100));
+    assert!(fits(0, 25, 50, 100), "another one still finds room");
+    assert!(!fits(0, 1, 100, 100));
+    assert!(!fits(0, 101, 0, 100));
+    assert!(!fits(0, 1, 200, 100), "a limit that was lowered");
+}
+
+/// What a copy was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Offset(i64),
+    Refused(Refusal),
+}
+
+/// The broker's half, as the broker puts these parts together.
+struct Server {
+    producers: Producers,
+    parking: Parking<(Stamp, Vec<usize>)>,
+    log: Vec<(Stamp, i64)>,
+    log_end: i64,
+    window: usize,
+    bytes_max: usize,
+    now_ms: u64,
+    answers: Vec<(usize, Answer)>,
+}
+
+impl Server {
+    fn receive(&mut self, copy: usize, stamp: Stamp) {
+        if self.producers.ahead(&stamp) > 0 {
+            return self.park(copy, stamp);
+        }
+        match self.producers.check(&stamp, self.log_end) {
+            Verdict::Append => self.append(stamp, vec![copy]),
+            Verdict::Duplicate { base_offset, .. } => self.answers.push((copy, Answer::Offset(base_offset))),
+            Verdict::Refuse(refusal) => self.answers.push((copy, Answer::Refused(refusal))),
+        }
+    }
+
+    fn park(&mut self, copy: usize, stamp: Stamp) {
+        if let Some((_, copies)) = self.parking.find(&stamp) {
+            return copies.push(copy);
+        }
+        let used = self.parking.len();
+        match self.parking.room_for(&stamp, self.window) {
+            Ok(own) if fits(own, 1, used, self.bytes_max) => {
+                let fenced = self.parking.park(&stamp, (stamp, vec![copy]), 1, self.now_ms + WAIT_MS);
+                self.refuse(fenced, Refusal::InvalidProducerEpoch);
+            }
+            Ok(_) => self.answers.push((copy, Answer::Refused(Refusal::OutOfOrderSequence))),
+            Err(refusal) => self.answers.push((copy, Answer::Refused(refusal))),
+        }
+    }
+
+    fn append(&mut self, stamp: Stamp, copies: Vec<usize>) {
+        let mut next = Some((stamp, copies));
+        while let Some((stamp, copies)) = next {
+            assert_eq!(self.producers.check(&stamp, self.log_end), Verdict::Append, "{stamp:?}");
+            let base_offset = self.log_end;
+            self.producers.append(&stamp, base_offset, 0, 0, self.window);
+            self.log.push((stamp, base_offset));
+            self.log_end += i64::from(stamp.record_count);
+            self.answers.extend(copies.into_iter().map(|copy| (copy, Answer::Offset(base_offset))));
+            let freed = self.parking.appended(&stamp);
+            self.refuse(freed.fenced, Refusal::InvalidProducerEpoch);
+            next = freed.next;
+        }
+    }
+
+    fn expire(&mut self) {
+        self.now_ms += WAIT_MS / 2;
+        let expired = self.parking.expire(self.now_ms);
+        self.refuse(expired, Refusal::OutOfOrderSequence);
+    }
+
+    fn refuse(&mut self, items: Vec<(Stamp, Vec<usize>)>, refusal: Refusal) {
+        for (_, copies) in items {
+            self.answers.extend(copies.into_iter().map(|copy| (copy, Answer::Refused(refusal))));
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// One batch of the client: its stamp, and how often it is under way.
+struct Sent {
+    stamp: Stamp,
+    under_way: usize,
+}
+
+/// A client with a window, and the network between it and the server.
+struct Run {
+    random: Random,
+    server: Server,
+    epoch: i16,
+    next_sequence: i32,
+    /// Unacknowledged, oldest first, by the number of the batch.
+    open: BTreeMap<u64, Sent>,
+    next_batch: u64,
+    /// Copies on their way.
+    network: Vec<usize>,
+    /// Each copy ever sent: its stamp and its batch.
+    copies: Vec<(Stamp, u64)>,
+    answered: Vec<usize>,
+}
+
+const FIRST_SEQUENCE: i32 = i32::MAX - 60;
+
+impl Run {
+    fn new(seed: u64, window: usize, bytes_max: usize) -> Run {
+        let mut producers = Producers::default();
+        let first = Stamp { record_count: 1, ..stamp(1, 0, FIRST_SEQUENCE - 1) };
+        producers.append(&first, 0, 0, 0, window);
+        Run {
+            random: Random(seed),
+            server: Server {
+                producers,
+                parking: Parking::default(),
+                log: vec![(first, 0)],
+                log_end: 1,
+                window,
+                bytes_max,
+                now_ms: 0,
+                answers: Vec::new(),
+            },
+            epoch: 0,
+            next_sequence: FIRST_SEQUENCE,
+            open: BTreeMap::new(),
+            next_batch: 0,
+            network: Vec::new(),
+            copies: Vec::new(),
+            answered: Vec::new(),
+        }
+    }
+
+    fn send(&mut self) {
+        let within =
+            self.open.first_key_value().is_none_or(|(oldest, _)| self.next_batch - oldest < self.server.window as u64);
+        if within {
+            let record_count = 1 + self.random.below(3) as i32;
+            let stamp = Stamp { record_count, ..stamp(1, self.epoch, self.next_sequence) };
+            self.next_sequence = sequence_add(self.next_sequence, record_count);
+            self.open.insert(self.next_batch, Sent { stamp, under_way: 0 });
+            self.transmit(self.next_batch);
+            self.next_batch += 1;
+        }
+    }
+
+    fn transmit(&mut self, batch: u64) {
+        let sent = self.open.get_mut(&batch).expect("only what is open is sent");
+        sent.under_way += 1;
+        self.network.push(self.copies.len());
+        self.copies.push((sent.stamp, batch));
+    }
+
+    /// Sends one open batch again, whatever became of its other copies: a connection was lost.
+    fn retry(&mut self) {
+        let open: Vec<u64> = self.open.iter().filter(|(_, sent)| sent.under_way < 3).map(|(batch, _)| *batch).collect();
+        if !open.is_empty() {
+            let batch = open[self.random.below(open.len())];
+            self.transmit(batch);
+        }
+    }
+
+    /// Any copy arrives next.
+    fn deliver(&mut self) {
+        if !self.network.is_empty() {
+            let copy = self.network.swap_remove(self.random.below(self.network.len()));
+            self.server.receive(copy, self.copies[copy].0);
+            self.take_answers();
+        }
+    }
+
+    fn take_answers(&mut self) {
+        for (copy, answer) in std::mem::take(&mut self.server.answers) {
+            self.answered.push(copy);
+            let (stamp, batch) = self.copies[copy];
+            let Some(sent) = self.open.get_mut(&batch) else { continue };
+            sent.under_way -= 1;
+            match answer {
+                Answer::Offset(offset) => {
+                    assert!(self.server.log.contains(&(stamp, offset)), "{stamp:?} is not at {offset}");
+                    self.open.remove(&batch);
+                }
+                Answer::Refused(Refusal::OutOfOrderSequence) => {}
+                Answer::Refused(refusal) => panic!("{stamp:?} was refused as {refusal:?}"),
+            }
+        }
+    }
+
+    /// The client gives up what is open and goes on with a new epoch.
+    fn bump(&mut self) {
+        self.open.clear();
+        self.epoch += 1;
+        self.next_sequence = 0;
+    }
+
+    /// Everything comes through in the end.
+    fn finish(&mut self) {
+        let mut rounds = 0;
+        while !self.open.is_empty() || !self.network.is_empty() || !self.server.parking.is_empty() {
+            let lost: Vec<u64> =
+                self.open.iter().filter(|(_, sent)| sent.under_way == 0).map(|(batch, _)| *batch).collect();
+            lost.into_iter().for_each(|batch| self.transmit(batch));
+            while !self.network.is_empty() {
+                self.deliver();
+            }
+            self.server.expire();
+            self.take_answers();
+            rounds += 1;
+            assert!(rounds < 5_000, "{} batches never come through", self.open.len());
+        }
+    }
+
+    fn check_log(&self) {
+        for pair in self.server.log.windows(2) {
+            let ((before, before_offset), (after, offset)) = (pair[0], pair[1]);
+            assert_eq!(offset, before_offset + i64::from(before.record_count));
+            let follows = if after.producer_epoch == before.producer_epoch {
+                after.base_sequence == sequence_add(before.last_sequence(), 1)
+            } else {
+                after.producer_epoch > before.producer_epoch && after.base_sequence == 0
+            };
+            assert!(follows, "{after:?} after {before:?}");
+        }
+        let mut answered = self.answered.clone();
+        answered.sort_unstable();
+        assert!(answered.iter().copied().eq(0..self.copies.len()), "each copy is answered once");
+    }
+}
+
+fn any_order(seed: u64, window: usize, bytes_max: usize, bumps: bool) -> Run {
+    let mut run = Run::new(seed, window, bytes_max);
+    for _ in 0..window.max(40) * 6 {
+        match run.random.below(20) {
+            0..9 => run.send(),
+            9..18 => run.deliver(),
+            18 => run.retry(),
+            _ if run.random.one_in(8) && bumps => run.bump(),
+            _ if run.random.one_in(4) => {
+                run.server.expire();
+                run.take_answers();
+            }
+            _ => {}
+        }
+        assert!(run.server.parking.len() <= window, "more than the window is parked");
+    }
+    run.finish();
+    run.check_log();
+    run
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_order_within_the_window_is_appended_in_order_once(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024])) {
+        let run = any_order(seed, window, usize::MAX / 2, false);
+        let sent: i64 = run.copies.iter().map(|(stamp, batch)| (*batch, i64::from(stamp.record_count))).collect::<BTreeMap<_, _>>().values().sum();
+        prop_assert_eq!(run.server.log_end, 1 + sent, "every batch, once");
+    }
+
+    #[test]
+    fn new_epochs_and_little_room_change_nothing_of_that(seed: u64, window in prop::sample::select(vec![5usize, 64, 1024]), bytes_max in 1usize..40) {
+        any_order(seed, window, bytes_max, true);
+    }
+}

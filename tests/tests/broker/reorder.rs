@@ -1,0 +1,270 @@
+//! One producer's batches over several connections: those that come before their turn wait for those before them.
+//!
+//! Not here: the limits and the ends, which are in `reorder_bounds`.
+
+use fullbore_tests::{Batch, Broker, Client, topic_data, wait_until};
+use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData};
+use fullbore_wire::{ErrorCode, Uuid};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The first version that may say `reorder`.
+pub const PRODUCE: i16 = 14;
+pub const SOON: Duration = Duration::from_secs(30);
+/// A wait that no test sits out.
+pub const FOREVER: &str = "fullbore.reorder.wait.ms=3600000";
+
+/// One batch of one record that tells its sequence.
+pub fn one(producer_id: i64, sequence: i32) -> Batch {
+    Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
+}
+
+/// A produce of one batch to partition 0.
+pub fn request(topic: Uuid, batch: &Batch, reorder: bool) -> ProduceRequest {
+    let data = TopicProduceData { topic_id: topic, ..topic_data("", &[(0, batch.bytes())]) };
+    ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], reorder, ..Default::default() }
+}
+
+/// Sends a batch that may wait for its turn.
+pub fn send(client: &mut Client, topic: Uuid, batch: &Batch) {
+    client.send(&request(topic, batch, true), PRODUCE);
+}
+
+/// The next answer's only partition.
+pub fn receive(client: &mut Client) -> PartitionProduceResponse {
+    only(client.receive::<ProduceRequest>(PRODUCE).1)
+}
+
+pub fn only(mut response: ProduceResponse) -> PartitionProduceResponse {
+    response.responses.remove(0).partition_responses.remove(0)
+}
+
+pub fn receive_offset(client: &mut Client) -> i64 {
+    let response = receive(client);
+    assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
+    response.base_offset
+}
+
+pub fn receive_error(client: &mut Client) -> ErrorCode {
+    receive(client).error_code
+}
+
+/// A connection whose batch was admitted: what it sends next, without an answer, is in the log of another topic.
+pub struct Probe {
+    client: Client,
+    topic: Uuid,
+    sent: i64,
+}
+
+impl Probe {
+    pub fn new(broker: &Broker) -> Probe {
+        let mut client = broker.client();
+        let topic = client.create_topic("probe", 1, &[]);
+        Probe { client, topic, sent: 0 }
+    }
+
+    /// Waits until the broker has admitted everything sent over this connection so far.
+    pub fn wait(&mut self, sender: &mut Client) {
+        let probe = ProduceRequest { acks: 0, ..request(self.topic, &Batch::of(&["probe"]), false) };
+        sender.send(&probe, PRODUCE);
+        self.sent += 1;
+        wait_until("what was sent is admitted", SOON, || self.client.latest("probe", 0) == self.sent);
+    }
+}
+
+/// Every record of the partition, which must be the sequences from 0 in order.
+pub fn assert_in_order(client: &mut Client, topic: &str, count: usize) {
+    let texts: Vec<String> = client.fetch_records(topic, 0).iter().map(|record| record.text()).collect();
+    assert_eq!(texts, (0..count).map(|sequence| format!("record {sequence}")).collect::<Vec<_>>());
+}
+
+/// A broker, its topic, and a producer id.
+pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, i64) {
+    let broker = Broker::start(sets);
+    let mut client = broker.client();
+    let topic = client.create_topic("striped", 1, configs);
+    let id = client.init_producer_id();
+    (broker, client, topic, id)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// Sends sequences `from..to` over eight connections, up to `window` ahead of the oldest unanswered, in any order; each
+/// is answered with the offset of its sequence.
+fn stripe(broker: &Broker, topic: Uuid, id: i64, sequences: std::ops::Range<i32>, first_offset: i64, window: usize) {
+    let mut random = Random(u64::from(sequences.end.unsigned_abs()) + window as u64);
+    let mut lanes: Vec<(Client, VecDeque<i32>)> = (0..8).map(|_| (broker.client(), VecDeque::new())).collect();
+    let all: Vec<i32> = sequences.clone().collect();
+    for chunk in all.chunks(window) {
+        let mut left = chunk.to_vec();
+        while !left.is_empty() {
+            let sequence = left.swap_remove(random.below(left.len()));
+            let lane = random.below(lanes.len());
+            send(&mut lanes[lane].0, topic, &one(id, sequence));
+            lanes[lane].1.push_back(sequence);
+        }
+        for (client, sent) in &mut lanes {
+            for sequence in sent.drain(..) {
+                assert_eq!(receive_offset(client), first_offset + i64::from(sequence - sequences.start));
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() {
+    for (window, count) in [(5, 200), (64, 640), (1024, 3072)] {
+        let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+        stripe(&broker, topic, id, 0..count, 0, window);
+        assert_in_order(&mut client, "striped", usize::try_from(count).expect("positive"));
+    }
+}
+
+#[test]
+fn every_answer_of_version_14_tells_how_many_batches_may_wait() {
+    let (broker, mut client, topic, id) = start(&["fullbore.reorder.batches.max=77"], &[]);
+    for (sequence, code) in [(0, ErrorCode::NONE), (5, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER)] {
+        let response = client.call(&request(topic, &one(id, sequence), false), PRODUCE);
+        assert_eq!(response.reorder_batches, 77);
+        assert_eq!(only(response).error_code, code, "without reorder nothing waits");
+    }
+    crate::assert_serves(&broker);
+}
+
+/// A retry over a new connection while the first copy waits: one append, and both are answered with it.
+#[test]
+fn a_retry_of_a_batch_that_waits_is_answered_with_the_one_append() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    let (mut first, mut second, mut probe) = (broker.client(), broker.client(), Probe::new(&broker));
+    send(&mut first, topic, &one(id, 1));
+    probe.wait(&mut first);
+    send(&mut second, topic, &one(id, 1));
+    probe.wait(&mut second);
+    send(&mut client, topic, &one(id, 0));
+    assert_eq!((receive_offset(&mut client), receive_offset(&mut first), receive_offset(&mut second)), (0, 1, 1));
+    send(&mut second, topic, &one(id, 1));
+    assert_eq!(receive_offset(&mut second), 1, "and a later one is found in the log");
+    assert_in_order(&mut client, "striped", 2);
+}
+
+/// What became of a batch depends on its sequence, not on its connection: the retry may never come, and the batches
+/// behind it need not wait for it.
+#[test]
+fn a_batch_whose_connection_is_lost_is_appended_in_its_turn() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    let (mut lost, mut probe) = (broker.client(), Probe::new(&broker));
+    send(&mut lost, topic, &one(id, 1));
+    probe.wait(&mut lost);
+    drop(lost);
+    send(&mut client, topic, &one(id, 0));
+    assert_eq!(receive_offset(&mut client), 0);
+    assert_eq!(client.latest("striped", 0), 2, "under the same lock");
+    send(&mut client, topic, &one(id, 1));
+    assert_eq!(receive_offset(&mut client), 1);
+    assert_in_order(&mut client, "striped", 2);
+}
+
+#[test]
+fn the_batch_that_was_missing_need_not_say_reorder() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
+    for sequence in [3, 1, 2] {
+        send(&mut early, topic, &one(id, sequence));
+    }
+    probe.wait(&mut early);
+    assert_eq!(client.produced("striped", 0, &one(id, 0)), 0);
+    assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
+}
+
+/// Its first sequence is certain on a partition never written; elsewhere, a broker takes any first sequence of a
+/// producer it does not know. A batch that races the first one must not be taken for it.
+#[test]
+fn the_first_batches_of_a_producer_may_race_on_a_written_partition_too() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    client.produced("striped", 0, &Batch::of(&["before"]));
+    stripe(&broker, topic, id, 0..20, 1, 5);
+    let records = client.fetch_records("striped", 0);
+    let texts: Vec<String> = records.iter().skip(1).map(|record| record.text()).collect();
+    assert_eq!(texts, (0..20).map(|sequence| format!("record {sequence}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn sequences_wrap_while_batches_wait() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    client.produced("striped", 0, &Batch::of(&["before"]));
+    assert_eq!(client.produced("striped", 0, &one(id, i32::MAX - 1)), 1, "any first sequence, without reorder");
+    let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
+    for sequence in [1, 0] {
+        send(&mut early, topic, &one(id, sequence));
+    }
+    probe.wait(&mut early);
+    send(&mut client, topic, &one(id, i32::MAX));
+    assert_eq!((receive_offset(&mut client), receive_offset(&mut early), receive_offset(&mut early)), (2, 4, 3));
+}
+
+#[test]
+fn a_new_epoch_throws_out_what_waits_of_the_old_one() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
+    assert_eq!(client.produced("striped", 0, &one(id, 0)), 0);
+    let (mut old, mut probe) = (broker.client(), Probe::new(&broker));
+    send(&mut old, topic, &one(id, 2));
+    probe.wait(&mut old);
+    let of_new = |sequence| one(id, sequence).from_producer(id, 1, sequence);
+    let mut new = broker.client();
+    send(&mut new, topic, &of_new(1));
+    assert_eq!(receive_error(&mut old), ErrorCode::INVALID_PRODUCER_EPOCH, "a new one that waits is enough");
+    send(&mut old, topic, &one(id, 3));
+    assert_eq!(receive_error(&mut old), ErrorCode::INVALID_PRODUCER_EPOCH);
+    send(&mut client, topic, &of_new(0));
+    assert_eq!((receive_offset(&mut client), receive_offset(&mut new)), (1, 2));
+    assert_eq!(client.latest("striped", 0), 3);
+}
+
+#[test]
+fn several_partitions_of_one_request_wait_each_for_its_own() {
+    let broker = Broker::start(&[FOREVER]);
+    let mut client = broker.client();
+    let topic = client.create_topic("striped", 3, &[]);
+    let id = client.init_producer_id();
+    let of = |partition, sequence| (partition, one(id, sequence).bytes());
+    let with = |partitions: &[(i32, bytes::Bytes)]| ProduceRequest {
+        topic_data: vec![TopicProduceData { topic_id: topic, ..topic_data("", partitions) }],
+        ..request(topic, &one(id, 0), true)
+    };
+    let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
+    early.send(&with(&[of(0, 1), of(1, 0), of(2, 1)]), PRODUCE);
+    probe.wait(&mut early);
+    assert_eq!(client.latest("striped", 1), 1, "what is in its turn does not wait");
+    client.call(&with(&[of(2, 0), of(0, 0)]), PRODUCE);
+    let (_, response) = early.receive::<ProduceRequest>(PRODUCE);
+    let answers = response.responses[0].partition_responses.iter();
+    let answers: Vec<_> = answers.map(|answer| (answer.index, answer.error_code.0, answer.base_offset)).collect();
+    assert_eq!(answers, [(0, 0, 1), (1, 0, 0), (2, 0, 1)]);
+}
+
+#[test]
+fn topics_that_flush_every_record_flush_those_that_waited() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[("flush.messages", "1")]);
+    stripe(&broker, topic, id, 0..60, 0, 20);
+    assert_in_order(&mut client, "striped", 60);
+}
+
+#[test]
+fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
+    let (broker, mut client, topic, id) = start(&[FOREVER], &[("message.timestamp.type", "LogAppendTime")]);
+    let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
+    send(&mut early, topic, &one(id, 1));
+    probe.wait(&mut early);
+    let first = client.produce("striped", 0, &one(id, 0)).log_append_time_ms;
+    let second = receive(&mut early).log_append_time_ms;
+    assert_eq!(first, second, "they are appended together");
+    let batches = client.fetch_batches("striped", 0);
+    assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
+}
