@@ -9,6 +9,8 @@ mod dump;
 mod folder;
 #[path = "log/lookup.rs"]
 mod lookup;
+#[path = "log/parking.rs"]
+mod parking;
 #[path = "log/restart.rs"]
 mod restart;
 #[path = "log/retention.rs"]

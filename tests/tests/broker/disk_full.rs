@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 const TOPIC: &str = "full";
 
 /// A small file system of its own, unmounted when dropped.
-struct SmallDisk(tempfile::TempDir);
+pub struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    fn mount(bytes: usize) -> Option<SmallDisk> {
+    pub fn mount(bytes: usize) -> Option<SmallDisk> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let size = format!("size={bytes}");
         let mount = Command::new("mount")
@@ -32,7 +32,7 @@ impl SmallDisk {
         }
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -45,7 +45,7 @@ impl Drop for SmallDisk {
 }
 
 /// Something to delete later.
-fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
+pub fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
     let file = disk.path().join("ballast");
     fs::write(&file, vec![0; bytes]).expect("there is room still");
     file

@@ -13,6 +13,7 @@ mod offsets;
 mod pipelining;
 mod produce;
 mod reorder;
+mod reorder_bounds;
 mod sequence;
 mod sequence_bounds;
 mod sessions;

@@ -98,7 +98,14 @@ impl Random {
 
 /// Sends sequences `from..to` over eight connections, up to `window` ahead of the oldest unanswered, in any order; each
 /// is answered with the offset of its sequence.
-fn stripe(broker: &Broker, topic: Uuid, id: i64, sequences: std::ops::Range<i32>, first_offset: i64, window: usize) {
+pub fn stripe(
+    broker: &Broker,
+    topic: Uuid,
+    id: i64,
+    sequences: std::ops::Range<i32>,
+    first_offset: i64,
+    window: usize,
+) {
     let mut random = Random(u64::from(sequences.end.unsigned_abs()) + window as u64);
     let mut lanes: Vec<(Client, VecDeque<i32>)> = (0..8).map(|_| (broker.client(), VecDeque::new())).collect();
     let all: Vec<i32> = sequences.clone().collect();

@@ -69,6 +69,11 @@ impl Reordering {
         self.closed.store(true, Ordering::SeqCst);
     }
 
+    /// Memory held now.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

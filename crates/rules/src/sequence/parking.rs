@@ -63,8 +63,8 @@ pub struct Freed<T> {
 /// Nobody takes more than half of what the others leave, so that one producer whose batches never come to their turn
 /// cannot keep all others from parking.
 pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
-    let free = max.saturating_sub(used);
-    bytes <= free && own.saturating_add(bytes) <= free
+    // 2 (own + bytes) <= what the others leave = own + free.
+    own.saturating_add(bytes.saturating_mul(2)) <= max.saturating_sub(used)
 }
 
 impl<T> Default for Parking<T> {

@@ -81,6 +81,8 @@ fn what_is_due_expires_oldest_first_and_the_rest_stays() {
 #[test]
 fn one_producer_takes_half_of_what_the_others_leave() {
     assert!(fits(0, 50, 0, 100));
+    assert!(!fits(0, 51, 0, 100));
+    assert!(fits(49, 1, 49, 100));
     assert!(!fits(50, 1, 50, 100));
     assert!(fits(0, 25, 50, 100), "another one still finds room");
     assert!(!fits(0, 1, 100, 100));

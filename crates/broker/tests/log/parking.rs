@@ -1,0 +1,100 @@
+//! Early batches on one partition, and what is counted of them.
+
+use std::sync::Arc;
+
+use fullbore_broker::classic::{Admission, AppendError, ParkedAnswer, Partition, Reordering};
+use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_broker::metrics::Metrics;
+use fullbore_rules::sequence::Refusal;
+use fullbore_wire::batch::BatchView;
+
+use super::folder::{Folder, NOW, idempotent, offset, read_all};
+
+fn reordering(settings: &str) -> Arc<Reordering> {
+    let typed = Properties::parse(settings).expect("properties");
+    Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
+}
+
+fn admit(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
+    partition.append_in_turn(BatchView::first(batch).expect("a batch"), NOW, Some(reordering))
+}
+
+fn park(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
+    match admit(partition, batch, reordering).expect("there is room") {
+        Admission::Parked(answer) => answer,
+        Admission::Appended(appended) => panic!("appended: {appended:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_parked_is_counted_until_it_leaves_whatever_way() {
+    let reordering = reordering("fullbore.reorder.wait.ms=20");
+    let folder = Folder::new();
+    let partition = folder.partition();
+    // Its turn comes.
+    let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
+    let one = reordering.bytes();
+    assert!(one > idempotent(1, 0, 2, 1).len(), "its bytes, and what it costs to keep them");
+    drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
+    assert_eq!(reordering.bytes(), one, "a second copy is none");
+    offset(&partition, &idempotent(1, 0, 0, 2));
+    assert_eq!((answer.wait().await.expect("appended").base_offset, reordering.bytes()), (2, 0));
+    // It expires, with nobody waiting.
+    drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
+    let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
+    assert_eq!(reordering.bytes(), 2 * one);
+    assert_eq!(answer.wait().await.expect_err("due"), AppendError::Sequence(Refusal::OutOfOrderSequence));
+    assert_eq!(reordering.bytes(), 0);
+    // A new epoch throws it out.
+    let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
+    offset(&partition, &idempotent(1, 1, 0, 1));
+    assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(Refusal::InvalidProducerEpoch));
+    assert_eq!(reordering.bytes(), 0);
+    // The log stops.
+    let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
+    folder.logs.close();
+    assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
+    assert_eq!(reordering.bytes(), 0);
+}
+
+#[tokio::test]
+async fn once_closed_nothing_is_parked() {
+    let reordering = reordering("fullbore.reorder.wait.ms=3600000");
+    let folder = Folder::new();
+    let partition = folder.partition();
+    let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
+    reordering.close();
+    folder.logs.dismiss_parked();
+    assert_eq!(answer.wait().await.expect_err("dismissed"), AppendError::Gone);
+    assert_eq!(admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("closed"), AppendError::Gone);
+    assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");
+}
+
+/// The topic's limit became smaller while a batch waited: it alone is refused, and those behind it wait for what its
+/// producer sends in its place.
+#[tokio::test]
+async fn a_batch_refused_in_its_turn_keeps_the_place_of_those_behind_it() {
+    let reordering = reordering("fullbore.reorder.wait.ms=3600000");
+    let folder = Folder::new();
+    let partition = folder.partition();
+    let refused = park(&partition, &idempotent(1, 0, 2, 40), &reordering);
+    let behind = park(&partition, &idempotent(1, 0, 42, 1), &reordering);
+    let size = idempotent(1, 0, 2, 40).len();
+    partition.set_config(Arc::new(TopicConfig { max_message_bytes: size - 1, ..folder.config.clone() }));
+    assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
+    assert_eq!(refused.wait().await.expect_err("too large now"), AppendError::TooLarge);
+    assert_eq!(offset(&partition, &idempotent(1, 0, 2, 20)), 2);
+    assert_eq!(offset(&partition, &idempotent(1, 0, 22, 20)), 22);
+    assert_eq!(behind.wait().await.expect("appended").base_offset, 42);
+    assert_eq!(read_all(&partition, 0).len(), 4);
+}
+
+/// Too large, or a time out of range, is said at once.
+#[tokio::test]
+async fn what_would_never_be_appended_is_not_parked() {
+    let reordering = reordering("");
+    let folder = Folder::new().with(|config| config.max_message_bytes = 100);
+    let partition = folder.partition();
+    let refused = admit(&partition, &idempotent(1, 0, 2, 40), &reordering).expect_err("too large");
+    assert_eq!((refused, reordering.bytes()), (AppendError::TooLarge, 0));
+}
