@@ -5,6 +5,8 @@
 use crate::process::peer;
 use crate::{Batch, Client, Record, wait_until};
 use bytes::Bytes;
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 /// Produce with names and record errors.
 const PRODUCE: i16 = 9;
+const API_VERSIONS: i16 = 2;
 /// Fetch with names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
@@ -81,6 +84,13 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
 }
 
 impl Client {
+    /// The APIs the broker offers.
+    pub fn offered(&mut self) -> Vec<ApiKey> {
+        let response = self.call(&ApiVersionsRequest::default(), API_VERSIONS);
+        let key = |code| ApiKey::from_code(code).expect("an API the wire knows");
+        response.api_keys.iter().map(|api| key(api.api_key)).collect()
+    }
+
     /// Creates a topic with `key=value` settings; its id.
     pub fn create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Uuid {
         let config = |(name, value): &(&str, &str)| CreatableTopicConfig {

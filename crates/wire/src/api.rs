@@ -27,8 +27,11 @@ pub trait Visit {
     fn visit<R: Request>(self) -> Self::Output;
 }
 
+/// Where the first flexible version of an API would be that has none.
+pub const NEVER: i16 = i16::MAX;
+
 macro_rules! api_table {
-    ($( $key:literal $name:ident, $versions:expr, flexible $flexible:literal, $module:ident :: $request:ident => $response:ident; )*) => {
+    ($( $key:literal $name:ident, $versions:expr, flexible $flexible:expr, $module:ident :: $request:ident => $response:ident; )*) => {
         /// The APIs this crate speaks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
@@ -55,7 +58,7 @@ macro_rules! api_table {
                 }
             }
 
-            /// The first flexible version (KIP-482).
+            /// The first flexible version (KIP-482), or [`NEVER`].
             pub const fn flexible_from(self) -> i16 {
                 match self {
                     $( ApiKey::$name => $flexible, )*
@@ -91,15 +94,27 @@ api_table! {
     1 Fetch, 4..=18, flexible 12, fetch::FetchRequest => FetchResponse;
     2 ListOffsets, 1..=11, flexible 6, list_offsets::ListOffsetsRequest => ListOffsetsResponse;
     3 Metadata, 0..=13, flexible 9, metadata::MetadataRequest => MetadataResponse;
+    8 OffsetCommit, 2..=10, flexible 8, offset_commit::OffsetCommitRequest => OffsetCommitResponse;
+    9 OffsetFetch, 1..=10, flexible 6, offset_fetch::OffsetFetchRequest => OffsetFetchResponse;
     10 FindCoordinator, 0..=6, flexible 3, find_coordinator::FindCoordinatorRequest => FindCoordinatorResponse;
+    11 JoinGroup, 0..=9, flexible 6, join_group::JoinGroupRequest => JoinGroupResponse;
+    12 Heartbeat, 0..=4, flexible 4, heartbeat::HeartbeatRequest => HeartbeatResponse;
+    13 LeaveGroup, 0..=5, flexible 4, leave_group::LeaveGroupRequest => LeaveGroupResponse;
+    14 SyncGroup, 0..=5, flexible 4, sync_group::SyncGroupRequest => SyncGroupResponse;
+    15 DescribeGroups, 0..=6, flexible 5, describe_groups::DescribeGroupsRequest => DescribeGroupsResponse;
+    16 ListGroups, 0..=5, flexible 3, list_groups::ListGroupsRequest => ListGroupsResponse;
     18 ApiVersions, 0..=4, flexible 3, api_versions::ApiVersionsRequest => ApiVersionsResponse;
     19 CreateTopics, 2..=7, flexible 5, create_topics::CreateTopicsRequest => CreateTopicsResponse;
     20 DeleteTopics, 1..=6, flexible 4, delete_topics::DeleteTopicsRequest => DeleteTopicsResponse;
     22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     32 DescribeConfigs, 1..=4, flexible 4, describe_configs::DescribeConfigsRequest => DescribeConfigsResponse;
+    42 DeleteGroups, 0..=3, flexible 2, delete_groups::DeleteGroupsRequest => DeleteGroupsResponse;
     44 IncrementalAlterConfigs, 0..=1, flexible 1, incremental_alter_configs::IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse;
+    47 OffsetDelete, 0..=0, flexible NEVER, offset_delete::OffsetDeleteRequest => OffsetDeleteResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
+    68 ConsumerGroupHeartbeat, 0..=1, flexible 0, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse;
+    69 ConsumerGroupDescribe, 0..=1, flexible 0, consumer_group_describe::ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse;
     75 DescribeTopicPartitions, 0..=0, flexible 0, describe_topic_partitions::DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse;
 }
 
@@ -277,7 +292,9 @@ mod tests {
         assert!(ApiKey::ALL.is_sorted());
         for key in ApiKey::ALL {
             assert_eq!(ApiKey::from_code(key.code()), Some(*key));
-            assert!(!key.versions().is_empty() && key.versions().contains(&key.flexible_from()));
+            let flexible_from = key.flexible_from();
+            assert!(!key.versions().is_empty());
+            assert!(key.versions().contains(&flexible_from) || flexible_from == NEVER, "{key:?}");
             assert_eq!(key.version(key.versions().end() + 1), None);
         }
         assert_eq!(ApiKey::from_code(-1), None);

@@ -160,6 +160,10 @@ macro_rules! message {
             }
 
             fn specs(specs: &mut Vec<$crate::StructSpec>) {
+                // A struct may be in several fields, and is told once.
+                if specs.iter().any(|spec| spec.name == stringify!($name)) {
+                    return;
+                }
                 specs.push($crate::StructSpec {
                     name: stringify!($name),
                     doc: concat!($($about, "\n"),*),

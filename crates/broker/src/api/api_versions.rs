@@ -1,6 +1,6 @@
 //! ApiVersions 0-4. The first request of most clients: what this broker serves.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, SERVED};
 use crate::broker::Shared;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
@@ -35,7 +35,7 @@ fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
         ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
     };
-    ApiVersionsResponse { error_code, api_keys: ApiKey::ALL.iter().map(range).collect(), ..Default::default() }
+    ApiVersionsResponse { error_code, api_keys: SERVED.iter().map(range).collect(), ..Default::default() }
 }
 
 /// Kafka's rule for client software names and versions (KIP-511).

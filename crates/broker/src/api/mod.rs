@@ -10,6 +10,8 @@ mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 mod describe_topic_partitions;
+#[cfg(test)]
+mod docs;
 mod fetch;
 mod find_coordinator;
 mod incremental_alter_configs;
@@ -151,29 +153,42 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         }
         return Err(Fault::Version { api, version: number });
     };
-    let reply = Reply { version, correlation_id };
-    let call = &mut call;
-    let frame = match api {
-        ApiKey::Produce => {
-            let request = call.body(version)?;
-            return Ok(produce::admit(call.broker, request, reply)?.map(|completion| (api, completion)));
+    let completion = dispatch(api, &mut call, Reply { version, correlation_id }).await?;
+    Ok(completion.map(|completion| (api, completion)))
+}
+
+/// One declaration for what is served and what is advertised: an API with an arm is both, any other is neither.
+macro_rules! serve {
+    (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
+        /// The APIs this broker serves, in key order. The wire knows more.
+        pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
+
+        async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
+            Ok(match api {
+                $( ApiKey::$api => $completion, )*
+                _ => return Err(Fault::Api(api.code())),
+            })
         }
-        ApiKey::Fetch => {
-            let request = call.body(version)?;
-            return Ok(Some((api, fetch::admit(call.broker, request, reply)?)));
-        }
-        ApiKey::ApiVersions => api_versions::handle(call, reply)?,
-        ApiKey::Metadata => metadata::handle(call, reply).await?,
-        ApiKey::ListOffsets => list_offsets::handle(call, reply)?,
-        ApiKey::CreateTopics => create_topics::handle(call, reply).await?,
-        ApiKey::DeleteTopics => delete_topics::handle(call, reply).await?,
-        ApiKey::DescribeConfigs => describe_configs::handle(call, reply)?,
-        ApiKey::IncrementalAlterConfigs => incremental_alter_configs::handle(call, reply).await?,
-        ApiKey::InitProducerId => init_producer_id::handle(call, reply).await?,
-        ApiKey::DescribeCluster => describe_cluster::handle(call, reply)?,
-        ApiKey::FindCoordinator => find_coordinator::handle(call, reply)?,
-        ApiKey::OffsetForLeaderEpoch => offset_for_leader_epoch::handle(call, reply)?,
-        ApiKey::DescribeTopicPartitions => describe_topic_partitions::handle(call, reply)?,
     };
-    Ok(Some((api, Completion::Ready(frame))))
+}
+
+serve! { |call, reply|
+    Produce => produce::admit(call.broker, call.body(reply.version)?, reply)?,
+    Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
+    ListOffsets => ready(list_offsets::handle(call, reply)?),
+    Metadata => ready(metadata::handle(call, reply).await?),
+    FindCoordinator => ready(find_coordinator::handle(call, reply)?),
+    ApiVersions => ready(api_versions::handle(call, reply)?),
+    CreateTopics => ready(create_topics::handle(call, reply).await?),
+    DeleteTopics => ready(delete_topics::handle(call, reply).await?),
+    InitProducerId => ready(init_producer_id::handle(call, reply).await?),
+    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply)?),
+    DescribeConfigs => ready(describe_configs::handle(call, reply)?),
+    IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
+    DescribeCluster => ready(describe_cluster::handle(call, reply)?),
+    DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, reply)?),
+}
+
+fn ready(frame: Frame) -> Option<Completion> {
+    Some(Completion::Ready(frame))
 }

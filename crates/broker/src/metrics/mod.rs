@@ -128,7 +128,7 @@ impl Default for Counters {
         Counters {
             started: Instant::now(),
             connections: Connections::default(),
-            apis: Default::default(),
+            apis: std::array::from_fn(|_| PerApi::default()),
             produce: Produce::default(),
             fetch: Fetch::default(),
         }

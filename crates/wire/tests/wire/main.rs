@@ -1,6 +1,5 @@
-//! The protocol tests: round trips, another implementation as the oracle, hostile bytes, the generated documentation.
+//! The protocol tests: round trips, another implementation as the oracle, hostile bytes.
 
-mod docs;
 mod hostile;
 mod oracle;
 mod recode;

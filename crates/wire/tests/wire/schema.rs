@@ -121,7 +121,7 @@ impl Message<'_> {
             "i64" => self.number(8),
             "Uuid" => self.number(16),
             "Text" => self.characters(true),
-            "Records" => self.characters(false),
+            "Records" | "Bytes" => self.characters(false),
             name => self.structure(self.schema.find(name)),
         }
     }
@@ -214,6 +214,6 @@ fn uvarint(out: &mut Vec<u8>, value: usize) {
 }
 
 /// `T` of `outer<T>`.
-pub fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
+fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -1,7 +1,8 @@
-//! docs/protocol.md is what the declarations say. `UPDATE_DOCS=1 cargo test -p fullbore-wire docs` writes it anew.
+//! The page docs/protocol.md: what the wire declares, and which of it this broker serves. A test holds the committed
+//! page to it.
 
-use crate::schema::inside;
-use fullbore_wire::api::ApiKey;
+use super::SERVED;
+use fullbore_wire::api::{ApiKey, NEVER};
 use fullbore_wire::{FieldSpec, StructSpec};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -9,42 +10,43 @@ use std::path::Path;
 
 const INTRODUCTION: &str = "# The Kafka protocol as Fullbore speaks it
 
-Written by `UPDATE_DOCS=1 cargo test -p fullbore-wire docs` from the declarations in `crates/wire/src/apis`; do not edit.
+Written by `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page` from the declarations in `crates/wire/src/apis`
+and the table of what is served in `crates/broker/src/api/mod.rs`; do not edit.
 
 Types are Kafka's. A field is in the versions named, and may be null in the versions named under *null*. A field with a
 tag is a tagged field (KIP-482): it is left out when it has its default. In flexible versions lengths are compact and every
 struct ends with its tagged fields; those this program does not know are kept.
 
-A broker tells clients the versions below, but for one: ApiVersions says that Produce is served from version 0. Versions
-0 to 2 are not, and a request of them is refused; they are told because librdkafka takes a broker that does not name them
-for one without any compression codec (KAFKA-18659). Kafka does the same for the same reason.
+The broker serves the APIs marked *served*; of the others only the formats are there, and a request closes the
+connection, as one with an unknown key does. It tells clients the APIs and versions it serves, but for one: ApiVersions
+says that Produce is served from version 0. Versions 0 to 2 are not, and a request of them is refused; they are told
+because librdkafka takes a broker that does not name them for one without any compression codec (KAFKA-18659). Kafka does
+the same for the same reason.
 ";
 
 #[test]
-fn protocol_md_is_generated_from_the_declarations() {
+fn committed_page_is_what_is_declared_and_served() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
     let expected = document();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &expected).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&path).expect("docs/protocol.md can be read");
-    assert!(found == expected, "docs/protocol.md is out of date: UPDATE_DOCS=1 cargo test -p fullbore-wire docs");
+    assert!(found == expected, "docs/protocol.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page");
 }
 
 fn document() -> String {
-    let mut out = format!("{INTRODUCTION}\n| key | API | versions | flexible from |\n|---|---|---|---|\n");
+    let mut out = format!("{INTRODUCTION}\n| key | API | versions | flexible from | broker |\n|---|---|---|---|---|\n");
     for key in ApiKey::ALL {
-        let (name, link, versions) = (key.name(), key.name().to_lowercase(), key.versions());
-        line(
-            &mut out,
-            format_args!("| {} | [{name}](#{link}) | {} | {} |", key.code(), range(&versions), key.flexible_from()),
-        );
+        let (code, name, link) = (key.code(), key.name(), key.name().to_lowercase());
+        let (versions, flexible, served) = (range(&key.versions()), flexible(*key), served(*key));
+        line(&mut out, format_args!("| {code} | [{name}](#{link}) | {versions} | {flexible} | {served} |"));
     }
     for key in ApiKey::ALL {
         let spec = key.spec();
         line(&mut out, format_args!("\n## {}", key.name()));
-        let (code, versions, flexible) = (key.code(), range(&key.versions()), key.flexible_from());
-        line(&mut out, format_args!("\nKey {code}, versions {versions}, flexible from {flexible}."));
+        let (code, versions, flexible, served) = (key.code(), range(&key.versions()), flexible(*key), served(*key));
+        line(&mut out, format_args!("\nKey {code}, versions {versions}, flexible from {flexible}, {served}."));
         for structs in [spec.request, spec.response] {
             for (i, spec) in structs.iter().enumerate() {
                 structure(&mut out, spec, i == 0, &versions_of(spec, &structs, key.versions()));
@@ -52,6 +54,17 @@ fn document() -> String {
         }
     }
     out
+}
+
+fn served(key: ApiKey) -> &'static str {
+    if SERVED.contains(&key) { "served" } else { "not served" }
+}
+
+fn flexible(key: ApiKey) -> String {
+    match key.flexible_from() {
+        NEVER => "none".to_owned(),
+        version => version.to_string(),
+    }
 }
 
 /// The versions in which `spec` is in its message: those of the field that holds it, which comes before it.
@@ -100,6 +113,7 @@ fn type_name(rust: &str) -> String {
         "Text" => "string",
         "Uuid" => "uuid",
         "Records" => "records",
+        "Bytes" => "bytes",
         name => name,
     }
     .to_owned()
@@ -134,6 +148,11 @@ fn range(versions: &RangeInclusive<i16>) -> String {
 
 fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+/// `T` of `outer<T>`.
+fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
+    type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments) {

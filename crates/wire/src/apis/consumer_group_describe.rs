@@ -1,0 +1,88 @@
+//! ConsumerGroupDescribe, key 69 (ConsumerGroupDescribeRequest.json, ConsumerGroupDescribeResponse.json).
+//!
+//! Groups of the consumer protocol (KIP-848). 1 member types (KIP-1099).
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Groups to describe.
+    pub struct ConsumerGroupDescribeRequest {
+        /// The groups.
+        group_ids: Vec<Text>, 0..;
+        /// Whether to say what the client may do with each.
+        include_authorized_operations: bool, 0..;
+    }
+
+    /// The groups.
+    pub struct ConsumerGroupDescribeResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each group of the request.
+        groups: Vec<DescribedGroup>, 0..;
+    }
+
+    /// One group.
+    pub struct DescribedGroup {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// The group.
+        group_id: Text, 0..;
+        /// Its state, or empty.
+        group_state: Text, 0..;
+        /// Its epoch: rises with each change of members, subscriptions or topics.
+        group_epoch: i32, 0..;
+        /// The group epoch that the target assignment is for.
+        assignment_epoch: i32, 0..;
+        /// The assignor in use.
+        assignor_name: Text, 0..;
+        /// Each member.
+        members: Vec<Member>, 0..;
+        /// What the client may do with the group, one bit an operation; the minimum when not asked for.
+        authorized_operations: i32, 0.., default i32::MIN;
+    }
+
+    /// One member.
+    pub struct Member {
+        /// Its id.
+        member_id: Text, 0..;
+        /// Its static name, or null.
+        instance_id: Option<Text>, 0..;
+        /// Its rack, or null.
+        rack_id: Option<Text>, 0..;
+        /// Its epoch.
+        member_epoch: i32, 0..;
+        /// The client id of its last join.
+        client_id: Text, 0..;
+        /// The address it joined from.
+        client_host: Text, 0..;
+        /// The topics it subscribes to by name.
+        subscribed_topic_names: Vec<Text>, 0..;
+        /// The regular expression of topics it subscribes to, or null.
+        subscribed_topic_regex: Option<Text>, 0..;
+        /// What it owns.
+        assignment: Assignment, 0..;
+        /// What it is to own.
+        target_assignment: Assignment, 0..;
+        /// The protocol it speaks: 0 classic, 1 consumer, -1 unknown.
+        member_type: i8, 1.., default -1;
+    }
+
+    /// What belongs to a member.
+    pub struct Assignment {
+        /// Each topic.
+        topic_partitions: Vec<TopicPartitions>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicPartitions {
+        /// The topic id.
+        topic_id: Uuid, 0..;
+        /// The topic name.
+        topic_name: Text, 0..;
+        /// The partitions.
+        partitions: Vec<i32>, 0..;
+    }
+}

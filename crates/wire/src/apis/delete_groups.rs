@@ -1,0 +1,32 @@
+//! DeleteGroups, key 42 (DeleteGroupsRequest.json, DeleteGroupsResponse.json).
+//!
+//! KIP-229; 2 flexible; 3 error messages (since Kafka 4.4).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Groups to delete, with their offsets.
+    pub struct DeleteGroupsRequest {
+        /// The groups.
+        groups_names: Vec<Text>, 0..;
+    }
+
+    /// The outcome for each group.
+    pub struct DeleteGroupsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each group of the request.
+        results: Vec<DeletableGroupResult>, 0..;
+    }
+
+    /// One group's outcome.
+    pub struct DeletableGroupResult {
+        /// The group.
+        group_id: Text, 0..;
+        /// The error, or 0; NON_EMPTY_GROUP while it has members.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 3..;
+    }
+}

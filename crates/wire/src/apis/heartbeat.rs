@@ -1,0 +1,28 @@
+//! Heartbeat, key 12 (HeartbeatRequest.json, HeartbeatResponse.json).
+//!
+//! 1 throttle time; 3 static members (KIP-345); 4 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// A member of a classic group that is alive.
+    pub struct HeartbeatRequest {
+        /// The group.
+        group_id: Text, 0..;
+        /// The generation.
+        generation_id: i32, 0..;
+        /// The member's id.
+        member_id: Text, 0..;
+        /// Its static name, or null.
+        group_instance_id: Option<Text>, 3..;
+    }
+
+    /// Whether the generation still stands.
+    pub struct HeartbeatResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 1..;
+        /// The error, or 0; REBALANCE_IN_PROGRESS asks the member to join again.
+        error_code: ErrorCode, 0..;
+    }
+}

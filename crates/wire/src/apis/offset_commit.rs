@@ -1,0 +1,74 @@
+//! OffsetCommit, key 8 (OffsetCommitRequest.json, OffsetCommitResponse.json).
+//!
+//! 2 retention time; 3 throttle time; 5 no retention time (KIP-211); 6 leader epoch (KIP-320); 7 static members
+//! (KIP-345); 8 flexible; 9 groups of the consumer protocol (KIP-848); 10 topic ids.
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Offsets a group wants to be remembered.
+    pub struct OffsetCommitRequest {
+        /// The group.
+        group_id: Text, 0..;
+        /// The generation in a classic group, the member epoch in one of the consumer protocol; -1 from outside the
+        /// group.
+        generation_id_or_member_epoch: i32, 1.., default -1;
+        /// The member's id, or empty.
+        member_id: Text, 1..;
+        /// Its static name, or null.
+        group_instance_id: Option<Text>, 7..;
+        /// How long the offsets are kept, in milliseconds; -1 as long as the broker keeps offsets.
+        retention_time_ms: i64, 2..=4, default -1;
+        /// Each topic.
+        topics: Vec<OffsetCommitRequestTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetCommitRequestTopic {
+        /// The topic name.
+        name: Text, 0..=9;
+        /// The topic id.
+        topic_id: Uuid, 10..;
+        /// Each partition.
+        partitions: Vec<OffsetCommitRequestPartition>, 0..;
+    }
+
+    /// One partition's offset.
+    pub struct OffsetCommitRequestPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The offset of the record to be read next.
+        committed_offset: i64, 0..;
+        /// The epoch of the record before it, or -1.
+        committed_leader_epoch: i32, 6.., default -1;
+        /// What the client wants to be kept beside it, or null.
+        committed_metadata: Option<Text>, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct OffsetCommitResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 3..;
+        /// Each topic of the request.
+        topics: Vec<OffsetCommitResponseTopic>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct OffsetCommitResponseTopic {
+        /// The topic name.
+        name: Text, 0..=9;
+        /// The topic id.
+        topic_id: Uuid, 10..;
+        /// Each partition of the request.
+        partitions: Vec<OffsetCommitResponsePartition>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct OffsetCommitResponsePartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+    }
+}

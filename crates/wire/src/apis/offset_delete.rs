@@ -1,0 +1,56 @@
+//! OffsetDelete, key 47 (OffsetDeleteRequest.json, OffsetDeleteResponse.json).
+//!
+//! KIP-496. Never flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Committed offsets to forget.
+    pub struct OffsetDeleteRequest {
+        /// The group.
+        group_id: Text, 0..;
+        /// Each topic.
+        topics: Vec<OffsetDeleteRequestTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetDeleteRequestTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<OffsetDeleteRequestPartition>, 0..;
+    }
+
+    /// One partition.
+    pub struct OffsetDeleteRequestPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct OffsetDeleteResponse {
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 0..;
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic of the request.
+        topics: Vec<OffsetDeleteResponseTopic>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct OffsetDeleteResponseTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition of the request.
+        partitions: Vec<OffsetDeleteResponsePartition>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct OffsetDeleteResponsePartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic.
+        error_code: ErrorCode, 0..;
+    }
+}

@@ -1,0 +1,119 @@
+//! OffsetFetch, key 9 (OffsetFetchRequest.json, OffsetFetchResponse.json).
+//!
+//! 2 all topics, an error for the group; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 only stable offsets
+//! (KIP-447); 8 several groups (KIP-709); 9 groups of the consumer protocol (KIP-848); 10 topic ids.
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Groups whose committed offsets are wanted.
+    pub struct OffsetFetchRequest {
+        /// The group.
+        group_id: Text, 0..=7;
+        /// Each topic, or null for all.
+        topics: Option<Vec<OffsetFetchRequestTopic>>, 0..=7, nullable 2..=7, default Some(Vec::new());
+        /// Each group.
+        groups: Vec<OffsetFetchRequestGroup>, 8..;
+        /// Whether a partition with offsets of an open transaction is to be answered UNSTABLE_OFFSET_COMMIT.
+        require_stable: bool, 7..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetFetchRequestTopic {
+        /// The topic name.
+        name: Text, 0..=7;
+        /// The partitions.
+        partition_indexes: Vec<i32>, 0..=7;
+    }
+
+    /// One group's topics.
+    pub struct OffsetFetchRequestGroup {
+        /// The group.
+        group_id: Text, 8..;
+        /// The member that asks, or null.
+        member_id: Option<Text>, 9..;
+        /// Its epoch in a group of the consumer protocol, or -1.
+        member_epoch: i32, 9.., default -1;
+        /// Each topic, or null for all.
+        topics: Option<Vec<OffsetFetchRequestTopics>>, 8..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetFetchRequestTopics {
+        /// The topic name.
+        name: Text, 8..=9;
+        /// The topic id.
+        topic_id: Uuid, 10..;
+        /// The partitions.
+        partition_indexes: Vec<i32>, 8..;
+    }
+
+    /// The committed offsets.
+    pub struct OffsetFetchResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 3..;
+        /// Each topic with an answer.
+        topics: Vec<OffsetFetchResponseTopic>, 0..=7;
+        /// The error of the group, or 0.
+        error_code: ErrorCode, 2..=7;
+        /// Each group of the request.
+        groups: Vec<OffsetFetchResponseGroup>, 8..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetFetchResponseTopic {
+        /// The topic name.
+        name: Text, 0..=7;
+        /// Each partition.
+        partitions: Vec<OffsetFetchResponsePartition>, 0..=7;
+    }
+
+    /// One partition's offset.
+    pub struct OffsetFetchResponsePartition {
+        /// The partition.
+        partition_index: i32, 0..=7;
+        /// The offset of the record to be read next, or -1 when none is committed.
+        committed_offset: i64, 0..=7;
+        /// The epoch of the record before it, or -1.
+        committed_leader_epoch: i32, 5..=7, default -1;
+        /// What the client had kept beside it, or null.
+        metadata: Option<Text>, 0..=7;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..=7;
+    }
+
+    /// One group's offsets.
+    pub struct OffsetFetchResponseGroup {
+        /// The group.
+        group_id: Text, 8..;
+        /// Each topic with an answer.
+        topics: Vec<OffsetFetchResponseTopics>, 8..;
+        /// The error of the group, or 0.
+        error_code: ErrorCode, 8..;
+    }
+
+    /// One topic's partitions.
+    pub struct OffsetFetchResponseTopics {
+        /// The topic name.
+        name: Text, 8..=9;
+        /// The topic id.
+        topic_id: Uuid, 10..;
+        /// Each partition.
+        partitions: Vec<OffsetFetchResponsePartitions>, 8..;
+    }
+
+    /// One partition's offset.
+    pub struct OffsetFetchResponsePartitions {
+        /// The partition.
+        partition_index: i32, 8..;
+        /// The offset of the record to be read next, or -1 when none is committed.
+        committed_offset: i64, 8..;
+        /// The epoch of the record before it, or -1.
+        committed_leader_epoch: i32, 8.., default -1;
+        /// What the client had kept beside it, or null.
+        metadata: Option<Text>, 8..;
+        /// The error, or 0.
+        error_code: ErrorCode, 8..;
+    }
+}

@@ -1,0 +1,49 @@
+//! SyncGroup, key 14 (SyncGroupRequest.json, SyncGroupResponse.json).
+//!
+//! 1 throttle time; 3 static members (KIP-345); 4 flexible; 5 protocol type and name, to be compared (KIP-559).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+use bytes::Bytes;
+
+message! {
+    /// A member that asks for its assignment; the leader brings everybody's.
+    pub struct SyncGroupRequest {
+        /// The group.
+        group_id: Text, 0..;
+        /// The generation.
+        generation_id: i32, 0..;
+        /// The member's id.
+        member_id: Text, 0..;
+        /// Its static name, or null.
+        group_instance_id: Option<Text>, 3..;
+        /// What the member takes the group to be for, or null.
+        protocol_type: Option<Text>, 5..;
+        /// The protocol the member takes as chosen, or null.
+        protocol_name: Option<Text>, 5..;
+        /// Each member's assignment, from the leader; empty from the others.
+        assignments: Vec<SyncGroupRequestAssignment>, 0..;
+    }
+
+    /// One member's assignment.
+    pub struct SyncGroupRequestAssignment {
+        /// The member's id.
+        member_id: Text, 0..;
+        /// What is assigned to it; for consumers a `ConsumerProtocolAssignment`.
+        assignment: Bytes, 0..;
+    }
+
+    /// The member's assignment.
+    pub struct SyncGroupResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 1..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// What the group is for, or null.
+        protocol_type: Option<Text>, 5..;
+        /// The protocol chosen, or null.
+        protocol_name: Option<Text>, 5..;
+        /// What is assigned to the member, as the leader wrote it.
+        assignment: Bytes, 0..;
+    }
+}
