@@ -7,6 +7,7 @@
 use crate::batch::{Batch, OpenBatch};
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
+use crate::partitioner;
 use crate::pool::{Class, Pool};
 use crate::producer::Record;
 use crate::sender::{Broker, Grants};
@@ -34,6 +35,8 @@ pub(crate) struct Limits {
 pub(crate) struct Partition {
     pub(crate) topic: Text,
     pub(crate) index: i32,
+    /// Chooses the home lane, so that a topic's partitions take turns.
+    spread: usize,
     limits: Arc<Limits>,
     pool: Arc<Pool>,
     state: Mutex<State>,
@@ -51,8 +54,9 @@ struct State {
     leader_epoch: i32,
     /// The broker that has the partition in its list of work.
     listed: Option<i32>,
-    /// The broker that batches are in flight to.
+    /// The broker that batches are in flight to, and the connection; `None` for several.
     sent_to: i32,
+    sent_over: Option<u64>,
     retry_at: Option<Instant>,
     /// Failures since the last success, for the backoff.
     failures: u32,
@@ -103,6 +107,20 @@ pub(crate) struct Round<'a> {
     pub(crate) room: Option<usize>,
     /// What the broker said of windows.
     pub(crate) grants: &'a Grants,
+    /// The lane that asks.
+    pub(crate) path: Path,
+    /// Whether a partition's batches may go over any lane, the broker putting them back in order.
+    pub(crate) striped: bool,
+}
+
+/// A lane as partitions see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    /// Never used again, whatever becomes of the connection.
+    pub(crate) connection: u64,
+    /// Its place among the lanes, and how many there are.
+    pub(crate) lane: usize,
+    pub(crate) lanes: usize,
 }
 
 impl Partition {
@@ -116,6 +134,7 @@ impl Partition {
             leader_epoch: -1,
             listed: None,
             sent_to: -1,
+            sent_over: None,
             retry_at: None,
             failures: 0,
             last_error: None,
@@ -123,7 +142,8 @@ impl Partition {
             bytes_max: limits.batch_bytes_max,
             closed: false,
         };
-        Arc::new(Partition { topic, index, limits, pool, state: Mutex::new(state) })
+        let spread = partitioner::for_key(topic.as_bytes(), 1 << 16) + index as usize;
+        Arc::new(Partition { topic, index, spread, limits, pool, state: Mutex::new(state) })
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one.
@@ -260,28 +280,49 @@ impl Partition {
         }
     }
 
-    /// What `broker` may send now.
+    /// Whether `broker` need not look after it any more; another that does is told.
+    pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Broker>) -> bool {
+        self.has_left(&mut self.state.lock(), broker)
+    }
+
+    fn has_left(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>) -> bool {
+        if state.listed != Some(broker.id) {
+            return true;
+        }
+        if state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, broker)) {
+            return false;
+        }
+        state.listed = None;
+        self.relist(state);
+        true
+    }
+
+    /// What `broker` may send now over the lane that asks.
     pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
+        let is_home = self.spread % round.path.lanes == round.path.lane;
+        if !is_home && !round.striped {
+            return Take::NotYet(None);
+        }
         let mut state = self.state.lock();
         let state = &mut *state;
-        if state.listed != Some(broker.id) {
-            return Take::Gone;
-        }
-        if !state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, broker)) {
-            state.listed = None;
-            self.relist(state);
+        if self.has_left(state, broker) {
             return Take::Gone;
         }
         if let Some(spent) = state.window.wants_identity() {
             return Take::Identity(spent);
         }
-        if state.window.in_flight() > 0 && state.sent_to != broker.id {
+        // What goes again does so in order, which only one lane keeps.
+        let striped = round.striped && !state.window.has_retries();
+        let same_lane = is_home && state.sent_over == Some(round.path.connection);
+        let may_join = state.sent_to == broker.id && (striped || same_lane);
+        if !(striped || is_home) || (state.window.in_flight() > 0 && !may_join) {
             return Take::NotYet(None);
         }
         if let Some(at) = state.retry_at.filter(|at| *at > round.now) {
             return Take::NotYet(Some(at));
         }
-        state.window.grant(round.grants.of(&self.topic));
+        let granted = round.grants.of(&self.topic);
+        state.window.grant(if striped { granted.min(round.grants.reorder + 1) } else { granted });
         self.take_batch(state, broker, round)
     }
 
@@ -293,7 +334,7 @@ impl Partition {
             return Take::NoRoom;
         }
         if let Some((ticket, stamp, batch)) = state.window.next_retry() {
-            return self.leave(state, broker, ticket, stamp, batch);
+            return self.leave(state, broker, round, ticket, stamp, batch);
         }
         if !state.window.may_open() {
             return match state.window.wants_identity() {
@@ -315,7 +356,7 @@ impl Partition {
                 }
                 let batch = state.queue.pop_front().expect("a batch is next");
                 let (ticket, stamp) = state.window.open(batch.records);
-                self.leave(state, broker, ticket, stamp, batch)
+                self.leave(state, broker, round, ticket, stamp, batch)
             }
         }
     }
@@ -324,10 +365,13 @@ impl Partition {
         self: &Arc<Self>,
         state: &mut State,
         broker: &Arc<Broker>,
+        round: &Round<'_>,
         ticket: Ticket,
         stamp: Stamp,
         mut batch: Batch,
     ) -> Take {
+        let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
+        state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
         batch.attempts += 1;
         batch.outcome.possibly_written.store(true, Ordering::Relaxed);

@@ -56,6 +56,15 @@ impl Default for ClientConfig {
     }
 }
 
+/// How many Produce requests one connection may have without a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// As many as the path holds.
+    Auto,
+    /// This many.
+    Requests(usize),
+}
+
 /// How many replicas must have a batch before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
@@ -79,7 +88,9 @@ pub struct ProducerConfig {
     /// enable.idempotence; `None` means on, unless another setting rules it out.
     pub enable_idempotence: Option<bool>,
     /// Produce requests without a response, per connection (max.in.flight.requests.per.connection).
-    pub max_in_flight: usize,
+    pub max_in_flight: InFlight,
+    /// Connections to each broker; `None` for as many as are of use (connections.per.broker, Fullbore's own).
+    pub connections_per_broker: Option<usize>,
     /// A batch of this size is worth sending at once (batch.size, bytes).
     pub batch_size: usize,
     /// How long a smaller batch waits for more records (linger.ms).
@@ -115,7 +126,8 @@ impl Default for ProducerConfig {
             client: ClientConfig::default(),
             acks: Acks::All,
             enable_idempotence: None,
-            max_in_flight: 5,
+            max_in_flight: InFlight::Auto,
+            connections_per_broker: None,
             batch_size: 16384,
             linger: Duration::from_millis(5),
             buffer_memory: 33_554_432,
@@ -191,7 +203,7 @@ impl ProducerConfig {
             return conflict(idempotence(), "retries=0".to_owned(), "it needs retries above 0");
         }
         let in_flight = "max.in.flight.requests.per.connection";
-        if self.max_in_flight == 0 {
+        if self.max_in_flight == InFlight::Requests(0) {
             return conflict(
                 format!("{in_flight}=0"),
                 format!("retries={}", self.retries),

@@ -15,12 +15,13 @@ mod delivery;
 pub mod error;
 pub mod metadata;
 pub mod partitioner;
+mod pipe;
 mod pool;
 mod producer;
 mod sender;
 mod window;
 
-pub use config::{Acks, ClientConfig, ProducerConfig};
+pub use config::{Acks, ClientConfig, InFlight, ProducerConfig};
 pub use connection::{Connection, ConnectionError};
 pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ConfigError, MetadataError, ProduceError, SendError};

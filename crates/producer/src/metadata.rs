@@ -1,6 +1,6 @@
 //! The cluster as its brokers describe it: who they are, and which leads each partition.
 //!
-//! Not here: when to ask again, which is the caller's. Invariant: there is at most one connection per broker, and a
+//! Not here: when to ask again, which is the caller's. Invariant: at most one connection per broker is shared, and a
 //! partition's leader never goes back to an older leader epoch of the same topic id.
 
 use crate::config::ClientConfig;
@@ -86,6 +86,15 @@ impl Cluster {
     pub async fn broker(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         self.open(&address).await
+    }
+
+    /// A new connection to a broker, which only the caller has.
+    ///
+    /// # Errors
+    /// When the broker is not known or cannot be reached.
+    pub(crate) async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
+        let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
+        Ok(Connection::connect(&address, &self.inner.config).await?)
     }
 
     /// A connection to any broker: one known by metadata, else one of the bootstrap list.

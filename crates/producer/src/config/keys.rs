@@ -1,6 +1,6 @@
 //! The table of the producer's settings: one row a key, with its default, its meaning and how it is read.
 
-use super::{Acks, ProducerConfig};
+use super::{Acks, InFlight, ProducerConfig};
 use fullbore_wire::batch::Compression;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ keys! {
         |_c, v| level(v, -131_072, 22)?;
     "connections.max.idle.ms", "540000", "A connection without traffic for this long is closed.",
         |c, v| c.client.connections_max_idle = ms(v)?;
+    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16, or auto for one, and more where one is the limit. A partition keeps to one of them unless the broker puts batches back in order.",
+        |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "From send to success or failure at the latest.",
         |c, v| c.delivery_timeout = ms(v)?;
     "enable.idempotence", "true", "Each record once and in order, through any number of retries.",
@@ -57,8 +59,8 @@ keys! {
         |c, v| c.linger = ms(v)?;
     "max.block.ms", "60000", "How long send waits for memory or metadata.",
         |c, v| c.max_block = ms(v)?;
-    "max.in.flight.requests.per.connection", "5", "Produce requests without a response, per connection. Above 5 is allowed with idempotence: a window bounds each partition by itself.",
-        |c, v| c.max_in_flight = size(v, 0)?;
+    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). Above 5 is allowed with idempotence: what a broker says it remembers bounds each partition by itself.",
+        |c, v| c.max_in_flight = in_flight(v)?;
     "max.request.size", "1048576", "The largest request in bytes, and so the largest batch and record.",
         |c, v| c.max_request_size = size(v, 1024)?;
     "metadata.max.age.ms", "300000", "Metadata older than this is asked for again.",
@@ -135,6 +137,22 @@ fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
 
 fn size(value: &str, min: i64) -> Result<usize, String> {
     number(value, min, i64::from(i32::MAX)).map(|n| n as usize)
+}
+
+fn lanes(value: &str) -> Result<Option<usize>, String> {
+    match value {
+        "auto" => Ok(None),
+        number => {
+            self::number(number, 1, 16).map(|n| Some(n as usize)).map_err(|allowed| format!("{allowed}, or auto"))
+        }
+    }
+}
+
+fn in_flight(value: &str) -> Result<InFlight, String> {
+    match value {
+        "auto" => Ok(InFlight::Auto),
+        number => size(number, 0).map(InFlight::Requests).map_err(|allowed| format!("{allowed}, or auto")),
+    }
 }
 
 fn ms(value: &str) -> Result<Duration, String> {

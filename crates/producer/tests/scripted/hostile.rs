@@ -1,7 +1,7 @@
 //! Order, no loss, no duplicate, through whatever a network and a cluster do: random fates for every batch, connections
 //! that end, leaders that move, a broker that forgets all but one batch. Seeds replay a schedule of fates.
 
-use crate::fake::{Fake, Fate};
+use crate::fake::{Fake, Fate, Says};
 use fullbore_producer::{Producer, Record};
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
@@ -53,7 +53,12 @@ async fn disturb(fake: Fake, mut random: Random) {
 }
 
 async fn run(seed: u64, settings: &[(&str, &str)]) {
+    run_against(seed, settings, [Says::default(); 2]).await;
+}
+
+async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
     let fake = Fake::start(2, PARTITIONS as usize).await;
+    fake.lock().says = says.to_vec();
     let mut random = Random(seed);
     fake.script(move |_| fate(&mut random));
     let bootstrap = fake.bootstrap();
@@ -130,6 +135,27 @@ async fn batches_of_few_records_arrive_once_and_in_order() {
 async fn compressed_batches_arrive_once_and_in_order() {
     for seed in 200..206 {
         run(seed, &[("compression.type", "zstd")]).await;
+    }
+}
+
+#[tokio::test]
+async fn batches_over_four_connections_arrive_once_and_in_order() {
+    let settings = [("batch.size", "64"), ("max.request.size", "1024"), ("connections.per.broker", "4")];
+    for seed in 400..408 {
+        run(seed, &settings).await;
+    }
+}
+
+#[tokio::test]
+async fn striped_batches_arrive_once_and_in_order() {
+    let settings = [("batch.size", "64"), ("max.request.size", "1024"), ("connections.per.broker", "4")];
+    let striped = Says { retain: 64, reorder: 32, ..Says::default() };
+    for seed in 500..508 {
+        run_against(seed, &settings, [striped; 2]).await;
+    }
+    // The leader moves between one that puts batches in order and one that does not.
+    for seed in 510..516 {
+        run_against(seed, &settings, [striped, Says::default()]).await;
     }
 }
 

@@ -3,5 +3,6 @@
 mod basics;
 mod fake;
 mod hostile;
+mod lanes;
 mod learning;
 mod rows;

@@ -1,6 +1,6 @@
 //! The fake's APIs: ApiVersions, Metadata, InitProducerId, Produce.
 
-use super::{Fake, State};
+use super::{Connection, Fake, Judged, Seen, State};
 use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader};
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
@@ -10,20 +10,49 @@ use fullbore_wire::apis::metadata::{
 };
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse};
 use fullbore_wire::{ErrorCode, Frame, Reader, Text, Version};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
+/// How long a batch that is early waits for those before it.
+const PARKED: Duration = Duration::from_millis(300);
+
+/// What a request gets: its response, nothing (an empty frame, for acks=0), or one that waits for other batches.
+pub(super) enum Answer {
+    Frame(Frame),
+    Parked(Parked),
+}
+
+/// A produce request with batches that are early.
+pub(super) struct Parked {
+    header: RequestHeader,
+    version: Version,
+    response: ProduceResponse,
+    restarts: usize,
+    /// Where in the response, and what.
+    early: Vec<(usize, usize, Seen)>,
+}
 
 impl Fake {
     /// The response to one request; `None` ends the connection, an empty frame is no answer at all (acks=0).
-    pub(super) fn answer(&self, broker: i32, frame: Bytes) -> Option<Frame> {
+    pub(super) fn answer(&self, from: Connection, frame: Bytes) -> Option<Answer> {
         let mut state = self.lock();
         let mut r = api::request_reader(frame);
         let header = RequestHeader::decode(&mut r).unwrap();
         if state.old && header.api_key == ApiKey::ApiVersions.code() && header.api_version > 2 {
-            return Some(refuse_version(&header));
+            return Some(Answer::Frame(refuse_version(&header)));
         }
         let (key, v) = header.api().unwrap();
-        match key {
+        if key == ApiKey::Produce {
+            let request = api::decode_request::<ProduceRequest>(&mut r, v).unwrap();
+            let (response, early) = produce(&mut state, from, v, &request)?;
+            return Some(match (request.acks, early.is_empty()) {
+                (0, _) => Answer::Frame(Frame::default()),
+                (_, true) => Answer::Frame(respond(&header, v, &response)),
+                (_, false) => Answer::Parked(Parked { header, version: v, response, restarts: state.restarts, early }),
+            });
+        }
+        let frame = match key {
             ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(state.old))),
             ApiKey::Metadata => reply::<MetadataRequest>(&header, v, &mut r, |_| {
                 state.metadata_asked += 1;
@@ -33,17 +62,36 @@ impl Fake {
                 state.next_producer_id += 1;
                 Some(InitProducerIdResponse { producer_id: state.next_producer_id, ..Default::default() })
             }),
-            ApiKey::Produce => {
-                let mut acks = -1;
-                let frame = reply::<ProduceRequest>(&header, v, &mut r, |request| {
-                    acks = request.acks;
-                    produce(&mut state, broker, v, &request)
-                })?;
-                Some(if acks == 0 { Frame::default() } else { frame })
-            }
             other => panic!("the fake does not serve {other:?}"),
-        }
+        };
+        frame.map(Answer::Frame)
     }
+
+    /// Answers when every early batch has its turn, or has waited too long.
+    pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
+        let deadline = Instant::now() + PARKED;
+        while !parked.early.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let mut state = self.lock();
+            let is_late = Instant::now() >= deadline || state.restarts > parked.restarts;
+            parked.early.retain(|(topic, at, seen)| {
+                let (offset, code) = match state.leaders[seen.partition as usize] == seen.broker {
+                    _ if state.restarts > parked.restarts => (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
+                    true => state.append(seen),
+                    false => (-1, ErrorCode::NOT_LEADER_OR_FOLLOWER),
+                };
+                let is_early = code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
+                let of_partition = &mut parked.response.responses[*topic].partition_responses[*at];
+                (of_partition.base_offset, of_partition.error_code) = (offset, code);
+                is_early && !is_late
+            });
+        }
+        drop(answer.send(respond(&parked.header, parked.version, &parked.response)));
+    }
+}
+
+fn respond(header: &RequestHeader, v: Version, response: &ProduceResponse) -> Frame {
+    api::encode_response::<ProduceRequest>(response, v, header.correlation_id).unwrap()
 }
 
 fn reply<R: Request>(
@@ -108,14 +156,22 @@ fn metadata(state: &State) -> MetadataResponse {
     MetadataResponse { brokers, topics: vec![topic], ..Default::default() }
 }
 
-fn produce(state: &mut State, broker: i32, v: Version, request: &ProduceRequest) -> Option<ProduceResponse> {
-    let says = state.says[broker as usize];
+/// The response, and which of its partitions are not decided yet.
+#[expect(clippy::type_complexity)]
+fn produce(
+    state: &mut State,
+    from: Connection,
+    v: Version,
+    request: &ProduceRequest,
+) -> Option<(ProduceResponse, Vec<(usize, usize, Seen)>)> {
+    let says = state.says[from.broker as usize];
     let mut response = ProduceResponse {
         max_idempotence_batches_to_retain: says.retain,
         reorder_batches: says.reorder,
         ..Default::default()
     };
     state.requests += 1;
+    let mut early = Vec::new();
     for topic in &request.topic_data {
         let mut answers = TopicProduceResponse {
             name: topic.name.clone(),
@@ -125,15 +181,22 @@ fn produce(state: &mut State, broker: i32, v: Version, request: &ProduceRequest)
         };
         for data in &topic.partition_data {
             let bytes = data.records.as_ref().and_then(|records| records.memory()).unwrap();
-            let (base_offset, error_code) = if v.number >= 13 && topic.topic_id != state.topic_id {
-                (-1, ErrorCode::UNKNOWN_TOPIC_ID)
+            let judged = if v.number >= 13 && topic.topic_id != state.topic_id {
+                Judged::Done(-1, ErrorCode::UNKNOWN_TOPIC_ID)
             } else {
-                state.produce(broker, data.index, bytes)?
+                state.produce(from, request.reorder && says.reorder > 0, data.index, bytes)?
+            };
+            let (base_offset, error_code) = match judged {
+                Judged::Done(offset, code) => (offset, code),
+                Judged::Early(seen) => {
+                    early.push((response.responses.len(), answers.partition_responses.len(), seen));
+                    Default::default()
+                }
             };
             let answer = PartitionProduceResponse { index: data.index, error_code, base_offset, ..Default::default() };
             answers.partition_responses.push(answer);
         }
         response.responses.push(answers);
     }
-    Some(response)
+    Some((response, early))
 }

@@ -4,6 +4,7 @@
 
 mod apis;
 
+use apis::Answer;
 use bytes::BytesMut;
 use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
 use fullbore_wire::batch::{BatchView, RecordIter, decompress};
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// What happens to one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub struct Seen {
     pub values: Vec<String>,
     /// How many of the same partition came before it.
     pub nth: usize,
+    /// The connection it came over, counted per broker, and whether its request said `reorder`.
+    pub connection: usize,
+    pub reorder: bool,
 }
 
 #[derive(Default)]
@@ -92,6 +96,14 @@ pub struct State {
     pub next_producer_id: i64,
     /// What each broker says of its memory.
     pub says: Vec<Says>,
+    /// Connections accepted so far, by broker.
+    pub connections: Vec<usize>,
+    /// The connection whose Produce requests are not looked at for now.
+    pub stalled: Option<usize>,
+    /// Connections to refuse from now on, whatever was accepted before.
+    pub connections_max: usize,
+    /// How often it restarted: batches that wait for others do not outlive that.
+    pub restarts: usize,
     /// Produce requests read so far.
     pub requests: usize,
     /// Metadata requests so far.
@@ -104,6 +116,15 @@ pub struct Fake {
     pub state: Arc<Mutex<State>>,
     gate: Arc<watch::Sender<bool>>,
     cut: Arc<watch::Sender<u64>>,
+    /// The connection that ends, by its number.
+    end: Arc<watch::Sender<Option<usize>>>,
+}
+
+/// A connection to one of the brokers, counted from 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    broker: i32,
+    number: usize,
 }
 
 impl Fake {
@@ -121,18 +142,31 @@ impl Fake {
             ports: Vec::new(),
             next_producer_id: 1000,
             says: vec![Says::default(); brokers],
+            connections: vec![0; brokers],
+            stalled: None,
+            connections_max: usize::MAX,
+            restarts: 0,
             requests: 0,
             metadata_asked: 0,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
-        let fake = Fake { state: Arc::new(Mutex::new(state)), gate, cut };
+        let end = Arc::new(watch::Sender::new(None));
+        let fake = Fake { state: Arc::new(Mutex::new(state)), gate, cut, end };
         for broker in 0..brokers as i32 {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             fake.lock().ports.push(listener.local_addr().unwrap().port());
             let fake = fake.clone();
             tokio::spawn(async move {
                 while let Ok((socket, _)) = listener.accept().await {
-                    tokio::spawn(fake.clone().serve(broker, socket));
+                    let connection = {
+                        let mut state = fake.lock();
+                        let accepted = &mut state.connections[broker as usize];
+                        *accepted += 1;
+                        Connection { broker, number: *accepted - 1 }
+                    };
+                    if connection.number < fake.lock().connections_max {
+                        tokio::spawn(fake.clone().serve(connection, socket));
+                    }
                 }
             });
         }
@@ -161,6 +195,11 @@ impl Fake {
         self.cut.send_modify(|n| *n += 1);
     }
 
+    /// Ends one connection of each broker, by its number.
+    pub fn end(&self, connection: usize) {
+        self.end.send_replace(Some(connection));
+    }
+
     pub fn values(&self, partition: i32) -> Vec<String> {
         self.lock().logs.get(&partition).map(|log| log.values.clone()).unwrap_or_default()
     }
@@ -178,13 +217,16 @@ impl Fake {
         }
     }
 
-    async fn serve(self, broker: i32, socket: TcpStream) {
+    async fn serve(self, connection: Connection, socket: TcpStream) {
         socket.set_nodelay(true).unwrap();
         let (mut read, mut write) = socket.into_split();
-        let (responses, mut outbox) = mpsc::unbounded_channel::<(Frame, bool)>();
+        let (responses, mut outbox) = mpsc::unbounded_channel::<(oneshot::Receiver<Frame>, bool)>();
         let (mut gate, mut cut) = (self.gate.subscribe(), self.cut.subscribe());
+        let mut end = self.end.subscribe();
         let writer = tokio::spawn(async move {
-            while let Some((frame, is_produce)) = outbox.recv().await {
+            while let Some((response, is_produce)) = outbox.recv().await {
+                // A request whose answer was given up ends the connection.
+                let Ok(frame) = response.await else { return };
                 if is_produce && gate.wait_for(|open| *open).await.is_err() {
                     return;
                 }
@@ -203,16 +245,23 @@ impl Fake {
                     return;
                 }
                 let is_produce = frame[..2] == [0, 0];
-                match self.answer(broker, frame.freeze()) {
-                    Some(response) if !response.is_empty() => drop(responses.send((response, is_produce))),
-                    Some(_) => {}
+                while is_produce && self.lock().stalled == Some(connection.number) {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                let (answer, response) = oneshot::channel();
+                match self.answer(connection, frame.freeze()) {
+                    Some(Answer::Frame(frame)) if frame.is_empty() => continue,
+                    Some(Answer::Frame(frame)) => drop(answer.send(frame)),
+                    Some(Answer::Parked(parked)) => drop(tokio::spawn(self.clone().unpark(parked, answer))),
                     None => return,
                 }
+                drop(responses.send((response, is_produce)));
             }
         };
         tokio::select! {
             () = requests => {}
             _ = cut.changed() => return writer.abort(),
+            _ = end.wait_for(|ended| *ended == Some(connection.number)) => return writer.abort(),
         }
         // Answers given before the end still leave, unless they are held.
         drop(responses);
@@ -220,9 +269,16 @@ impl Fake {
     }
 }
 
+/// What a broker makes of a batch.
+enum Judged {
+    Done(i64, ErrorCode),
+    /// It waits for those before it.
+    Early(Seen),
+}
+
 impl State {
     /// Judges one batch: base offset and error; `None` ends the connection.
-    fn produce(&mut self, broker: i32, partition: i32, bytes: &[u8]) -> Option<(i64, ErrorCode)> {
+    fn produce(&mut self, from: Connection, reorder: bool, partition: i32, bytes: &[u8]) -> Option<Judged> {
         let batch = BatchView::first(bytes).unwrap();
         batch.check_crc().unwrap();
         assert_eq!(batch.size(), bytes.len(), "one batch per partition");
@@ -234,17 +290,21 @@ impl State {
             record_count: batch.record_count(),
         };
         let values = values_of(&batch);
-        let seen = Seen { broker, partition, stamp, bytes: bytes.to_vec(), values, nth };
+        let (broker, connection, bytes) = (from.broker, from.number, bytes.to_vec());
+        let seen = Seen { broker, partition, stamp, bytes, values, nth, connection, reorder };
         self.seen.push(seen.clone());
         if self.leaders[partition as usize] != broker {
-            return Some((-1, ErrorCode::NOT_LEADER_OR_FOLLOWER));
+            return Some(Judged::Done(-1, ErrorCode::NOT_LEADER_OR_FOLLOWER));
         }
         match (self.script)(&seen) {
-            Fate::Normal => Some(self.append(&seen)),
-            Fate::Refused(code) => Some((-1, code)),
+            Fate::Normal => match self.append(&seen) {
+                (_, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER) if reorder => Some(Judged::Early(seen)),
+                (offset, code) => Some(Judged::Done(offset, code)),
+            },
+            Fate::Refused(code) => Some(Judged::Done(-1, code)),
             Fate::WrittenBut(code) => match self.append(&seen) {
-                (_, ErrorCode::NONE) => Some((-1, code)),
-                other => Some(other),
+                (_, ErrorCode::NONE) => Some(Judged::Done(-1, code)),
+                (offset, code) => Some(Judged::Done(offset, code)),
             },
             Fate::Dropped => None,
             Fate::ResponseLost => {
@@ -278,6 +338,7 @@ impl State {
 
     /// The broker restarts and remembers one batch of each producer, as Kafka's snapshots do.
     pub fn forget_all_but_the_newest(&mut self) {
+        self.restarts += 1;
         for log in self.logs.values_mut() {
             log.producers = Producers::default();
             for (stamp, offset) in log.newest.values() {

@@ -1,0 +1,308 @@
+//! How much one connection may have in flight: a number of requests, or an estimate of what the path holds.
+//!
+//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). After BBR (Cardwell et al., 2016), with
+//! requests in place of packets.
+//!
+//! The *content* of a pipe is the least time a request took in a while, times the largest rate at which answers confirmed bytes
+//! in the last rounds. In flight may be twice that: the second half keeps the far end busy while answers travel, and
+//! shows a path that became wider, since twice as much in flight then arrives twice as fast. A round ends when a request
+//! is answered that was sent after the round began.
+//!
+//! * A sample taken while the application had nothing more to send may raise the rate, never lower it, and does not age it.
+//! * The least time is never taken from a queue of our own making: once in [`LEAST_MAX_AGE`] a little less is in flight for
+//!   a round than the content by the last round's own rate, and what requests then take is the new least time, shorter or
+//!   longer. The larger rates before it are forgotten with the old time, or one stale number would vouch for the other.
+//! * At the start, until the rate stops growing, three contents may be in flight.
+//!
+//! Invariant: but for the rounds that renew the least time, five requests may always be in flight, as with Kafka's default.
+
+use crate::config::InFlight;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Requests that may be in flight whatever the estimate says.
+const REQUESTS_MIN: usize = 5;
+/// The most requests in flight, whatever it says.
+const REQUESTS_MAX: usize = 4096;
+/// Rounds for which the largest rate is remembered.
+const RATE_ROUNDS: u64 = 10;
+/// How long the least time is believed.
+const LEAST_MAX_AGE: Duration = Duration::from_secs(10);
+/// In flight at most, in contents.
+const GAIN: f64 = 2.0;
+/// The same at the start.
+const GAIN_START: f64 = 3.0;
+/// The same while the least time is renewed: below 1, or a path that became shorter would stay hidden behind the queue.
+const GAIN_RENEWAL: f64 = 0.75;
+/// The rate must grow by this in a round, or it does not grow.
+const GROWTH: f64 = 1.25;
+/// Rounds without growth that end the start.
+const FLAT_ROUNDS: u32 = 3;
+
+/// What is known when a request leaves, for the sample that its answer makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    bytes: usize,
+    at: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+    /// When the request was sent whose answer was the newest.
+    after: Instant,
+    limited: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    limit: InFlight,
+    bytes_max: usize,
+    requests: usize,
+    bytes: usize,
+    /// Bytes answered so far, and when the last of them were.
+    delivered: u64,
+    delivered_at: Instant,
+    newest_sent_at: Instant,
+    /// Requests sent before this much is delivered are limited by the application.
+    limited_until: u64,
+    /// The largest rates of the last rounds, falling, in bytes a second.
+    rates: VecDeque<(u64, f64)>,
+    /// Rounds with a sample that was not limited.
+    round: u64,
+    round_ends_at: u64,
+    /// When this round began, and at how much delivered.
+    round_began: (Instant, u64),
+    /// Whether this round had samples that were not limited, and that were.
+    round_had: (bool, bool),
+    /// The last round's rate, if no sample in it was limited.
+    recent: Option<f64>,
+    least: Option<(Duration, Instant)>,
+    start: Option<Start>,
+    renewal: Option<Renewal>,
+}
+
+/// The pipe opens until the rate stops growing.
+#[derive(Debug)]
+struct Start {
+    rate: f64,
+    flat_rounds: u32,
+}
+
+/// The least time is measured anew.
+#[derive(Debug)]
+struct Renewal {
+    /// What may be in flight.
+    window: usize,
+    /// The rate of the round before, if it was not limited.
+    rate: Option<f64>,
+    /// Since when no more than that was.
+    drained_at: Option<Instant>,
+    least: Duration,
+    /// The round of measured requests ends with one sent after this much was delivered.
+    ends_at: Option<u64>,
+}
+
+impl Pipe {
+    pub(crate) fn new(limit: InFlight, bytes_max: usize, now: Instant) -> Self {
+        Pipe {
+            limit,
+            bytes_max,
+            requests: 0,
+            bytes: 0,
+            delivered: 0,
+            delivered_at: now,
+            newest_sent_at: now,
+            limited_until: 0,
+            rates: VecDeque::new(),
+            round: 0,
+            round_ends_at: 0,
+            round_began: (now, 0),
+            round_had: (false, false),
+            recent: None,
+            least: None,
+            start: Some(Start { rate: 0.0, flat_rounds: 0 }),
+            renewal: None,
+        }
+    }
+
+    /// Requests without an answer.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes answered so far.
+    #[cfg(test)]
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The least time a request took in a while.
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.least.map(|(least, _)| least)
+    }
+
+    /// Bytes a second, the most of the last rounds.
+    pub(crate) fn rate(&self) -> f64 {
+        self.rates.front().map_or(0.0, |(_, rate)| *rate)
+    }
+
+    /// Whether the rate is still growing.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Bytes that the path holds without a queue, as far as is known.
+    pub(crate) fn content(&self) -> usize {
+        self.least().map_or(0, |least| (least.as_secs_f64() * self.rate()) as usize)
+    }
+
+    /// Bytes that may be in flight.
+    pub(crate) fn window(&self) -> usize {
+        let gain = if self.is_starting() { GAIN_START } else { GAIN };
+        ((self.content() as f64 * gain) as usize).min(self.bytes_max)
+    }
+
+    /// Whether another request may leave. It may go past the window by its own size.
+    pub(crate) fn has_room(&self) -> bool {
+        match (self.limit, &self.renewal) {
+            (InFlight::Requests(max), _) => self.requests < max,
+            // No request goes past this limit.
+            (InFlight::Auto, Some(renewal)) => {
+                self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each <= renewal.window)
+            }
+            (InFlight::Auto, None) => {
+                let few = self.requests < REQUESTS_MIN;
+                few || (self.bytes < self.window() && self.requests < REQUESTS_MAX)
+            }
+        }
+    }
+
+    /// There is room and nothing to send.
+    pub(crate) fn limited(&mut self) {
+        self.limited_until = (self.delivered + self.bytes as u64).max(1);
+    }
+
+    /// A request leaves.
+    pub(crate) fn sent(&mut self, bytes: usize, now: Instant) -> Sent {
+        if self.requests == 0 {
+            (self.newest_sent_at, self.delivered_at) = (now, now);
+        }
+        self.requests += 1;
+        self.bytes += bytes;
+        Sent {
+            bytes,
+            at: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            after: self.newest_sent_at,
+            limited: self.limited_until > self.delivered || self.renewal.is_some(),
+        }
+    }
+
+    /// It will not be answered.
+    pub(crate) fn lost(&mut self, sent: &Sent) {
+        self.requests -= 1;
+        self.bytes -= sent.bytes;
+    }
+
+    /// It is answered.
+    pub(crate) fn answered(&mut self, sent: &Sent, now: Instant) {
+        self.requests -= 1;
+        self.bytes -= sent.bytes;
+        self.delivered += sent.bytes as u64;
+        (self.delivered_at, self.newest_sent_at) = (now, sent.at);
+        self.sample_rate(sent, now);
+        if sent.delivered >= self.round_ends_at {
+            self.end_round(now);
+        }
+        self.sample_time(sent, now);
+    }
+
+    fn sample_rate(&mut self, sent: &Sent, now: Instant) {
+        // The longer of both: answers that come in a bunch would promise too much.
+        let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
+        if elapsed <= 0.0 {
+            return;
+        }
+        let rate = (self.delivered - sent.delivered) as f64 / elapsed;
+        self.round_had = (self.round_had.0 || !sent.limited, self.round_had.1 || sent.limited);
+        if sent.limited && rate <= self.rate() {
+            return;
+        }
+        while self.rates.back().is_some_and(|(_, smaller)| *smaller <= rate) {
+            self.rates.pop_back();
+        }
+        self.rates.push_back((self.round, rate));
+    }
+
+    fn sample_time(&mut self, sent: &Sent, now: Instant) {
+        let took = now - sent.at;
+        match self.least {
+            Some((least, since)) if took > least => {
+                if self.renewal.is_none() && now - since > LEAST_MAX_AGE {
+                    self.renew(least);
+                }
+            }
+            _ => self.least = Some((took, now)),
+        }
+        let Some(renewal) = &mut self.renewal else { return };
+        match renewal.drained_at {
+            None if self.bytes <= renewal.window => renewal.drained_at = Some(now),
+            Some(at) if sent.at >= at => {
+                renewal.least = renewal.least.min(took);
+                let ends_at = *renewal.ends_at.get_or_insert(self.delivered);
+                if sent.delivered >= ends_at {
+                    self.least = Some((renewal.least, now));
+                    if let Some(rate) = renewal.rate {
+                        self.rates.clear();
+                        self.rates.push_back((self.round, rate));
+                    }
+                    self.renewal = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An application that sends less than the path takes makes no queue: it need not be held back.
+    fn renew(&mut self, least: Duration) {
+        let rate = self.recent.filter(|rate| *rate < self.rate());
+        let window = match self.recent {
+            Some(recent) => (least.as_secs_f64() * recent * GAIN_RENEWAL) as usize,
+            None => self.window(),
+        };
+        self.renewal = Some(Renewal { window, rate, drained_at: None, least: Duration::MAX, ends_at: None });
+    }
+
+    fn end_round(&mut self, now: Instant) {
+        let (began, before) = std::mem::replace(&mut self.round_began, (now, self.delivered));
+        self.round_ends_at = self.delivered;
+        let (counts, limited) = std::mem::take(&mut self.round_had);
+        let took = (now - began).as_secs_f64();
+        self.recent = (!limited && took > 0.0).then(|| (self.delivered - before) as f64 / took);
+        if !counts {
+            return;
+        }
+        self.round += 1;
+        while self.rates.len() > 1 && self.rates.front().is_some_and(|(round, _)| round + RATE_ROUNDS <= self.round) {
+            self.rates.pop_front();
+        }
+        let rate = self.rate();
+        let Some(start) = &mut self.start else { return };
+        if rate >= start.rate * GROWTH {
+            (start.rate, start.flat_rounds) = (rate, 0);
+        } else {
+            start.flat_rounds += 1;
+        }
+        if start.flat_rounds >= FLAT_ROUNDS {
+            self.start = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

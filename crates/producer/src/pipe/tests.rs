@@ -1,0 +1,212 @@
+//! The estimate against a link that can be reckoned: a distance, a rate, and a queue between the two.
+
+use super::*;
+
+/// A request's way: it waits until those before it are through, takes its bytes' time, and its answer comes a round trip later.
+struct Link {
+    rtt: Duration,
+    bytes_per_second: f64,
+    free_at: Instant,
+}
+
+/// How the application behaves.
+#[derive(Clone, Copy)]
+enum App {
+    /// Always has a request of this size.
+    Floods(usize),
+    /// A request of this size, this often.
+    Trickles(usize, Duration),
+}
+
+struct Simulation {
+    now: Instant,
+    link: Link,
+    pipe: Pipe,
+    app: App,
+    next_at: Instant,
+    /// In flight: when the answer comes, and the request.
+    flying: VecDeque<(Instant, Sent)>,
+    window_max: usize,
+}
+
+const MB: f64 = 1e6;
+const REQUEST: usize = 64 * 1024;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Simulation {
+    fn new(rtt: Duration, bytes_per_second: f64, app: App) -> Self {
+        let now = Instant::now();
+        let link = Link { rtt, bytes_per_second, free_at: now };
+        let pipe = Pipe::new(InFlight::Auto, 1 << 30, now);
+        Simulation { now, link, pipe, app, next_at: now, flying: VecDeque::new(), window_max: 0 }
+    }
+
+    fn send(&mut self, bytes: usize) {
+        let sent = self.pipe.sent(bytes, self.now);
+        let through =
+            self.link.free_at.max(self.now) + Duration::from_secs_f64(bytes as f64 / self.link.bytes_per_second);
+        self.link.free_at = through;
+        // Answers keep the order of requests, also when the path becomes shorter.
+        let answer = (through + self.link.rtt).max(self.flying.back().map_or(self.now, |(at, _)| *at));
+        self.flying.push_back((answer, sent));
+    }
+
+    fn fill(&mut self) {
+        while self.pipe.has_room() {
+            match self.app {
+                App::Floods(bytes) => self.send(bytes),
+                App::Trickles(bytes, pause) if self.now >= self.next_at => {
+                    self.next_at = self.now + pause;
+                    self.send(bytes);
+                }
+                App::Trickles(..) => return self.pipe.limited(),
+            }
+        }
+    }
+
+    /// Runs for a time; returns the bytes answered a second.
+    fn run(&mut self, time: Duration) -> f64 {
+        let (end, before) = (self.now + time, self.pipe.delivered());
+        self.window_max = 0;
+        loop {
+            self.fill();
+            self.window_max = self.window_max.max(self.pipe.window());
+            let answer = self.flying.front().map(|(at, _)| *at);
+            let record = matches!(self.app, App::Trickles(..)).then_some(self.next_at).filter(|_| self.pipe.has_room());
+            let next = [answer, record].into_iter().flatten().min().expect("something comes").max(self.now);
+            if next > end {
+                self.now = end;
+                return (self.pipe.delivered() - before) as f64 / time.as_secs_f64();
+            }
+            self.now = next;
+            if answer == Some(next) {
+                let (_, sent) = self.flying.pop_front().expect("just seen");
+                self.pipe.answered(&sent, next);
+            }
+        }
+    }
+
+    /// What the link holds: its rate for the time that a lone request takes.
+    fn content(&self) -> f64 {
+        self.link.rtt.as_secs_f64() * self.link.bytes_per_second
+    }
+
+    fn check_window(&self) {
+        let contents = self.pipe.window() as f64 / self.content();
+        assert!((1.0..=2.5).contains(&contents), "{contents} contents");
+    }
+}
+
+#[test]
+fn a_long_link_is_filled_and_its_queue_is_not_taken_for_distance() {
+    for (rtt, rate) in [(150, 22.0), (10, 100.0), (20, 1000.0), (300, 2.0)] {
+        let mut link = Simulation::new(ms(rtt), rate * MB, App::Floods(REQUEST));
+        link.run(ms(rtt * 30));
+        for _ in 0..10 {
+            let reached = link.run(Duration::from_secs(7));
+            assert!(reached > 0.95 * rate * MB, "{rtt} ms {rate} MB/s: {reached}");
+            link.check_window();
+        }
+    }
+}
+
+#[test]
+fn the_start_takes_a_few_rounds() {
+    let mut link = Simulation::new(ms(150), 100.0 * MB, App::Floods(16_384));
+    link.run(ms(150 * 12));
+    assert!(link.run(ms(1500)) > 0.95 * 100.0 * MB);
+    assert!(!link.pipe.is_starting());
+}
+
+#[test]
+fn a_path_that_becomes_three_times_longer_is_found() {
+    let mut link = Simulation::new(ms(50), 20.0 * MB, App::Floods(REQUEST));
+    link.run(Duration::from_secs(15));
+    link.link.rtt = ms(150);
+    link.run(Duration::from_secs(15));
+    let reached = link.run(Duration::from_secs(10));
+    assert!(reached > 0.95 * 20.0 * MB, "{reached}");
+    link.check_window();
+}
+
+#[test]
+fn a_path_that_becomes_shorter_narrows_the_window() {
+    let mut link = Simulation::new(ms(150), 20.0 * MB, App::Floods(REQUEST));
+    link.run(Duration::from_secs(15));
+    link.link.rtt = ms(50);
+    link.run(Duration::from_secs(60));
+    assert!(link.run(Duration::from_secs(10)) > 0.95 * 20.0 * MB);
+    link.check_window();
+}
+
+#[test]
+fn a_link_that_becomes_ten_times_wider_is_filled_and_one_that_narrows_is_not_flooded() {
+    let mut link = Simulation::new(ms(100), 5.0 * MB, App::Floods(REQUEST));
+    link.run(Duration::from_secs(10));
+    link.link.bytes_per_second = 50.0 * MB;
+    link.run(Duration::from_secs(2));
+    assert!(link.run(Duration::from_secs(2)) > 0.9 * 50.0 * MB);
+    link.check_window();
+    link.link.bytes_per_second = 5.0 * MB;
+    link.run(Duration::from_secs(20));
+    assert!(link.run(Duration::from_secs(10)) > 0.95 * 5.0 * MB);
+    link.check_window();
+}
+
+#[test]
+fn an_application_that_has_little_to_send_does_not_lower_the_estimate() {
+    let mut link = Simulation::new(ms(100), 50.0 * MB, App::Floods(REQUEST));
+    link.run(Duration::from_secs(10));
+    let before = link.pipe.rate();
+    link.app = App::Trickles(1000, ms(1));
+    let reached = link.run(Duration::from_secs(60));
+    assert!(reached > 0.95e6, "{reached}");
+    assert!(link.pipe.rate() >= before);
+    link.app = App::Floods(REQUEST);
+    link.run(Duration::from_secs(1));
+    assert!(link.run(Duration::from_secs(1)) > 0.9 * 50.0 * MB);
+}
+
+#[test]
+fn a_trickle_never_waits() {
+    let mut link = Simulation::new(ms(150), 50.0 * MB, App::Trickles(1000, ms(1)));
+    // A thousand a second from the first round on; six hundred would be four rounds of a window of five.
+    link.run(Duration::from_secs(2));
+    let reached = link.run(Duration::from_secs(30));
+    assert!(reached > 0.99e6, "{reached}");
+}
+
+#[test]
+fn requests_larger_than_the_content_do_not_pin_the_window() {
+    // Five requests of a megabyte are always in flight on a link that holds 200 KB.
+    let mut link = Simulation::new(ms(10), 20.0 * MB, App::Floods(1_000_000));
+    link.run(Duration::from_secs(10));
+    for _ in 0..10 {
+        assert!(link.run(Duration::from_secs(10)) > 0.95 * 20.0 * MB);
+        // A lone request takes 10 ms and its own 50 ms.
+        assert!(link.window_max as f64 <= 2.5 * 0.06 * 20.0 * MB, "{}", link.window_max);
+    }
+}
+
+#[test]
+fn a_number_is_that_number_and_a_cap_is_a_cap() {
+    let now = Instant::now();
+    let mut three = Pipe::new(InFlight::Requests(3), 1 << 30, now);
+    let sent: Vec<Sent> = (0..3).map(|_| three.sent(1 << 20, now)).collect();
+    assert!(!three.has_room());
+    three.answered(&sent[0], now + ms(1));
+    assert!(three.has_room());
+    three.lost(&sent[1]);
+    assert_eq!((three.requests(), three.bytes()), (1, 1 << 20));
+    let mut capped = Simulation::new(ms(150), 100.0 * MB, App::Floods(REQUEST));
+    capped.pipe.bytes_max = 1 << 20;
+    capped.run(Duration::from_secs(10));
+    assert_eq!(capped.window_max, 1 << 20);
+    assert!(capped.pipe.bytes() <= (1 << 20) + REQUEST);
+    let mut small = Simulation::new(ms(1000), 100.0 * MB, App::Floods(10));
+    small.run(Duration::from_secs(60));
+    assert!(small.pipe.requests() <= REQUESTS_MAX);
+}

@@ -1,0 +1,174 @@
+//! Acts on what becomes of a request: each of its batches is written, goes again, in parts, or has failed.
+//!
+//! Not here: what an error means (see `verdict`). Invariant: every batch of a request goes back to its partition exactly once.
+
+use super::verdict::{self, Verdict};
+use super::{Broker, backoff};
+use crate::accumulator::{Outgoing, Partition};
+use crate::connection::ConnectionError;
+use crate::delivery::Written;
+use crate::error::{self, ProduceError};
+use crate::producer::Core;
+use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
+use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, TopicProduceResponse};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Broker {
+    /// Takes what an answer says of windows, and that a batch got through.
+    fn learn(&self, response: &ProduceResponse, batches: &[Outgoing], core: &Core) {
+        let mut grants = self.grants.lock();
+        let mut nonsense = grants.learn(response).then_some(response.max_idempotence_batches_to_retain);
+        for outgoing in batches {
+            let partition = &outgoing.partition;
+            let found = find(response, &partition.topic, core.topic_id(&partition.topic), partition.index);
+            let Some((topic, answer)) = found else { continue };
+            if grants.learn_topic(&partition.topic, topic) {
+                nonsense = nonsense.or(Some(topic.producer_state_batches_to_retain));
+            }
+            grants.proven |= verdict::of(answer.error_code, false) == Verdict::Written;
+        }
+        if let Some(batches) = nonsense {
+            let (low, high) = (WINDOW_DEFAULT, WINDOW_MAX);
+            tracing::warn!(broker = self.id, "it says it remembers {batches} batches; taken as within {low} to {high}");
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn resolve(
+        self: &Arc<Self>,
+        broker: &Broker,
+        batches: Vec<Outgoing>,
+        result: Result<ProduceResponse, ConnectionError>,
+    ) {
+        match result {
+            Ok(response) => {
+                broker.learn(&response, &batches, self);
+                self.resolve_answered(batches, &response);
+            }
+            Err(error) => self.resolve_unsent(batches, &error),
+        }
+    }
+
+    fn resolve_answered(self: &Arc<Self>, batches: Vec<Outgoing>, response: &ProduceResponse) {
+        for node in &response.node_endpoints {
+            self.cluster.learn_broker(node.node_id, &node.host, node.port);
+        }
+        let now = Instant::now();
+        for outgoing in batches {
+            let id = self.topic_id(&outgoing.partition.topic);
+            match find(response, &outgoing.partition.topic, id, outgoing.partition.index) {
+                Some((_, answer)) => self.act(outgoing, answer, now),
+                None => self.set_back(
+                    outgoing,
+                    Setback::Retry { maybe: true },
+                    "the response leaves the partition out",
+                    now,
+                ),
+            }
+        }
+    }
+
+    /// No response came; perhaps no request arrived.
+    pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
+        let now = Instant::now();
+        self.want_metadata();
+        for outgoing in batches {
+            let maybe = error.may_have_been_received();
+            if error.is_retryable() || maybe {
+                self.set_back(outgoing, Setback::Retry { maybe }, &error.to_string(), now);
+            } else {
+                self.fail(outgoing, false, ErrorCode::UNSUPPORTED_VERSION, &error.to_string());
+            }
+        }
+    }
+
+    pub(super) fn resolve_unanswered(self: &Arc<Self>, batches: Vec<Outgoing>, written: Result<(), ConnectionError>) {
+        match written {
+            Ok(()) => {
+                let now = Instant::now();
+                for Outgoing { partition, ticket, batch, .. } in batches {
+                    partition.acked(ticket, batch, Written::NOWHERE, now);
+                }
+            }
+            Err(error) => self.resolve_unsent(batches, &error),
+        }
+    }
+
+    fn act(self: &Arc<Self>, mut outgoing: Outgoing, answer: &PartitionProduceResponse, now: Instant) {
+        let message = answer.error_message.as_deref().unwrap_or_default();
+        let verdict = verdict::of(answer.error_code, outgoing.batch.ambiguous);
+        if verdict::is_stale_metadata(answer.error_code) {
+            self.follow(&outgoing.partition, answer);
+        }
+        match verdict {
+            Verdict::Written => {
+                let written = Written { base_offset: answer.base_offset, log_append_time: answer.log_append_time_ms };
+                let Outgoing { partition, ticket, batch, .. } = outgoing;
+                partition.acked(ticket, batch, written, now);
+            }
+            Verdict::SetBack(setback) => {
+                let why = format!("the broker answered {}", error::answer(answer.error_code, message));
+                self.set_back(outgoing, setback, &why, now);
+            }
+            Verdict::TooLarge => {
+                outgoing.batch.note_attempt(false);
+                let size = outgoing.batch.size();
+                match outgoing.batch.split(self.limits.codec, self.config.buffer_memory) {
+                    Some(halves) => outgoing.partition.split(outgoing.ticket, size, halves, now),
+                    None => self.fail(outgoing, false, answer.error_code, message),
+                }
+            }
+            Verdict::Unresolved => {
+                let Outgoing { partition, ticket, batch, .. } = outgoing;
+                partition.failed(ticket, batch, true, ProduceError::Unresolved(answer.error_code), now);
+            }
+            Verdict::Failed { maybe } => self.fail(outgoing, maybe, answer.error_code, message),
+        }
+    }
+
+    pub(super) fn fail(&self, outgoing: Outgoing, maybe: bool, code: ErrorCode, message: &str) {
+        let Outgoing { partition, ticket, batch, .. } = outgoing;
+        let possibly_written = maybe || batch.ambiguous;
+        let error = ProduceError::Broker { code, message: message.to_owned(), possibly_written };
+        partition.failed(ticket, batch, possibly_written, error, Instant::now());
+    }
+
+    fn set_back(&self, outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
+        let Outgoing { partition, ticket, mut batch, .. } = outgoing;
+        batch.note_attempt(setback == Setback::Retry { maybe: true });
+        let finished = batch.outcome.is_finished();
+        if finished || batch.attempts > self.config.retries {
+            let (waited, possibly_written) = (now.duration_since(batch.outcome.opened_at), batch.ambiguous);
+            let error = ProduceError::Timeout { waited, last: why.to_owned(), possibly_written };
+            return partition.failed(ticket, batch, possibly_written, error, now);
+        }
+        tracing::debug!(topic = %partition.topic, partition = partition.index, why, "a batch goes again");
+        let (first, max) = (self.config.retry_backoff, self.config.retry_backoff_max);
+        partition.set_back(ticket, batch, setback, why, |failures| backoff(first, max, failures), now);
+    }
+
+    /// Goes to the leader that the answer names (KIP-951), or asks who it is.
+    fn follow(self: &Arc<Self>, partition: &Arc<Partition>, answer: &PartitionProduceResponse) {
+        let named = &answer.current_leader;
+        if named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some() {
+            partition.set_leader(Some(self.broker(named.leader_id)), named.leader_epoch);
+        } else {
+            self.want_metadata();
+        }
+    }
+}
+
+/// The answer for a partition, by name or by id as the version has it.
+fn find<'a>(
+    response: &'a ProduceResponse,
+    name: &Text,
+    id: Uuid,
+    index: i32,
+) -> Option<(&'a TopicProduceResponse, &'a PartitionProduceResponse)> {
+    let by_id = id != Uuid::default();
+    let mut topics = response.responses.iter().filter(|t| t.name == *name || (by_id && t.topic_id == id));
+    topics.find_map(|topic| Some((topic, topic.partition_responses.iter().find(|p| p.index == index)?)))
+}

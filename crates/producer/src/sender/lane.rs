@@ -1,0 +1,57 @@
+//! One connection to a broker, how much is in flight on it, and the request being written to it.
+//!
+//! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one request is
+//! written at a time, and while the socket does not take it the lane takes no other.
+
+use crate::connection::Connection;
+use crate::pipe::Pipe;
+use parking_lot::Mutex;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// What may be under way without being waited for.
+pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// See the module.
+pub(super) struct Lane {
+    pub(super) connection: Connection,
+    /// Tells it from every other connection this producer ever had to the broker.
+    pub(super) path: u64,
+    /// Shared with the answers to the lane's requests.
+    pub(super) pipe: Arc<Mutex<Pipe>>,
+    writing: Option<Pending<()>>,
+}
+
+impl Lane {
+    pub(super) fn new(connection: Connection, path: u64, pipe: Pipe) -> Self {
+        Lane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
+    }
+
+    /// Whether it takes another request now.
+    pub(super) fn has_room(&self) -> bool {
+        self.writing.is_none() && self.pipe.lock().has_room()
+    }
+
+    /// Begins to write; what the socket does not take at once goes on with [`Lane::poll`].
+    pub(super) async fn write(&mut self, request: Pending<()>) {
+        debug_assert!(self.writing.is_none());
+        self.writing = Some(request);
+        poll_fn(|cx| {
+            let _later = self.poll(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Ready when a write has just ended.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(request) = &mut self.writing else { return Poll::Pending };
+        let written = request.as_mut().poll(cx);
+        if written.is_ready() {
+            self.writing = None;
+        }
+        written
+    }
+}

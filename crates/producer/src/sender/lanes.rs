@@ -1,0 +1,101 @@
+//! The lanes to one broker: opened, counted, given up.
+//!
+//! Invariant: a lane that is listed here has a connection that was open when last seen; a partition's home is a function of how
+//! many are listed, so that whoever asks gets the same.
+
+use super::lane::{Lane, Pending};
+use crate::config::ProducerConfig;
+use crate::connection::Connection;
+use crate::error::MetadataError;
+use crate::pipe::Pipe;
+use crate::sender::backoff;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// See the module.
+pub(super) struct Lanes {
+    pub(super) open: Vec<Lane>,
+    opening: Option<Pending<Result<Connection, MetadataError>>>,
+    /// How many there should be.
+    pub(super) wanted: usize,
+    failures: u32,
+    /// No attempt to open one before.
+    retry_at: Option<Instant>,
+    next_path: u64,
+}
+
+impl Lanes {
+    pub(super) fn new(wanted: usize) -> Self {
+        Lanes { open: Vec::new(), opening: None, wanted, failures: 0, retry_at: None, next_path: 0 }
+    }
+
+    /// Adds a connection.
+    pub(super) fn add(&mut self, connection: Connection, config: &ProducerConfig) {
+        let pipe = Pipe::new(config.max_in_flight, config.buffer_memory, Instant::now());
+        self.open.push(Lane::new(connection, self.next_path, pipe));
+        self.next_path += 1;
+        (self.failures, self.retry_at) = (0, None);
+    }
+
+    /// Lets go of those whose connection has ended. What was in flight on them has its result, or gets it now.
+    pub(super) fn prune(&mut self) {
+        self.open.retain(|lane| !lane.connection.is_closed());
+        if self.open.is_empty() {
+            self.opening = None;
+        }
+    }
+
+    /// Requests in flight on all lanes.
+    pub(super) fn requests(&self) -> usize {
+        self.open.iter().map(|lane| lane.pipe.lock().requests()).sum()
+    }
+
+    /// Of the lanes with room that are not among `tried` (bits), the one with the least in flight.
+    pub(super) fn freest(&self, tried: u32) -> Option<usize> {
+        let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
+        free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
+    }
+
+    /// Begins to open another lane if one is wanted; `connect` makes the connection. When to look again, if time matters.
+    pub(super) fn grow(
+        &mut self,
+        now: Instant,
+        connect: impl FnOnce() -> Pending<Result<Connection, MetadataError>>,
+    ) -> Option<Instant> {
+        if self.open.len() >= self.wanted || self.opening.is_some() || self.open.is_empty() {
+            return None;
+        }
+        if self.retry_at.is_some_and(|at| at > now) {
+            return self.retry_at;
+        }
+        self.opening = Some(connect());
+        None
+    }
+
+    /// Ready when there is something new: a write has ended, or a lane was opened or could not be.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, config: &ProducerConfig) -> Poll<()> {
+        let mut news = Poll::Pending;
+        for lane in &mut self.open {
+            if lane.poll(cx).is_ready() {
+                news = Poll::Ready(());
+            }
+        }
+        if let Some(opening) = &mut self.opening
+            && let Poll::Ready(opened) = opening.as_mut().poll(cx)
+        {
+            self.opening = None;
+            match opened {
+                Ok(connection) => self.add(connection, config),
+                Err(error) => {
+                    tracing::debug!(%error, "no further lane");
+                    let client = &config.client;
+                    let pause = backoff(client.reconnect_backoff, client.reconnect_backoff_max, self.failures);
+                    self.failures = self.failures.saturating_add(1);
+                    self.retry_at = Some(Instant::now() + pause);
+                }
+            }
+            news = Poll::Ready(());
+        }
+        news
+    }
+}

@@ -1,0 +1,242 @@
+//! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in order.
+
+use crate::fake::{Fake, Fate, Says, State};
+use fullbore_producer::{Delivery, Producer, Record};
+use fullbore_wire::ErrorCode;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// No two records fit a request of 1,024 bytes: every record is a batch, and a request has one of each partition at most.
+const PADDING: [u8; 600] = [b'p'; 600];
+
+fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
+    let bootstrap = fake.bootstrap();
+    let base = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("batch.size", "1024"),
+        ("max.request.size", "1024"),
+        ("linger.ms", "0"),
+        ("retry.backoff.ms", "5"),
+        ("retry.backoff.max.ms", "20"),
+        ("reconnect.backoff.ms", "5"),
+        ("max.in.flight.requests.per.connection", "1000"),
+    ];
+    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
+    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
+}
+
+async fn settle(deliveries: Vec<Delivery>) {
+    for delivery in deliveries {
+        tokio::time::timeout(Duration::from_secs(20), delivery).await.expect("every record gets a result").unwrap();
+    }
+}
+
+async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usize>) -> Vec<Delivery> {
+    let mut deliveries = Vec::new();
+    for i in values {
+        for partition in 0..partitions {
+            deliveries.push(send(producer, partition, &i.to_string()).await);
+        }
+    }
+    deliveries
+}
+
+/// Sends one record at a time until so many lanes are open; returns how many records it took.
+async fn open(fake: &Fake, producer: &Producer, lanes: usize) -> usize {
+    let mut sent = 0;
+    while fake.lock().connections[0] < lanes || sent == 0 {
+        settle(vec![send(producer, 0, &sent.to_string()).await]).await;
+        sent += 1;
+    }
+    // The newest has its lane only when the producer has heard of it: that takes a wake, which a record is.
+    settle(vec![send(producer, 0, &sent.to_string()).await]).await;
+    sent + 1
+}
+
+fn expected(count: usize) -> Vec<String> {
+    (0..count).map(|i| i.to_string()).collect()
+}
+
+async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
+    for _ in 0..30 {
+        assert!(condition(&fake.lock()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn striped(retain: i32, reorder: i32) -> Fake {
+    let fake = Fake::start(1, 1).await;
+    fake.lock().says[0] = Says { retain, reorder, ..Says::default() };
+    fake
+}
+
+const FOUR: &[(&str, &str)] = &[("connections.per.broker", "4")];
+
+#[tokio::test]
+async fn a_partition_keeps_to_one_connection_and_partitions_take_turns() {
+    let fake = Fake::start(1, 8).await;
+    let producer = producer(&fake, FOUR);
+    open(&fake, &producer, 4).await;
+    settle(flood(&producer, 8, 0..1).await).await;
+    let before = fake.lock().seen.len();
+    settle(flood(&producer, 8, 1..100).await).await;
+    let seen = fake.lock().seen[before..].to_vec();
+    assert!(seen.iter().all(|batch| !batch.reorder));
+    let mut homes = HashMap::new();
+    for batch in &seen {
+        assert_eq!(*homes.entry(batch.partition).or_insert(batch.connection), batch.connection);
+    }
+    for connection in 0..4 {
+        assert_eq!(homes.values().filter(|home| **home == connection).count(), 2, "{homes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
+    let fake = striped(64, 63).await;
+    let producer = producer(&fake, FOUR);
+    let first = open(&fake, &producer, 4).await;
+    let before = fake.lock().seen.len();
+    // What one connection carries is looked at last, time and again.
+    let stall = tokio::spawn({
+        let fake = fake.clone();
+        async move {
+            for turn in 0.. {
+                fake.lock().stalled = Some(turn % 4);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    settle(flood(&producer, 1, first..first + 500).await).await;
+    stall.abort();
+    assert_eq!(fake.values(0), expected(first + 500));
+    let seen = fake.lock().seen[before..].to_vec();
+    assert_eq!(seen.len(), 500, "the broker puts them in order: none goes again");
+    assert!(seen.iter().all(|batch| batch.reorder));
+    assert_eq!(seen.iter().map(|batch| batch.connection).collect::<HashSet<_>>().len(), 4);
+    assert!(!seen.is_sorted_by_key(|batch| batch.stamp.base_sequence), "some were early");
+}
+
+#[tokio::test]
+async fn no_more_are_in_flight_than_the_broker_holds_or_remembers() {
+    for (retain, reorder, window) in [(64, 9, 10), (20, 63, 20)] {
+        let fake = striped(retain, reorder).await;
+        let producer = producer(&fake, FOUR);
+        let first = open(&fake, &producer, 4).await;
+        let before = fake.lock().seen.len();
+        fake.hold(true);
+        let deliveries = flood(&producer, 1, first..first + 100).await;
+        fake.until("the window is full", move |state| state.seen.len() == before + window).await;
+        stays(&fake, move |state| state.seen.len() == before + window).await;
+        fake.hold(false);
+        settle(deliveries).await;
+        assert_eq!(fake.values(0), expected(first + 100));
+    }
+}
+
+#[tokio::test]
+async fn one_lane_alone_never_asks_for_reordering() {
+    let fake = striped(64, 63).await;
+    let producer = producer(&fake, &[("connections.per.broker", "1")]);
+    settle(flood(&producer, 1, 0..200).await).await;
+    assert!(fake.seen(0).iter().all(|batch| !batch.reorder && batch.connection == 0));
+    assert_eq!(fake.values(0), expected(200));
+}
+
+#[tokio::test]
+async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
+    for connection in 0..4 {
+        let fake = striped(64, 63).await;
+        let producer = producer(&fake, FOUR);
+        let first = open(&fake, &producer, 4).await;
+        let before = fake.lock().seen.len();
+        fake.hold(true);
+        let deliveries = flood(&producer, 1, first..first + 200).await;
+        fake.until("many are in flight", move |state| state.seen.len() == before + 64).await;
+        fake.end(connection);
+        fake.hold(false);
+        settle(deliveries).await;
+        assert_eq!(fake.values(0), expected(first + 200));
+        // Those whose answers were lost went again, in one round over one connection, and were recognised.
+        let seen = fake.lock().seen[before..].to_vec();
+        let mut firsts = HashSet::new();
+        let again: Vec<_> = seen.iter().filter(|batch| !firsts.insert(batch.stamp.base_sequence)).collect();
+        assert!(!again.is_empty());
+        assert!(again.is_sorted_by_key(|batch| batch.stamp.base_sequence));
+        assert_eq!(again.iter().map(|batch| batch.connection).collect::<HashSet<_>>().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_is_refused_takes_those_behind_it_along_in_order() {
+    let fake = striped(64, 63).await;
+    let producer = producer(&fake, FOUR);
+    let first = open(&fake, &producer, 4).await;
+    let mut refused = HashSet::new();
+    fake.script(move |seen| match seen.stamp.base_sequence {
+        sequence if sequence % 40 == 7 && refused.insert(sequence) => Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
+        _ => Fate::Normal,
+    });
+    settle(flood(&producer, 1, first..first + 300).await).await;
+    assert_eq!(fake.values(0), expected(first + 300));
+}
+
+#[tokio::test]
+async fn striping_ends_when_the_broker_stops_offering_it() {
+    let fake = striped(64, 63).await;
+    let producer = producer(&fake, FOUR);
+    let first = open(&fake, &producer, 4).await;
+    settle(flood(&producer, 1, first..first + 200).await).await;
+    fake.lock().says[0].reorder = 0;
+    fake.hold(true);
+    let mut deliveries = flood(&producer, 1, first + 200..first + 300).await;
+    let before = fake.lock().seen.len();
+    fake.hold(false);
+    deliveries.extend(flood(&producer, 1, first + 300..first + 400).await);
+    settle(deliveries).await;
+    assert_eq!(fake.values(0), expected(first + 400));
+    let seen = fake.lock().seen[before..].to_vec();
+    let last = seen.last().unwrap().connection;
+    let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
+    assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
+    // And again, now that it is offered.
+    fake.lock().says[0].reorder = 63;
+    let before = fake.lock().seen.len();
+    settle(flood(&producer, 1, first + 400..first + 600).await).await;
+    let seen = fake.lock().seen[before..].to_vec();
+    assert!(seen.iter().any(|batch| batch.connection != last && batch.reorder));
+    assert_eq!(fake.values(0), expected(first + 600));
+}
+
+#[tokio::test]
+async fn a_broker_that_takes_fewer_connections_is_served_over_those() {
+    let fake = striped(64, 63).await;
+    fake.lock().connections_max = 2;
+    let producer = producer(&fake, FOUR);
+    let first = open(&fake, &producer, 5).await;
+    settle(flood(&producer, 1, first..first + 200).await).await;
+    assert_eq!(fake.values(0), expected(first + 200));
+    let used: HashSet<usize> = fake.seen(0).iter().map(|batch| batch.connection).collect();
+    assert!(used.is_subset(&HashSet::from([0, 1])), "{used:?}");
+}
+
+#[tokio::test]
+async fn the_leader_moves_while_a_partition_is_striped() {
+    let fake = Fake::start(2, 1).await;
+    fake.lock().says = vec![Says { retain: 64, reorder: 63, ..Says::default() }, Says::default()];
+    let producer = producer(&fake, FOUR);
+    let mut deliveries = Vec::new();
+    for turn in 0..10 {
+        deliveries.extend(flood(&producer, 1, turn * 100..turn * 100 + 100).await);
+        let mut state = fake.lock();
+        state.leaders[0] = 1 - state.leaders[0];
+        state.leader_epoch += 1;
+    }
+    settle(deliveries).await;
+    assert_eq!(fake.values(0), expected(1000));
+    // The other broker does not put batches in order.
+    assert!(fake.seen(0).iter().all(|batch| batch.broker == 0 || !batch.reorder));
+}
