@@ -5,6 +5,7 @@
 
 mod batch;
 mod client;
+pub mod pki;
 mod process;
 mod requests;
 

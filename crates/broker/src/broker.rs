@@ -39,6 +39,9 @@ pub enum StartError {
     /// The logs.
     #[error("{0}")]
     Logs(#[from] classic::OpenError),
+    /// The key or certificates of an SSL listener.
+    #[error("{0}")]
+    Certificates(#[from] fullbore_tls::MaterialError),
     /// A listener.
     #[error("cannot listen on {host}:{port}: {}", of_bind(error))]
     Bind {
@@ -227,7 +230,7 @@ impl Broker {
 async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        let bound = net::bind(listener, config).await;
+        let bound = net::bind(listener, net::Certificates::load(listener)?, config).await;
         let (host, port) = (&listener.host, listener.port);
         listeners.push(bound.map_err(|error| StartError::Bind { host: host.clone(), port, error })?);
     }

@@ -14,6 +14,7 @@ use super::inert::{gather_stock, judge};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
 use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
+use super::ssl;
 use super::topic::TopicConfig;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
@@ -24,6 +25,9 @@ pub struct BrokerConfig {
     pub data_dir: PathBuf,
     /// At least one, names distinct.
     pub listeners: Vec<Listener>,
+    pub ssl_handshake_timeout_ms: u64,
+    /// `None` never looks for changed files.
+    pub ssl_reload_interval_ms: Option<u64>,
     /// Host and port of the HTTP page; `None` turns it off.
     pub admin_listener: Option<(String, u16)>,
     pub rack: Option<String>,
@@ -95,7 +99,7 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let (listeners, warnings) = read_listeners(values)?;
+        let (listeners, warnings) = read_listeners(values, checked)?;
         let text_of = |name| values.text(name).unwrap_or_default();
         let admin = "fullbore.admin.listener";
         let per_ip = "max.connections.per.ip.overrides";
@@ -103,6 +107,8 @@ impl BrokerConfig {
             node_id: node_id(values, checked)?,
             data_dir: data_dir(&text_of("log.dirs"))?,
             listeners,
+            ssl_handshake_timeout_ms: values.number("fullbore.ssl.handshake.timeout.ms"),
+            ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
             admin_listener: parse_admin(admin, &text_of(admin))?,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
             num_partitions: values.number("num.partitions"),
@@ -140,9 +146,10 @@ fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> 
     let mut checked = Properties::default();
     let mut warnings = Vec::new();
     for (name, value) in typed.iter() {
-        match broker_key(name) {
-            Some(key) => checked.set(name, key.check(value)?),
-            None => warnings.push(judge(name, value)?),
+        match (broker_key(name), ssl::of_one_listener(name)) {
+            (Some(key), _) => checked.set(name, key.check(value)?),
+            (None, Some(own)) => checked.set(own.canonical, own.key.check_as(name, value)?),
+            (None, None) => warnings.push(judge(name, value)?),
         }
     }
     Ok((checked, warnings))
@@ -159,20 +166,27 @@ fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + 
     Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }
 
-fn read_listeners<F>(values: &Reader<F>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
+fn read_listeners<F>(
+    values: &Reader<F>,
+    checked: &Properties,
+) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
 where
     F: Fn(&str) -> Option<String>,
 {
+    let for_all = ssl::for_all(values);
     let listeners = values.text("listeners").unwrap_or_default();
     let advertised = values.text("advertised.listeners");
     let protocols = values.text("listener.security.protocol.map");
     let controllers = values.text("controller.listener.names");
-    parse_listeners(&ListenerTexts {
+    let texts = ListenerTexts {
         listeners: &listeners,
         advertised: advertised.as_deref(),
         protocols: protocols.as_deref(),
         controllers: controllers.as_deref(),
-    })
+    };
+    let (listeners, mut warnings) = parse_listeners(&texts, |name| ssl::of_listener(name, &for_all, checked))?;
+    warnings.extend(ssl::in_vain(&listeners, checked));
+    Ok((listeners, warnings))
 }
 
 fn node_id<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties) -> Result<i32, ConfigError> {
@@ -314,7 +328,7 @@ mod tests {
         assert!(
             refusal("default.replication.factor=3").starts_with("default.replication.factor=3: must be 1 (differs")
         );
-        for text in ["ssl.keystore.location=/k", "authorizer.class.name=A", "sasl.enabled.mechanisms=PLAIN"] {
+        for text in ["authorizer.class.name=A", "sasl.enabled.mechanisms=PLAIN"] {
             assert!(refusal(text).contains("not offered yet"), "{text}");
         }
     }

@@ -1,6 +1,6 @@
 //! The broker's half of the table of keys: names, types, defaults and ranges of Apache Kafka 4.3.
 //!
-//! Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`inert`). Every key
+//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`inert`). Every key
 //! here is read by `broker`, or accepts a single value.
 
 use super::key::{Allowed, Key, Type};
@@ -9,6 +9,9 @@ const INT_MAX: i64 = i32::MAX as i64;
 const LONG_MAX: &str = "9223372036854775807";
 pub(super) const MINUTE_MS: i64 = 60_000;
 pub(super) const HOUR_MS: i64 = 3_600_000;
+
+const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to PEM, and name the files with ssl.keystore.location and \
+                        ssl.truststore.location, or give the text with ssl.keystore.key, ssl.keystore.certificate.chain and ssl.truststore.certificates";
 
 /// Every key a broker's properties may set, in the order of the documentation.
 pub static BROKER_KEYS: &[Key] = &[
@@ -24,18 +27,48 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::new("log.dir", Type::List, None, "Older name of log.dirs."),
     Key::new("listeners", Type::List, Some("PLAINTEXT://127.0.0.1:9092"),
         "Where to listen: NAME://host:port, several with commas. Port 0 takes a free one.")
-        .differs("loopback by default; PLAINTEXT only"),
+        .differs("loopback by default; PLAINTEXT and SSL"),
     Key::new("advertised.listeners", Type::List, None,
         "The addresses told to clients, by listener name; else those of listeners. Required where a listener binds every interface.")
         .differs("a listener without a host needs it; nothing is guessed from the machine's name"),
     Key::new("listener.security.protocol.map", Type::String, None,
         "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
-        .differs("PLAINTEXT is the only protocol a listener may use"),
+        .differs("PLAINTEXT and SSL are the protocols a listener may use"),
     Key::new("controller.listener.names", Type::List, None,
         "Listeners named here are not opened: this broker keeps its metadata itself.")
         .differs("there is no controller, so its listeners are skipped"),
     Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
         "host:port of the HTTP page with /metrics and /healthz; empty turns it off.")
+        .differs("not a Kafka key"),
+    // TLS. Each may be set for one listener: listener.name.<name in lower case>.ssl...
+    Key::new("ssl.keystore.type", Type::String, Some("PEM"), "What ssl.keystore.location is.")
+        .allow(Allowed::OneOf(&["PEM"]))
+        .differs(PEM_ONLY),
+    Key::new("ssl.keystore.location", Type::String, None, "A PEM file with the private key and its certificates, the broker's own first. Read again when it changes.")
+        .differs("read again when the file changes, without an AlterConfigs"),
+    Key::new("ssl.keystore.key", Type::Password, None, "The private key as PEM text, instead of a file."),
+    Key::new("ssl.keystore.certificate.chain", Type::Password, None, "The certificates of ssl.keystore.key as PEM text, the broker's own first."),
+    Key::new("ssl.keystore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
+    Key::new("ssl.key.password", Type::Password, None, "The password of an encrypted private key (PKCS#8, PBES2)."),
+    Key::new("ssl.truststore.type", Type::String, Some("PEM"), "What ssl.truststore.location is.")
+        .allow(Allowed::OneOf(&["PEM"]))
+        .differs(PEM_ONLY),
+    Key::new("ssl.truststore.location", Type::String, None, "A PEM file with the authorities whose client certificates are accepted. Read again when it changes.")
+        .differs("needed with ssl.client.auth: there is no default one; read again when the file changes"),
+    Key::new("ssl.truststore.certificates", Type::Password, None, "Those authorities' certificates as PEM text, instead of a file."),
+    Key::new("ssl.truststore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
+    Key::new("ssl.client.auth", Type::String, Some("none"), "Whether clients must show a certificate; one that is shown must be valid.")
+        .allow(Allowed::OneOf(&["none", "requested", "required"])),
+    Key::new("ssl.enabled.protocols", Type::List, Some("TLSv1.2,TLSv1.3"), "The versions of TLS that may be used.")
+        .differs("TLSv1.2 and TLSv1.3 only"),
+    Key::new("ssl.protocol", Type::String, Some("TLSv1.3"), "The highest version of TLS that may be used.")
+        .allow(Allowed::OneOf(&["TLSv1.3", "TLSv1.2"])),
+    Key::new("ssl.cipher.suites", Type::List, Some(""), "The cipher suites that may be used, by Java's names; empty for all that are offered.")
+        .differs("AES-GCM and ChaCha20-Poly1305 with ephemeral keys only"),
+    Key::long("fullbore.ssl.handshake.timeout.ms", Some("10000"), 1, "A connection whose TLS handshake takes longer is closed.")
+        .differs("not a Kafka key"),
+    Key::new("fullbore.ssl.reload.interval.ms", Type::Long, Some("10000"), "Time between two looks whether a key, certificate or truststore file has changed; -1 never looks.")
+        .allow(Allowed::MinusOneOr(10, i64::MAX))
         .differs("not a Kafka key"),
     // Connections.
     Key::int("socket.request.max.bytes", Some("104857600"), 1, "The largest request accepted, in bytes; a larger one closes the connection."),

@@ -91,7 +91,7 @@ fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only:
         source: chain.first().map_or(Source::Default, |found| found.source),
         of: key.of,
         read_only,
-        sensitive: false,
+        sensitive: key.of == Type::Password,
         synonyms: chain
             .into_iter()
             .map(|Found { name, value, source, .. }| ConfigSynonym { name, value, source })

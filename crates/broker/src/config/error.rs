@@ -3,6 +3,7 @@
 //! Not the place where anything is checked. Every message names the key and, where there is one, the
 //! value that was refused.
 
+use fullbore_tls::is_secret;
 use std::fmt;
 
 /// A configuration that is refused: `key=value: what is allowed`.
@@ -17,9 +18,10 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// `key=value: message`
+    /// `key=value: message`, or `key: message` where the value is a secret.
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
-        Self { key: key.into(), value: Some(value.into()), message: message.into() }
+        let value = (!is_secret(key)).then(|| value.to_owned());
+        Self { key: key.into(), value, message: message.into() }
     }
 
     /// `key: message`

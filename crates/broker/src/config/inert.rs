@@ -26,7 +26,8 @@ const TIERED: &str = "has no effect: tiered storage is not offered";
 const QUOTAS: &str = "has no effect: quotas are not offered yet";
 const WAITERS: &str = "has no effect: a finished request leaves its queue at once";
 const JAVA: &str = "Java classes cannot be loaded here";
-const SECURITY: &str = "TLS, SASL and access control are not offered yet; remove it to run without";
+const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
+const JSSE: &str = "is a setting of Java's own TLS, and there is no Java here";
 
 /// By the start of the key; the first match counts.
 const FATES: &[(&str, Fate)] = &[
@@ -98,10 +99,13 @@ const FATES: &[(&str, Fate)] = &[
     ("super.users", Refused(SECURITY)),
     ("allow.everyone.if.no.acl.found", Refused(SECURITY)),
     ("principal.builder.class", Refused(SECURITY)),
-    ("ssl.", Refused(SECURITY)),
+    ("ssl.endpoint.identification.algorithm", NoEffect("has no effect: a broker does not check the names of its clients")),
+    ("ssl.principal.mapping.rules", Refused(SECURITY)),
+    ("ssl.allow.", NoEffect("has no effect: new certificates may have any name")),
+    ("ssl.", Refused(JSSE)),
     ("sasl.", Refused(SECURITY)),
     ("security.providers", Refused(SECURITY)),
-    ("listener.name.", Refused("settings of a single listener are not offered; set them for all")),
+    ("listener.name.", Refused("only ssl.* can be set for a single listener; set others for all")),
 ];
 
 /// What the configuration files that come with Kafka 4 set, of the keys that have no effect here.

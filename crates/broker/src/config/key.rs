@@ -13,6 +13,8 @@ pub enum Type {
     Int = 3,
     Long = 5,
     List = 7,
+    /// Text that is never shown.
+    Password = 9,
 }
 
 /// Where the value in force comes from, with Kafka's `ConfigSource` codes.
@@ -110,12 +112,17 @@ impl Key {
 
     /// Checks a value as typed and gives it back as it counts (trimmed, canonical case of booleans).
     pub fn check(&self, value: &str) -> Result<String, ConfigError> {
+        self.check_as(self.name, value)
+    }
+
+    /// As [`Key::check`], for a value typed under another name.
+    pub(super) fn check_as(&self, name: &str, value: &str) -> Result<String, ConfigError> {
         let trimmed = value.trim();
         let canonical = match self.of {
             Type::Boolean => trimmed.to_ascii_lowercase(),
             _ => trimmed.to_owned(),
         };
-        if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(value)) }
+        if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
     fn accepts(&self, value: &str) -> bool {
@@ -123,7 +130,7 @@ impl Key {
             Type::Boolean => value == "true" || value == "false",
             Type::Int => value.parse::<i32>().is_ok(),
             Type::Long => value.parse::<i64>().is_ok(),
-            Type::String | Type::List => true,
+            Type::String | Type::List | Type::Password => true,
         };
         let number = || value.parse::<i64>().ok();
         of_type
@@ -135,12 +142,12 @@ impl Key {
             }
     }
 
-    fn refusal(&self, value: &str) -> ConfigError {
+    fn refusal(&self, name: &str, value: &str) -> ConfigError {
         let mut message = format!("must be {}", self.allowed_text());
         if let Some(differs) = self.differs.filter(|_| self.is_fixed()) {
             message.push_str(&format!(" (differs from Kafka: {differs})"));
         }
-        ConfigError::of_value(self.name, value, message)
+        ConfigError::of_value(name, value, message)
     }
 
     /// The accepted values in words: "between 1 and 10", "true or false".
@@ -157,7 +164,7 @@ impl Key {
             (Allowed::Any, Type::Boolean) => "true or false".into(),
             (Allowed::Any, Type::Int) => range(i64::from(i32::MIN), INT_MAX),
             (Allowed::Any, Type::Long) => "a 64-bit number".into(),
-            (Allowed::Any, Type::String) => "text".into(),
+            (Allowed::Any, Type::String | Type::Password) => "text".into(),
             (Allowed::Any, Type::List) => "a list with commas".into(),
         }
     }

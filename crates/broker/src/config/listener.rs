@@ -1,13 +1,14 @@
 //! The addresses of `listeners`, `advertised.listeners`, `fullbore.admin.listener` and the per-address
 //! connection limits.
 //!
-//! Nothing is opened or resolved here. Every listener is PLAINTEXT and has an address to tell clients,
-//! or takes the one it is bound to.
+//! Nothing is opened or resolved here. Every listener is PLAINTEXT or SSL and has an address to tell clients,
+//! or takes the one it is bound to. What TLS needs is in `ssl`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::error::{ConfigError, Warning};
+use super::ssl::ListenerTls;
 
 /// One address to accept clients on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Listener {
     pub port: u16,
     /// Host and port told to clients; `None` tells them `host` and the port bound.
     pub advertised: Option<(String, u16)>,
+    /// `None` for PLAINTEXT.
+    pub tls: Option<ListenerTls>,
 }
 
 /// The texts that together say where to listen.
@@ -40,8 +43,12 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT.
-pub(super) fn parse_listeners(texts: &ListenerTexts<'_>) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError> {
+/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT or SSL. `tls_of` finds the
+/// TLS settings of a listener by its name.
+pub(super) fn parse_listeners(
+    texts: &ListenerTexts<'_>,
+    tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,
+) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError> {
     let refuse = |message: &str| ConfigError::of_value(LISTENERS, texts.listeners, message);
     let protocols = protocol_map(texts.protocols)?;
     let controllers: Vec<String> = items(texts.controllers.unwrap_or("")).map(str::to_ascii_uppercase).collect();
@@ -53,8 +60,9 @@ pub(super) fn parse_listeners(texts: &ListenerTexts<'_>) -> Result<(Vec<Listener
     let mut advertised = advertised_by_name(texts.advertised, &controllers)?;
     let mut listeners = Vec::with_capacity(endpoints.len());
     for endpoint in endpoints {
-        require_plaintext(&endpoint, &protocols, texts.listeners)?;
-        listeners.push(listener(endpoint, &mut advertised)?);
+        let is_tls = is_tls(&endpoint, &protocols, texts.listeners)?;
+        let tls = if is_tls { Some(tls_of(&endpoint.name)?) } else { None };
+        listeners.push(Listener { tls, ..listener(endpoint, &mut advertised)? });
     }
     if let Some(name) = advertised.keys().next() {
         return Err(ConfigError::of_key(ADVERTISED, format!("{name} is not one of listeners")));
@@ -77,21 +85,19 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
         return Err(ConfigError::of_key(ADVERTISED, message));
     }
     let host = if host.is_empty() { "0.0.0.0".to_owned() } else { host };
-    Ok(Listener { name, host, port, advertised })
+    Ok(Listener { name, host, port, advertised, tls: None })
 }
 
-fn require_plaintext(
-    endpoint: &Endpoint,
-    protocols: &BTreeMap<String, String>,
-    typed: &str,
-) -> Result<(), ConfigError> {
+/// Whether its protocol is SSL; else it is PLAINTEXT.
+fn is_tls(endpoint: &Endpoint, protocols: &BTreeMap<String, String>, typed: &str) -> Result<bool, ConfigError> {
     let name = &endpoint.name;
     match protocols.get(name).unwrap_or(name).as_str() {
-        "PLAINTEXT" => Ok(()),
-        "SSL" | "SASL_PLAINTEXT" | "SASL_SSL" => Err(ConfigError::of_value(
+        "PLAINTEXT" => Ok(false),
+        "SSL" => Ok(true),
+        "SASL_PLAINTEXT" | "SASL_SSL" => Err(ConfigError::of_value(
             LISTENERS,
             typed,
-            format!("{name} must be PLAINTEXT: TLS and SASL are not offered yet"),
+            format!("{name} must be PLAINTEXT or SSL: SASL is not offered yet"),
         )),
         _ => Err(ConfigError::of_value(
             LISTENERS,
@@ -216,7 +222,8 @@ mod tests {
             protocols: Some("OUT:PLAINTEXT,IN:PLAINTEXT,TLS:SSL"),
             controllers: Some("CONTROLLER"),
         };
-        parse_listeners(&texts).map(|(listeners, _)| listeners).map_err(|error| error.to_string())
+        let tls = |_: &str| Ok(ListenerTls::default());
+        parse_listeners(&texts, tls).map(|(listeners, _)| listeners).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -239,7 +246,7 @@ mod tests {
             ),
             controllers: Some("CONTROLLER"),
         };
-        let (listeners, warnings) = parse_listeners(&texts).expect("valid");
+        let (listeners, warnings) = parse_listeners(&texts, |_| Ok(ListenerTls::default())).expect("valid");
         assert_eq!(listeners.len(), 1);
         assert_eq!(warnings.len(), 1);
     }
@@ -252,10 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn the_protocol_is_the_listeners_name_or_what_its_name_stands_for() {
+        let listeners = parse("IN://h:1,SSL://h:2,tls://h:3", None).expect("valid");
+        let tls: Vec<_> = listeners.iter().map(|listener| listener.tls.is_some()).collect();
+        assert_eq!(tls, [false, true, true]);
+    }
+
+    #[test]
     fn refusals() {
         for (listeners, advertised, says) in [
-            ("SSL://h:1", None, "TLS and SASL are not offered yet"),
-            ("TLS://h:1", None, "TLS and SASL are not offered yet"),
+            ("SASL_SSL://h:1", None, "SASL is not offered yet"),
+            ("SASL_PLAINTEXT://h:1", None, "SASL is not offered yet"),
             ("FOO://h:1", None, "FOO needs a protocol"),
             ("h:1", None, "must be NAME://host:port"),
             ("PLAINTEXT://h:99999", None, "must be NAME://host:port"),

@@ -19,6 +19,7 @@ mod key;
 mod listener;
 mod lookup;
 mod properties;
+mod ssl;
 mod topic;
 mod topic_keys;
 
@@ -30,6 +31,7 @@ pub use dynamic::{DynamicConfig, check_dynamic, is_dynamic};
 pub use error::{ConfigError, Warning};
 pub use key::{Allowed, Key, Source, Type};
 pub use listener::Listener;
+pub use ssl::ListenerTls;
 pub use properties::Properties;
 pub use topic::{TimestampType, TopicConfig};
 pub use topic_keys::TOPIC_KEYS;

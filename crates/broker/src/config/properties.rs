@@ -2,16 +2,25 @@
 //!
 //! Not the broker's configuration. A key set twice has its last value, as Java reads it.
 
+use fullbore_tls::is_secret;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
 
 use super::error::ConfigError;
 
 /// Keys and values as typed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties {
     values: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Properties {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(key, value)| (key, if is_secret(key) { "[hidden]" } else { value }))).finish()
+    }
 }
 
 impl Properties {

@@ -8,6 +8,7 @@
 use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output;
+use super::stream::Stream;
 use crate::api::{self, Call, Completion, Fault};
 use crate::broker::Shared;
 use bytes::Bytes;
@@ -16,7 +17,6 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout_at;
 
@@ -57,7 +57,7 @@ enum Ended {
 /// Serves one client until either side is done.
 pub async fn serve(
     broker: &Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     listener: usize,
     stop: watch::Receiver<bool>,
@@ -87,7 +87,7 @@ pub async fn serve(
 /// The reading half: until the client closes, the broker stops, or a request is beyond answering.
 async fn read(
     broker: &Arc<Shared>,
-    stream: &TcpStream,
+    stream: &Stream,
     listener: usize,
     queue: mpsc::Sender<Admitted>,
     idleness: &Idleness,
@@ -154,7 +154,7 @@ async fn admit(broker: &Arc<Shared>, listener: usize, frame: Bytes) -> Result<Op
 /// The writing half: until the reading half is done and everything is answered.
 async fn write(
     broker: &Arc<Shared>,
-    stream: &TcpStream,
+    stream: &Stream,
     mut completions: mpsc::Receiver<Admitted>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {

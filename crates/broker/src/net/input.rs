@@ -4,10 +4,10 @@
 //! allocating and an idle one holds no memory. Invariant: nothing is reserved for a frame before its length passed the
 //! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use super::stream::Stream;
+use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Bytes asked of the socket when it is not known how much is coming.
@@ -33,18 +33,21 @@ pub enum InputError {
         /// The limit.
         max: usize,
     },
+    /// The first bytes are those of a TLS handshake.
+    #[error("a TLS client on a plaintext listener")]
+    Tls,
 }
 
 /// The reading half of a connection.
 pub struct Input<'a> {
-    stream: &'a TcpStream,
+    stream: &'a Stream,
     buffer: BytesMut,
     frame_max: usize,
 }
 
 impl<'a> Input<'a> {
     /// Reads frames of at most `frame_max` bytes.
-    pub fn new(stream: &'a TcpStream, frame_max: usize) -> Self {
+    pub fn new(stream: &'a Stream, frame_max: usize) -> Self {
         Input { stream, buffer: BytesMut::new(), frame_max }
     }
 
@@ -60,7 +63,11 @@ impl<'a> Input<'a> {
         }
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
-        let len = len.ok_or(InputError::Length { length, max: self.frame_max })?;
+        let len = len.ok_or_else(|| match self.buffer[..4] {
+            // The record of a handshake, version 3.x: as a length it would be 352 MiB.
+            [22, 3, ..] if matches!(self.stream, Stream::Plain(_)) => InputError::Tls,
+            _ => InputError::Length { length, max: self.frame_max },
+        })?;
         self.buffer.advance(4);
         while self.buffer.len() < len {
             let missing = len - self.buffer.len();
@@ -79,8 +86,7 @@ impl<'a> Input<'a> {
                 self.buffer = BytesMut::new();
             }
             self.stream.readable().await?;
-            self.buffer.reserve(want);
-            match self.stream.try_read_buf(&mut (&mut self.buffer).limit(want)) {
+            match self.stream.try_read_buf(&mut self.buffer, want) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }

@@ -1,8 +1,12 @@
-//! Where clients arrive: bind, accept within the limits, one task per connection.
+//! Where clients arrive: bind, accept within the limits, one task per connection, which begins with the TLS handshake
+//! where the listener has one.
 //!
-//! Invariant: a connection over a limit is closed before anything is read or allocated for it.
+//! Invariant: a connection over a limit is closed before anything is read or allocated for it, and a connection counts
+//! from accept on, whether its handshake is done or not.
 
 use super::connection;
+use super::stream::Stream;
+use super::tls::Certificates;
 use crate::broker::Shared;
 use crate::config::{BrokerConfig, Listener};
 use parking_lot::Mutex;
@@ -24,13 +28,27 @@ pub struct Bound {
     pub addr: SocketAddr,
     /// Host and port told to clients.
     pub advertised: (String, u16),
+    /// Of an SSL listener.
+    certificates: Option<Arc<Certificates>>,
+}
+
+/// What the connections of a listener have in common.
+#[derive(Clone)]
+struct Door {
+    /// The listener's place in the configuration.
+    index: usize,
+    certificates: Option<Arc<Certificates>>,
 }
 
 /// Binds one listener.
 ///
 /// # Errors
 /// The host does not resolve, the port is taken or not allowed.
-pub async fn bind(listener: &Listener, config: &BrokerConfig) -> io::Result<Bound> {
+pub async fn bind(
+    listener: &Listener,
+    certificates: Option<Arc<Certificates>>,
+    config: &BrokerConfig,
+) -> io::Result<Bound> {
     let addrs: Vec<_> = tokio::net::lookup_host((listener.host.as_str(), listener.port)).await?.collect();
     let addr = *addrs.first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -49,7 +67,7 @@ pub async fn bind(listener: &Listener, config: &BrokerConfig) -> io::Result<Boun
         Some((host, port)) => (host.clone(), if *port == 0 { addr.port() } else { *port }),
         None => (listener.host.clone(), addr.port()),
     };
-    Ok(Bound { socket, addr, advertised })
+    Ok(Bound { socket, addr, advertised, certificates })
 }
 
 /// Connections by client address, with the broker-wide total in a semaphore.
@@ -113,10 +131,13 @@ pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiv
         .into_iter()
         .enumerate()
         .map(|(index, bound)| {
+            if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
+                tokio::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
+            }
             tokio::spawn(accept(
                 Arc::clone(&broker),
                 bound.socket,
-                index,
+                Door { index, certificates: bound.certificates },
                 Arc::clone(&admission),
                 stop.clone(),
                 open.clone(),
@@ -135,7 +156,7 @@ pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiv
 async fn accept(
     broker: Arc<Shared>,
     socket: TcpListener,
-    listener: usize,
+    door: Door,
     admission: Arc<Admission>,
     mut stop: watch::Receiver<bool>,
     open: mpsc::Sender<()>,
@@ -147,7 +168,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), &open) {
-                Ok(place) => spawn(stream, peer, listener, place, stop.clone()),
+                Ok(place) => spawn(stream, peer, door.clone(), place, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();
                     tracing::warn!(%peer, limit, "connection refused");
@@ -161,12 +182,34 @@ async fn accept(
     }
 }
 
-fn spawn(stream: TcpStream, peer: SocketAddr, listener: usize, place: Place, stop: watch::Receiver<bool>) {
+fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop: watch::Receiver<bool>) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "connection lost before its first request");
         return;
     }
     tokio::spawn(async move {
-        connection::serve(&place.broker, stream, peer, listener, stop).await;
+        let stream = match &door.certificates {
+            None => Stream::Plain(stream),
+            Some(certificates) => tokio::select! {
+                shaken = shake(certificates, stream, peer, &place.broker.config) => match shaken {
+                    Some(stream) => stream,
+                    None => return,
+                },
+                _ = stop.wait_for(|stopping| *stopping) => return,
+            },
+        };
+        connection::serve(&place.broker, stream, peer, door.index, stop).await;
     });
+}
+
+/// The handshake of a new connection; `None` when it failed. One that says nothing is idle, too.
+async fn shake(certificates: &Certificates, stream: TcpStream, peer: SocketAddr, config: &BrokerConfig) -> Option<Stream> {
+    let limit = config.ssl_handshake_timeout_ms.min(config.connections_max_idle_ms.unwrap_or(u64::MAX));
+    match certificates.accept(stream, Duration::from_millis(limit)).await {
+        Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+        Err(error) => {
+            certificates.report(peer, &error);
+            None
+        }
+    }
 }

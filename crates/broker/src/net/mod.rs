@@ -1,10 +1,13 @@
-//! From sockets to requests and back: listener, connection, the bytes in and the bytes out.
+//! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
 
 mod connection;
 mod idleness;
 mod input;
 mod listener;
 mod output;
+mod stream;
+mod tls;
 
 pub use connection::Limits;
 pub use listener::{Bound, bind, run};
+pub use tls::Certificates;

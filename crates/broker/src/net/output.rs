@@ -1,10 +1,13 @@
-//! Frames into a socket: one vectored write for what is in memory, sendfile for what is in a log.
+//! Frames into a connection: one vectored write for what is in memory, sendfile for what is in a log. With TLS a frame
+//! becomes records as large as they may be, which leave together; what is in a log is read in bounded pieces.
 //!
 //! Invariant: a frame is written whole or the connection is closed.
 
+use super::stream::Stream;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -13,11 +16,21 @@ const SLICES_MAX: usize = 64;
 /// Bytes of one sendfile call: short enough that other connections of the thread get their turn.
 const SENDFILE_MAX: usize = 1024 * 1024;
 
+/// Bytes of a log that are read at once to be encrypted.
+const READ_MAX: usize = 64 * 1024;
+
 /// Writes the frame.
 ///
 /// # Errors
-/// Of the socket or the log file; part of the frame may be out, so the connection must be closed.
-pub async fn write(stream: &TcpStream, frame: &Frame) -> io::Result<()> {
+/// Of the connection or the log file; part of the frame may be out, so the connection must be closed.
+pub async fn write(stream: &Stream, frame: &Frame) -> io::Result<()> {
+    match stream {
+        Stream::Plain(socket) => write_plain(socket, frame).await,
+        Stream::Tls(stream) => write_tls(stream, frame).await,
+    }
+}
+
+async fn write_plain(stream: &TcpStream, frame: &Frame) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         match first {
@@ -70,6 +83,45 @@ fn unsent<'s, 'p>(parts: &'p [Part], mut sent: usize, storage: &'s mut [IoSlice<
     &storage[..used]
 }
 
+/// Nothing leaves before all of it is encrypted, or as much as the session holds.
+async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame) -> io::Result<()> {
+    let mut parts = frame.parts.as_slice();
+    while let [first, rest @ ..] = parts {
+        if let Part::File(slice) = first {
+            encrypt_file(stream, slice).await?;
+            parts = rest;
+            continue;
+        }
+        let mut storage = [IoSlice::new(&[]); SLICES_MAX];
+        let run = parts.iter().take(SLICES_MAX).take_while(|part| matches!(part, Part::Bytes(_))).count();
+        let used = unsent(&parts[..run], 0, &mut storage).len();
+        stream.write(&mut storage[..used]).await?;
+        parts = &parts[run..];
+    }
+    stream.flush().await
+}
+
+async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::Result<()> {
+    let mut left = slice.len as usize;
+    let mut position = slice.position;
+    let mut bytes = vec![0; left.min(READ_MAX)];
+    while left > 0 {
+        let piece = &mut bytes[..left.min(READ_MAX)];
+        slice.file.read_exact_at(piece, position).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => too_short(),
+            _ => error,
+        })?;
+        stream.write(&mut [IoSlice::new(piece)]).await?;
+        left -= piece.len();
+        position += piece.len() as u64;
+    }
+    Ok(())
+}
+
+fn too_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says")
+}
+
 async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
     let mut position = slice.position;
     let end = slice.position + u64::from(slice.len);
@@ -79,7 +131,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
             .async_io(Interest::WRITABLE, || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?))
             .await?;
         if sent == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says"));
+            return Err(too_short());
         }
     }
     Ok(())

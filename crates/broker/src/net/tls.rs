@@ -1,0 +1,127 @@
+//! The certificates of a listener, read again when their files change, and the handshakes made with them.
+//!
+//! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
+//! read; what cannot be read is logged and changes nothing.
+
+use crate::config::{Listener, ListenerTls};
+use fullbore_tls::{Acceptor, MaterialError, Stream};
+use parking_lot::{Mutex, RwLock};
+use std::fs::Metadata;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Between two warnings of one listener about handshakes; those between are counted, and logged at debug.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
+type Stamp = Option<(SystemTime, u64, u64)>;
+
+/// The certificates of one listener.
+pub struct Certificates {
+    name: String,
+    tls: ListenerTls,
+    current: RwLock<Acceptor>,
+    /// Of the files as they were last read, whether that worked or not.
+    stamps: Mutex<Vec<Stamp>>,
+    /// The last warning, and failures since.
+    warned: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Certificates {
+    /// Reads the certificates of an SSL listener; `None` for a plain one.
+    ///
+    /// # Errors
+    /// The setting at fault.
+    pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
+        let Some(tls) = listener.tls.clone() else { return Ok(None) };
+        let stamps = stamps(&tls);
+        let current = Acceptor::load(&tls.settings, tls.client_auth)?;
+        Ok(Some(Arc::new(Certificates {
+            name: listener.name.clone(),
+            tls,
+            current: RwLock::new(current),
+            stamps: Mutex::new(stamps),
+            warned: Mutex::default(),
+        })))
+    }
+
+    /// Looks for changed files until the broker stops.
+    pub async fn watch(self: Arc<Self>, interval: Duration, mut stop: watch::Receiver<bool>) {
+        if self.tls.settings.files().next().is_none() {
+            return;
+        }
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                _ = stop.wait_for(|stopping| *stopping) => return,
+            }
+            let this = Arc::clone(&self);
+            if let Err(error) = tokio::task::spawn_blocking(move || this.refresh()).await {
+                tracing::error!(%error, "certificates are no longer looked after");
+                return;
+            }
+        }
+    }
+
+    fn refresh(&self) {
+        // Taken before the files are read: what changes meanwhile is seen next time.
+        let found = stamps(&self.tls);
+        if *self.stamps.lock() == found {
+            return;
+        }
+        *self.stamps.lock() = found;
+        match Acceptor::load(&self.tls.settings, self.tls.client_auth) {
+            Ok(acceptor) => {
+                *self.current.write() = acceptor;
+                tracing::info!(listener = self.name, "new certificates are in use");
+            }
+            Err(error) => {
+                tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
+            }
+        }
+    }
+
+    /// A client's handshake, within the time given.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub async fn accept(&self, socket: TcpStream, limit: Duration) -> io::Result<Stream> {
+        let acceptor = self.current.read().clone();
+        match timeout(limit, Stream::accept(socket, &acceptor)).await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                let message = format!("no TLS handshake in {limit:?} (fullbore.ssl.handshake.timeout.ms)");
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            }
+        }
+    }
+
+    /// Logs a failed handshake: one warning at a time, so that a flood of them does not become one of the log.
+    pub fn report(&self, peer: SocketAddr, error: &io::Error) {
+        let listener = &self.name;
+        let mut warned = self.warned.lock();
+        match *warned {
+            (Some(last), more) if last.elapsed() < WARN_INTERVAL => {
+                *warned = (Some(last), more + 1);
+                drop(warned);
+                tracing::debug!(listener, %peer, %error, "TLS handshake failed");
+            }
+            (_, more) => {
+                *warned = (Some(Instant::now()), 0);
+                drop(warned);
+                tracing::warn!(listener, %peer, %error, unlogged_before = more, "TLS handshake failed");
+            }
+        }
+    }
+}
+
+fn stamps(tls: &ListenerTls) -> Vec<Stamp> {
+    let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
+    tls.settings.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
+}

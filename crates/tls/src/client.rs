@@ -1,0 +1,142 @@
+//! The client's side: whom to trust, what to show, and whether the host's name counts.
+
+use crate::explain;
+use crate::pem::{self, MaterialError};
+use crate::provider::{provider, versions};
+use crate::server::roots;
+use crate::session::Session;
+use crate::settings::Settings;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use std::io;
+use std::sync::Arc;
+
+/// Begins sessions with brokers.
+#[derive(Clone)]
+pub struct Connector {
+    config: Arc<ClientConfig>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Connector {
+    /// Reads keys and certificates. Without a truststore the system's authorities are trusted.
+    ///
+    /// # Errors
+    /// The setting at fault.
+    pub fn load(settings: &Settings, check_host_name: bool) -> Result<Self, MaterialError> {
+        let (trusted, setting) = match pem::trusted(settings)? {
+            Some(trusted) => trusted,
+            None => (system_authorities()?, "ssl.truststore.location".to_owned()),
+        };
+        let provider = provider(settings);
+        let authorities = Arc::new(roots(trusted.clone(), &setting)?);
+        let chains = WebPkiServerVerifier::builder_with_provider(authorities, provider.clone())
+            .build()
+            .map_err(|error| MaterialError::new(&setting, error.to_string()))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions(settings))
+            .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { chains, trusted, check_host_name }));
+        let config = match pem::identity(settings)? {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder
+                .with_client_auth_cert(identity.chain, identity.key)
+                .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?,
+        };
+        Ok(Connector { config: Arc::new(config) })
+    }
+
+    /// A session with the broker at `host:port`.
+    pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
+        })?;
+        let connection = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
+        Ok(Session::new(connection.into()))
+    }
+}
+
+fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
+    let found = rustls_native_certs::load_native_certs();
+    // Some system has always one that cannot be read; rustls would refuse it, too.
+    let usable = |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
+    let usable: Vec<_> = found.certs.into_iter().filter(usable).collect();
+    if usable.is_empty() {
+        let reason = "must be set: the system has no certificate authorities (ca-certificates)";
+        return Err(MaterialError::new("ssl.truststore.location", reason));
+    }
+    Ok(usable)
+}
+
+/// rustls' rules, with two of Java's: host names may be left unchecked, and a certificate that is itself in the
+/// truststore is trusted although it calls itself an authority, as `openssl req -x509` makes them.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+    check_host_name: bool,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verdict {
+            // The name is what is looked at last: the chain and its dates are good.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),
+            // Its dates were good, or they would be what is complained of.
+            Err(Error::InvalidCertificate(CertificateError::Other(other)))
+                if explain::is_authority_as_leaf(&other) && self.trusted.iter().any(|known| known == end_entity) =>
+            {
+                if self.check_host_name {
+                    rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,127 @@
+//! What goes wrong in TLS, in words that name the reason and, where there is one, the setting.
+//!
+//! Invariant: one sentence, and nothing secret in it.
+
+use rustls::{
+    AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
+};
+
+/// The first byte of a record: of a handshake, or of the alert that ends it.
+const RECORDS: [u8; 2] = [22, 21];
+
+/// Whether a connection that begins so may be TLS.
+pub(crate) fn is_tls(first: Option<u8>) -> bool {
+    first.is_some_and(|first| RECORDS.contains(&first))
+}
+
+/// Why a session fails, as one side tells its user. `first` is the first byte the peer sent.
+pub(crate) fn error(error: &Error, side: Side, first: Option<u8>) -> String {
+    let (peer, store) = match side {
+        Side::Client => ("the broker", "the broker's certificate"),
+        Side::Server => ("the client", "the client's certificate"),
+    };
+    match error {
+        Error::InvalidMessage(_) if !is_tls(first) => {
+            format!("{peer} does not speak TLS{}", plain_hint(side))
+        }
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => format!("TLS: {peer} sent what is no TLS record"),
+        Error::InvalidCertificate(reason) => format!("TLS: {store} {}", certificate(reason)),
+        Error::NoCertificatesPresented => {
+            "TLS: the client showed no certificate, and ssl.client.auth=required".to_owned()
+        }
+        Error::AlertReceived(alert) => format!("TLS: {}", alert_from(*alert, side)),
+        Error::PeerIncompatible(reason) => format!("TLS: {}", incompatible(reason)),
+        other => format!("TLS: {other}"),
+    }
+}
+
+fn plain_hint(side: Side) -> &'static str {
+    match side {
+        Side::Client => ": it is no SSL listener",
+        Side::Server => ": a plaintext client on an SSL listener",
+    }
+}
+
+/// The peer went away before the handshake was done.
+pub(crate) fn ended(side: Side, first: Option<u8>) -> &'static str {
+    match (side, first) {
+        // A plaintext listener closes, since the first bytes of TLS make no request it would read.
+        (Side::Client, None) => "the broker closed the connection during the TLS handshake: is it an SSL listener?",
+        (Side::Client, Some(_)) => "the broker closed the connection during the TLS handshake",
+        (Side::Server, _) => "the client closed the connection during the TLS handshake",
+    }
+}
+
+fn certificate(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::UnknownIssuer => {
+            "is of an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            // A list of rules, as X509 has them: DnsName("a"), IpAddress(127.0.0.1).
+            let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
+            format!("is not for {}, but for {names} (host name mismatch)", expected.to_str())
+        }
+        CertificateError::NotValidForName => "is for another name (host name mismatch)".to_owned(),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "has expired".to_owned(),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "is not valid yet".to_owned(),
+        CertificateError::BadSignature => "has a wrong signature".to_owned(),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "is not for this purpose (extended key usage)".to_owned()
+        }
+        CertificateError::Other(other) if is_authority_as_leaf(other) => {
+            "is that of an authority, and not itself in the truststore".to_owned()
+        }
+        other => format!("is not valid: {other}"),
+    }
+}
+
+/// `CaUsedAsEndEntity` of webpki, which rustls hands on without a name of its own.
+pub(crate) fn is_authority_as_leaf(error: &OtherError) -> bool {
+    error.0.to_string() == "CaUsedAsEndEntity"
+}
+
+fn alert_from(alert: AlertDescription, side: Side) -> String {
+    let (peer, ours) = match side {
+        Side::Client => ("the broker", "this client's certificate"),
+        Side::Server => ("the client", "this broker's certificate"),
+    };
+    match alert {
+        AlertDescription::CertificateRequired => format!("{peer} requires a client certificate: see ssl.keystore.location"),
+        AlertDescription::UnknownCA => format!("{peer} does not trust the authority of {ours} (unknown CA)"),
+        AlertDescription::CertificateExpired => format!("{peer} says that {ours} has expired"),
+        AlertDescription::BadCertificate
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::UnsupportedCertificate => format!("{peer} does not accept {ours} ({alert:?})"),
+        AlertDescription::ProtocolVersion => format!("{peer} speaks no TLS version in common: see ssl.enabled.protocols"),
+        AlertDescription::HandshakeFailure if side == Side::Client => {
+            "the broker refused the handshake: no cipher suite in common, or it requires a client certificate".to_owned()
+        }
+        AlertDescription::HandshakeFailure => "the client refused the handshake".to_owned(),
+        other => format!("{peer} ended the session ({other:?})"),
+    }
+}
+
+fn incompatible(reason: &PeerIncompatible) -> String {
+    match reason {
+        PeerIncompatible::NoCipherSuitesInCommon => "no cipher suite in common: see ssl.cipher.suites".to_owned(),
+        PeerIncompatible::SupportedVersionsExtensionRequired
+        | PeerIncompatible::Tls12NotOffered
+        | PeerIncompatible::Tls12NotOfferedOrEnabled
+        | PeerIncompatible::Tls13RequiredForQuic
+        | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig => {
+            "no version of TLS in common: see ssl.enabled.protocols".to_owned()
+        }
+        other => format!("the peer is not compatible: {other:?}"),
+    }
+}
+
+/// What is wrong with a key and its certificates, which are ours.
+pub(crate) fn of_own_certificate(error: &Error) -> String {
+    match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            "the private key is not that of the first certificate".to_owned()
+        }
+        other => format!("has a key or certificate that cannot be used: {other}"),
+    }
+}

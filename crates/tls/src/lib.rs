@@ -1,0 +1,21 @@
+//! TLS for both ends: Kafka's `ssl.*` settings, keys and certificates in PEM, and one session for every kind of socket.
+//!
+//! Not here: who listens where, and what is said once the handshake is over. Invariant: rustls with aws-lc-rs, and the
+//! provider is handed over at each use, so that nothing depends on a process-wide default.
+
+mod blocking;
+mod client;
+mod explain;
+mod pem;
+mod provider;
+mod server;
+mod session;
+mod settings;
+mod stream;
+
+pub use blocking::BlockingStream;
+pub use client::Connector;
+pub use pem::MaterialError;
+pub use server::{Acceptor, ClientAuth};
+pub use settings::{Secret, Settings, is_secret};
+pub use stream::Stream;

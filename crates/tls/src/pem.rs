@@ -1,0 +1,128 @@
+//! Keys and certificates out of PEM: from a file, or from the text of a setting.
+//!
+//! Other stores are recognized only to say so. Invariant: an error names the setting, and never shows what is in it.
+
+use crate::settings::Settings;
+use pkcs8::EncryptedPrivateKeyInfo;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use std::io::Read;
+
+/// A larger file holds something else.
+const FILE_MAX: u64 = 4 << 20;
+
+/// Keys or certificates that cannot be used, with the setting they are of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{setting}: {reason}")]
+pub struct MaterialError {
+    /// The setting, with the file's name where it is one.
+    pub setting: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl MaterialError {
+    pub(crate) fn new(setting: impl Into<String>, reason: impl Into<String>) -> Self {
+        MaterialError { setting: setting.into(), reason: reason.into() }
+    }
+}
+
+/// Who we are: a private key and its certificates, the leaf first.
+pub(crate) struct Identity {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+    /// The setting both came from.
+    pub setting: String,
+}
+
+/// What `ssl.keystore.*` says, if it says anything.
+pub(crate) fn identity(settings: &Settings) -> Result<Option<Identity>, MaterialError> {
+    let (key_pem, key_setting, chain_pem, chain_setting) =
+        match (&settings.keystore_location, &settings.keystore_key, &settings.keystore_chain) {
+            (Some(path), _, _) => {
+                let (pem, setting) = read("ssl.keystore.location", path)?;
+                (pem.clone(), setting.clone(), pem, setting)
+            }
+            (None, Some(key), Some(chain)) => (
+                key.expose().as_bytes().to_vec(),
+                "ssl.keystore.key".to_owned(),
+                chain.expose().as_bytes().to_vec(),
+                "ssl.keystore.certificate.chain".to_owned(),
+            ),
+            _ => return Ok(None),
+        };
+    let key = private_key(&key_pem, settings.key_password.as_ref().map(|password| password.expose()))
+        .map_err(|reason| MaterialError::new(&key_setting, reason))?;
+    let chain = certificates(&chain_pem).map_err(|reason| MaterialError::new(&chain_setting, reason))?;
+    Ok(Some(Identity { chain, key, setting: key_setting }))
+}
+
+/// The certificates `ssl.truststore.*` says to trust, with the setting, if it says anything.
+pub(crate) fn trusted(settings: &Settings) -> Result<Option<(Vec<CertificateDer<'static>>, String)>, MaterialError> {
+    let (pem, setting) = match (&settings.truststore_location, &settings.truststore_certificates) {
+        (Some(path), _) => read("ssl.truststore.location", path)?,
+        (None, Some(text)) => (text.expose().as_bytes().to_vec(), "ssl.truststore.certificates".to_owned()),
+        (None, None) => return Ok(None),
+    };
+    let certificates = certificates(&pem).map_err(|reason| MaterialError::new(&setting, reason))?;
+    Ok(Some((certificates, setting)))
+}
+
+fn read(key: &str, path: &str) -> Result<(Vec<u8>, String), MaterialError> {
+    let setting = format!("{key}={path}");
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes));
+    let reason = match (read, &bytes[..]) {
+        (Err(error), _) => error.to_string(),
+        (Ok(_), [0xfe, 0xed, 0xfe, 0xed, ..] | [0xce, 0xce, 0xce, 0xce, ..]) => {
+            "is a Java key store (JKS); it must be PEM: keytool and openssl pkcs12 export it".to_owned()
+        }
+        (Ok(_), [0x30, 0x80..=0x84, ..]) => {
+            "is binary (PKCS12 or DER); it must be PEM: openssl pkcs12 exports it".to_owned()
+        }
+        (Ok(_), bytes) if bytes.len() as u64 > FILE_MAX => format!("is larger than {FILE_MAX} bytes"),
+        (Ok(_), _) => return Ok((bytes, setting)),
+    };
+    Err(MaterialError::new(setting, reason))
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(certificates) if certificates.is_empty() => Err("has no certificate (BEGIN CERTIFICATE)".to_owned()),
+        Ok(certificates) => Ok(certificates),
+        Err(_) => Err("has a certificate that is not PEM".to_owned()),
+    }
+}
+
+const ENCRYPTED: (&str, &str) = ("-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----");
+
+fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'static>, String> {
+    let text = String::from_utf8_lossy(pem);
+    if let Some(start) = text.find(ENCRYPTED.0) {
+        let end = text[start..].find(ENCRYPTED.1).ok_or("has an encrypted private key that does not end")?;
+        return decrypt(&text[start..start + end + ENCRYPTED.1.len()], password);
+    }
+    if text.contains("Proc-Type:") && text.contains("ENCRYPTED") {
+        return Err("has a private key encrypted the old way; `openssl pkcs8 -topk8` makes it PKCS#8".to_owned());
+    }
+    match PrivateKeyDer::from_pem_slice(pem) {
+        // A password that nothing needs is no mistake: Kafka takes it, too.
+        Ok(key) => Ok(key),
+        Err(PemError::NoItemsFound) => Err("has no private key (BEGIN PRIVATE KEY)".to_owned()),
+        Err(_) => Err("has a private key that is not PEM".to_owned()),
+    }
+}
+
+fn decrypt(pem: &str, password: Option<&str>) -> Result<PrivateKeyDer<'static>, String> {
+    let password = password.ok_or("has an encrypted private key: ssl.key.password must be set")?;
+    let (_, document) =
+        pkcs8::SecretDocument::from_pem(pem).map_err(|_| "has an encrypted private key that is not PEM")?;
+    let encrypted = EncryptedPrivateKeyInfo::try_from(document.as_bytes())
+        .map_err(|_| "has an encrypted private key in an encryption that is not offered (PBES2 with AES or scrypt is)")?;
+    let key = encrypted.decrypt(password).map_err(|_| {
+        "has an encrypted private key that ssl.key.password does not open, or in an encryption that is not offered \
+         (PBES2 with AES is)"
+    })?;
+    Ok(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec())))
+}

@@ -1,0 +1,162 @@
+//! One TLS session without its socket: ciphertext in and out by the caller's hands, plaintext beside it.
+//!
+//! No I/O of its own. Invariant: ciphertext leaves in the order in which it was made, whoever sends it.
+
+use crate::explain;
+use bytes::BytesMut;
+use rustls::{Connection, Side};
+use std::cell::RefCell;
+use std::io::{self, BufRead, IoSlice, Write};
+
+/// Bytes read from a socket at once: four full records.
+const READ_BYTES: usize = 64 * 1024;
+/// Plaintext encrypted and not yet sent, at most: sixteen full records, one vectored write.
+const UNSENT_MAX: usize = 256 * 1024;
+
+thread_local! {
+    /// Ciphertext on its way from a socket into a session; empty between two calls.
+    static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+}
+
+/// One side of a session.
+pub(crate) struct Session {
+    tls: Connection,
+    side: Side,
+    /// What the peer sent with the end of its handshake.
+    early: BytesMut,
+    /// The first byte the peer sent, which tells TLS from what is not.
+    first: Option<u8>,
+    ended: bool,
+}
+
+impl Session {
+    pub(crate) fn new(mut tls: Connection) -> Self {
+        tls.set_buffer_limit(Some(UNSENT_MAX));
+        let side = if matches!(tls, Connection::Client(_)) { Side::Client } else { Side::Server };
+        Session { tls, side, early: BytesMut::new(), first: None, ended: false }
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
+    }
+
+    /// Whether what the peer sent first looks like TLS: nobody else could read an alert.
+    pub(crate) fn has_spoken_tls(&self) -> bool {
+        explain::is_tls(self.first)
+    }
+
+    /// Whether ciphertext waits to be sent.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    /// Whether plaintext waits to be read.
+    pub(crate) fn has_plaintext(&self) -> bool {
+        !self.early.is_empty() || self.ended
+    }
+
+    /// Reads once from the socket and adds what it decrypts to `plain`: the number of bytes, 0 at the end of the
+    /// session, `None` when no record was complete.
+    ///
+    /// # Errors
+    /// Of the socket, and what is wrong with what came.
+    pub(crate) fn read(
+        &mut self,
+        receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        plain: &mut BytesMut,
+    ) -> io::Result<Option<usize>> {
+        let had = plain.len();
+        if self.early.is_empty() && !self.ended {
+            self.receive(receive, plain)?;
+        }
+        if !self.early.is_empty() {
+            plain.unsplit(std::mem::take(&mut self.early));
+        }
+        match plain.len() - had {
+            0 if self.ended => Ok(Some(0)),
+            0 => Ok(None),
+            read => Ok(Some(read)),
+        }
+    }
+
+    /// Reads once from the socket while the handshake lasts.
+    ///
+    /// # Errors
+    /// As [`Session::read`], and the end of the connection.
+    pub(crate) fn shake(&mut self, receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
+        let mut early = std::mem::take(&mut self.early);
+        let received = self.receive(receive, &mut early);
+        self.early = early;
+        received?;
+        match self.ended && self.is_handshaking() {
+            true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, explain::ended(self.side, self.first))),
+            false => Ok(()),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        plain: &mut BytesMut,
+    ) -> io::Result<()> {
+        CIPHERTEXT.with_borrow_mut(|ciphertext| {
+            let received = receive(ciphertext)?;
+            // Every frame has a length, so that a missing close_notify hides nothing.
+            self.ended |= received == 0;
+            self.first = self.first.or(ciphertext[..received].first().copied());
+            let mut rest = &ciphertext[..received];
+            while !rest.is_empty() && !self.ended {
+                self.tls.read_tls(&mut rest)?;
+                let state = self.tls.process_new_packets().map_err(|error| {
+                    io::Error::new(io::ErrorKind::InvalidData, explain::error(&error, self.side, self.first))
+                })?;
+                self.ended |= state.peer_has_closed();
+                self.drain(plain)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn drain(&mut self, plain: &mut BytesMut) -> io::Result<()> {
+        let mut reader = self.tls.reader();
+        loop {
+            let read = match reader.fill_buf() {
+                Ok([]) => return Ok(()),
+                Ok(bytes) => {
+                    plain.extend_from_slice(bytes);
+                    bytes.len()
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            reader.consume(read);
+        }
+    }
+
+    /// Encrypts as much of `plain` as fits beside what waits to be sent, in records as large as they may be; how many
+    /// bytes that were.
+    ///
+    /// # Errors
+    /// What has ended the session.
+    pub(crate) fn encrypt(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.tls.writer().write_vectored(plain)
+    }
+
+    /// Sends ciphertext until none is left.
+    ///
+    /// # Errors
+    /// Of the socket, WouldBlock among them: call again to go on.
+    pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
+        while self.wants_write() {
+            if self.tls.write_tls(socket)? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that nothing more will come.
+    pub(crate) fn close(&mut self) {
+        self.tls.send_close_notify();
+    }
+}

@@ -1,0 +1,198 @@
+//! A TLS session over a tokio socket, used by shared reference: one task may read while another writes.
+//!
+//! Invariant: the session's lock is held for one system call at most, and never across an await.
+
+use crate::client::Connector;
+use crate::server::Acceptor;
+use crate::session::Session;
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use std::io::{self, IoSlice, Write};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+/// How long, and how much, a peer whose handshake failed is still listened to, so that it reads why.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 * 1024;
+
+/// One connection after its handshake.
+pub struct Stream {
+    socket: TcpStream,
+    session: Mutex<Session>,
+}
+
+/// Writes what the socket takes without waiting.
+struct Trying<'a>(&'a TcpStream);
+
+impl Write for Trying<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// The broker's handshake with a client. The caller sets the time limit.
+    ///
+    /// # Errors
+    /// Why it failed, in words; the client was told, unless it speaks no TLS.
+    pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
+        let session = acceptor.session()?;
+        Stream::handshake(socket, session).await
+    }
+
+    /// The client's handshake with the broker at `host:port`. The caller sets the time limit.
+    ///
+    /// # Errors
+    /// Why it failed, in words.
+    pub async fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Stream> {
+        let session = connector.session(address)?;
+        Stream::handshake(socket, session).await
+    }
+
+    async fn handshake(socket: TcpStream, session: Session) -> io::Result<Stream> {
+        let mut stream = Stream { socket, session: Mutex::new(session) };
+        match stream.shake().await {
+            Ok(()) => Ok(stream),
+            Err(error) => {
+                stream.refuse(error.kind() == io::ErrorKind::InvalidData).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn shake(&self) -> io::Result<()> {
+        loop {
+            self.flush().await?;
+            if !self.session.lock().is_handshaking() {
+                return Ok(());
+            }
+            self.socket.readable().await?;
+            match self.session.lock().shake(|bytes| self.socket.try_read(bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => result?,
+            }
+        }
+    }
+
+    /// Sends the alert, and reads on until the peer has gone: a reset would take the alert away from it.
+    async fn refuse(&mut self, has_alert: bool) {
+        if !has_alert || !self.session.lock().has_spoken_tls() {
+            return;
+        }
+        let lingering = async {
+            self.flush().await?;
+            self.socket.shutdown().await?;
+            let mut left = LINGER_BYTES;
+            let mut bytes = [0; 4096];
+            while left > 0 {
+                self.socket.readable().await?;
+                match self.socket.try_read(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(read) => left = left.saturating_sub(read),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        // The peer may be gone already, which is as good.
+        let _ = tokio::time::timeout(LINGER_MAX, lingering).await;
+    }
+
+    /// The socket below.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Waits until there is something to read, or the end. May be wrong.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub async fn readable(&self) -> io::Result<()> {
+        if self.session.lock().has_plaintext() {
+            return Ok(());
+        }
+        self.socket.readable().await
+    }
+
+    /// Adds what has come to `plain` without waiting; 0 at the end of the stream. One call adds at most 64 KiB.
+    ///
+    /// # Errors
+    /// WouldBlock when nothing whole is there; else the session's or the socket's.
+    pub fn try_read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        let read = session.read(|bytes| self.socket.try_read(bytes), plain);
+        if session.wants_write() {
+            // An alert, or the answer to a change of keys; what is left of it goes with the next write.
+            let _ = session.send(&mut Trying(&self.socket));
+        }
+        read?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Adds what comes to `plain`; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// The session's or the socket's.
+    pub async fn read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            match self.try_read_buf(plain) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Encrypts all of `plain`; sends only what must go to make room. [`Stream::flush`] sends the rest.
+    ///
+    /// # Errors
+    /// The session's or the socket's.
+    pub async fn write(&self, mut plain: &mut [IoSlice<'_>]) -> io::Result<()> {
+        loop {
+            IoSlice::advance_slices(&mut plain, 0);
+            if plain.is_empty() {
+                return Ok(());
+            }
+            let taken = self.session.lock().encrypt(plain)?;
+            IoSlice::advance_slices(&mut plain, taken);
+            if !plain.is_empty() {
+                self.flush().await?;
+            }
+        }
+    }
+
+    /// Sends what is encrypted.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub async fn flush(&self) -> io::Result<()> {
+        loop {
+            match self.session.lock().send(&mut Trying(&self.socket)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            self.socket.writable().await?;
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let session = self.session.get_mut();
+        if !session.has_spoken_tls() {
+            return;
+        }
+        session.close();
+        // If the socket does not take it now, the peer sees the connection end without it.
+        let _ = session.send(&mut Trying(&self.socket));
+    }
+}

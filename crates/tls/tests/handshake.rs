@@ -1,0 +1,256 @@
+//! Both ends of a handshake in one process: what goes through, and what each failure is called.
+
+use bytes::BytesMut;
+use fullbore_tests::pki::{Authority, Issued, self_signed};
+use fullbore_tls::{Acceptor, BlockingStream, ClientAuth, Connector, Settings, Stream};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+fn settings(pairs: &[(&str, &str)]) -> Settings {
+    let mut settings = Settings::default();
+    pairs.iter().for_each(|(key, value)| settings.set(key, value).expect(key));
+    settings.check().expect("no contradiction");
+    settings
+}
+
+/// The broker's settings: its own key and chain.
+fn of_broker(issued: &Issued, more: &[(&str, &str)]) -> Settings {
+    let own = [("ssl.keystore.key", issued.key.as_str()), ("ssl.keystore.certificate.chain", issued.chain.as_str())];
+    settings(&[&own, more].concat())
+}
+
+/// A client's settings: whom it trusts.
+fn of_client(authority: &str, more: &[(&str, &str)]) -> Settings {
+    settings(&[&[("ssl.truststore.certificates", authority)], more].concat())
+}
+
+fn identity(issued: &Issued) -> [(&str, &str); 2] {
+    [("ssl.keystore.key", &issued.key), ("ssl.keystore.certificate.chain", &issued.chain)]
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+    let addr = listener.local_addr().expect("bound");
+    (listener, addr)
+}
+
+/// Accepts one connection and sends back what comes until the client is done.
+async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
+    let (socket, _) = listener.accept().await?;
+    let stream = Stream::accept(socket, &acceptor).await?;
+    let mut plain = BytesMut::new();
+    while stream.read_buf(&mut plain).await? > 0 {
+        let (head, tail) = plain.split_at(plain.len() / 2);
+        stream.write(&mut [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)]).await?;
+        stream.flush().await?;
+        plain.clear();
+    }
+    Ok(())
+}
+
+/// What both sides say to a handshake in which the client then asks for one byte back.
+async fn shake(broker: Settings, auth: ClientAuth, client: Settings, check_name: bool) -> (Result<(), String>, Result<(), String>) {
+    let acceptor = Acceptor::load(&broker, auth).expect("the broker's material");
+    let connector = Connector::load(&client, check_name).expect("the client's material");
+    let (listener, addr) = listen().await;
+    let serving = tokio::spawn(echo(listener, acceptor));
+    let asking = async {
+        let socket = TcpStream::connect(addr).await?;
+        let stream = Stream::connect(socket, &connector, &addr.to_string()).await?;
+        stream.write(&mut [IoSlice::new(b"x")]).await?;
+        stream.flush().await?;
+        let mut plain = BytesMut::new();
+        match stream.read_buf(&mut plain).await? {
+            0 => Err(io::Error::other("closed")),
+            _ => Ok(assert_eq!(plain[..], b"x"[..])),
+        }
+    };
+    let asked = asking.await.map_err(|error: io::Error| error.to_string());
+    let served = serving.await.expect("no panic").map_err(|error| error.to_string());
+    (served, asked)
+}
+
+const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
+
+#[tokio::test]
+async fn megabytes_go_both_ways_in_each_version() {
+    let authority = Authority::new("ca");
+    let issued = authority.broker(&NAMES);
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let acceptor = Acceptor::load(&of_broker(&issued, &[("ssl.enabled.protocols", version)]), ClientAuth::None);
+        let connector = Connector::load(&of_client(&authority.pem(), &[]), true).expect("the client's material");
+        let (listener, addr) = listen().await;
+        let serving = tokio::spawn(echo(listener, acceptor.expect("the broker's material")));
+        let socket = TcpStream::connect(addr).await.expect("it listens");
+        let stream = Stream::connect(socket, &connector, &addr.to_string()).await.expect("trusted");
+        let sent: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
+        let writing = async {
+            let (small, large) = sent.split_at(10);
+            stream.write(&mut [IoSlice::new(small), IoSlice::new(large)]).await?;
+            stream.flush().await
+        };
+        let reading = async {
+            let mut plain = BytesMut::new();
+            while plain.len() < sent.len() && stream.read_buf(&mut plain).await? > 0 {}
+            io::Result::Ok(plain)
+        };
+        let ((), plain) = tokio::try_join!(writing, reading).expect("both ways");
+        assert!(plain[..] == sent[..], "{version}");
+        drop(stream);
+        serving.await.expect("no panic").expect("an orderly end");
+    }
+}
+
+#[tokio::test]
+async fn a_blocking_client_speaks_it_too() {
+    let authority = Authority::new("ca");
+    let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");
+    let (listener, addr) = listen().await;
+    let serving = tokio::spawn(echo(listener, acceptor));
+    let client = of_client(&authority.pem(), &[]);
+    let asking = tokio::task::spawn_blocking(move || {
+        let connector = Connector::load(&client, true).expect("the client's material");
+        let socket = std::net::TcpStream::connect(addr)?;
+        let mut stream = BlockingStream::connect(socket, &connector, &format!("localhost:{}", addr.port()))?;
+        let sent = vec![7; 100_000];
+        stream.write_all(&sent)?;
+        let mut found = vec![0; sent.len()];
+        stream.read_exact(&mut found)?;
+        io::Result::Ok(assert!(found == sent))
+    });
+    asking.await.expect("no panic").expect("trusted");
+    serving.await.expect("no panic").expect("an orderly end");
+}
+
+#[tokio::test]
+async fn a_client_says_what_is_wrong_with_the_broker() {
+    let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
+    let trusts = |who: &Authority| of_client(&who.pem(), &[]);
+    let broker = |issued: Issued| of_broker(&issued, &[]);
+    for (broker, client, says) in [
+        (broker(authority.broker(&NAMES)), trusts(&other), "unknown CA"),
+        (broker(authority.broker(&["kafka.example"])), trusts(&authority), "not for 127.0.0.1"),
+        (broker(authority.broker(&["kafka.example"])), trusts(&authority), "kafka.example"),
+        (broker(authority.expired_broker(&NAMES)), trusts(&authority), "the broker's certificate has expired"),
+        (
+            of_broker(&authority.broker(&NAMES), &[("ssl.enabled.protocols", "TLSv1.2")]),
+            of_client(&authority.pem(), &[("ssl.enabled.protocols", "TLSv1.3")]),
+            "ssl.enabled.protocols",
+        ),
+        (
+            of_broker(&authority.broker(&NAMES), &[("ssl.cipher.suites", "TLS_AES_128_GCM_SHA256")]),
+            of_client(&authority.pem(), &[("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384")]),
+            "cipher suite",
+        ),
+    ] {
+        let (served, asked) = shake(broker, ClientAuth::None, client, true).await;
+        let asked = asked.expect_err(says);
+        assert!(asked.contains(says), "{asked}");
+        served.expect_err("told by an alert");
+    }
+}
+
+#[tokio::test]
+async fn the_broker_hears_why_a_client_went_away() {
+    let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
+    let broker = of_broker(&authority.broker(&NAMES), &[]);
+    let (served, _) = shake(broker, ClientAuth::None, of_client(&other.pem(), &[]), true).await;
+    assert_eq!(served, Err("TLS: the client does not trust the authority of this broker's certificate (unknown CA)".to_owned()));
+}
+
+#[tokio::test]
+async fn host_names_count_unless_they_are_not_to() {
+    let authority = Authority::new("ca");
+    let broker = || of_broker(&authority.broker(&["kafka.example"]), &[]);
+    let (_, asked) = shake(broker(), ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
+    asked.expect("the name is not looked at");
+    let (_, asked) = shake(broker(), ClientAuth::None, of_client(&Authority::new("other").pem(), &[]), false).await;
+    assert!(asked.expect_err("the authority still is").contains("unknown CA"));
+    let expired = of_broker(&authority.expired_broker(&["kafka.example"]), &[]);
+    let (_, asked) = shake(expired, ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
+    assert!(asked.expect_err("so are the dates").contains("has expired"));
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_where_it_is_in_the_truststore() {
+    let own = self_signed(&NAMES, false);
+    let (_, asked) = shake(of_broker(&own, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
+    asked.expect("it is in the truststore");
+    let stranger = self_signed(&NAMES, false);
+    let (_, asked) = shake(of_broker(&stranger, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
+    assert!(asked.is_err(), "another is not, by the same name");
+    let elsewhere = self_signed(&["kafka.example"], false);
+    let (_, asked) = shake(of_broker(&elsewhere, &[]), ClientAuth::None, of_client(&elsewhere.chain, &[]), true).await;
+    assert!(asked.expect_err("its name counts").contains("host name mismatch"));
+    let old = self_signed(&NAMES, true);
+    let (_, asked) = shake(of_broker(&old, &[]), ClientAuth::None, of_client(&old.chain, &[]), true).await;
+    assert!(asked.expect_err("so do its dates").contains("expired"));
+}
+
+#[tokio::test]
+async fn client_certificates() {
+    let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
+    let (good, bad) = (authority.client("good"), other.client("bad"));
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let pem = authority.pem();
+        let broker = || {
+            let more = [("ssl.truststore.certificates", pem.as_str()), ("ssl.enabled.protocols", version)];
+            of_broker(&authority.broker(&NAMES), &more)
+        };
+        let with = |issued: &Issued| of_client(&pem, &identity(issued));
+        for auth in [ClientAuth::Requested, ClientAuth::Required] {
+            let (served, asked) = shake(broker(), auth, with(&good), true).await;
+            asked.expect("a good certificate");
+            served.expect("a good certificate");
+            let (served, asked) = shake(broker(), auth, with(&bad), true).await;
+            let served = served.expect_err("of another authority");
+            assert!(served.contains("the client's certificate is of an authority that is not trusted"), "{served}");
+            let asked = asked.expect_err("of another authority");
+            assert!(asked.contains("does not trust the authority of this client's certificate"), "{version}: {asked}");
+        }
+        let (_, asked) = shake(broker(), ClientAuth::Requested, of_client(&pem, &[]), true).await;
+        asked.expect("none is needed");
+        let (served, asked) = shake(broker(), ClientAuth::Required, of_client(&pem, &[]), true).await;
+        assert_eq!(served, Err("TLS: the client showed no certificate, and ssl.client.auth=required".to_owned()));
+        let asked = asked.expect_err("none is shown");
+        assert!(asked.contains("requires a client certificate"), "{version}: {asked}");
+    }
+}
+
+#[tokio::test]
+async fn a_plain_client_is_told_from_tls() {
+    let authority = Authority::new("ca");
+    let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");
+    let (listener, addr) = listen().await;
+    let serving = tokio::spawn(echo(listener, acceptor));
+    let mut plain = TcpStream::connect(addr).await.expect("it listens");
+    plain.write_all(&[0, 0, 0, 9, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff]).await.expect("it reads");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(answer.is_empty(), "an alert is no answer to it");
+    let error = serving.await.expect("no panic").expect_err("no TLS");
+    assert_eq!(error.to_string(), "the client does not speak TLS: a plaintext client on an SSL listener");
+}
+
+#[tokio::test]
+async fn a_plain_broker_is_told_from_tls() {
+    let authority = Authority::new("ca");
+    let connector = Connector::load(&of_client(&authority.pem(), &[]), true).expect("the client's material");
+    for (answer, says) in [(&b""[..], "is it an SSL listener?"), (&[0, 0, 0, 10, 0, 0][..], "does not speak TLS")] {
+        let (listener, addr) = listen().await;
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            socket.read_u8().await.expect("its first byte");
+            socket.write_all(answer).await.expect("it reads");
+            socket.shutdown().await.expect("open");
+            // Until the client goes: closing before would reset the connection.
+            let _ = socket.read_to_end(&mut Vec::new()).await;
+        });
+        let socket = TcpStream::connect(addr).await.expect("it listens");
+        let error = Stream::connect(socket, &connector, &addr.to_string()).await.err().expect("no TLS").to_string();
+        assert!(error.contains(says), "{error}");
+        serving.await.expect("no panic");
+    }
+}

@@ -1,0 +1,79 @@
+//! Keys and certificates as users have them: which are taken, and what is said of the others.
+
+use fullbore_tests::pki::{Authority, self_signed, write};
+use fullbore_tls::{Acceptor, ClientAuth, Connector, Settings};
+use pkcs8::der::pem::LineEnding;
+use pkcs8::pkcs5::pbes2;
+use pkcs8::{PrivateKeyInfo, SecretDocument};
+
+fn load(pairs: &[(&str, &str)]) -> Result<(), String> {
+    let mut settings = Settings::default();
+    pairs.iter().for_each(|(key, value)| settings.set(key, value).expect(key));
+    Acceptor::load(&settings, ClientAuth::None).map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn encrypted(key: &str, password: &str) -> String {
+    let (_, document) = SecretDocument::from_pem(key).expect("PEM");
+    let info = PrivateKeyInfo::try_from(document.as_bytes()).expect("PKCS#8");
+    let params = pbes2::Parameters::pbkdf2_sha256_aes256cbc(2048, b"salt and pepper", b"sixteen bytes iv").expect("parameters");
+    let encrypted = info.encrypt_with_params(params, password).expect("encrypted");
+    encrypted.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).expect("PEM").to_string()
+}
+
+#[test]
+fn an_encrypted_key_is_opened_by_its_password() {
+    let issued = Authority::new("ca").broker(&["h"]);
+    let key = encrypted(&issued.key, "hunter2");
+    let with = |more: &[(&str, &str)]| {
+        load(&[&[("ssl.keystore.key", key.as_str()), ("ssl.keystore.certificate.chain", &issued.chain)], more].concat())
+    };
+    with(&[("ssl.key.password", "hunter2")]).expect("the right one");
+    let missing = with(&[]).expect_err("no password");
+    assert!(missing.starts_with("ssl.keystore.key: ") && missing.contains("ssl.key.password must be set"), "{missing}");
+    let wrong = with(&[("ssl.key.password", "hunter3")]).expect_err("another one");
+    assert!(wrong.contains("ssl.key.password does not open") && !wrong.contains("hunter"), "{wrong}");
+}
+
+#[test]
+fn one_file_has_key_and_chain_in_either_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let issued = Authority::new("ca").broker(&["h"]);
+    for text in [format!("{}{}", issued.key, issued.chain), format!("some words\n{}\n{}", issued.chain, issued.key)] {
+        let path = write(folder.path(), "k.pem", &text);
+        load(&[("ssl.keystore.location", path.to_str().expect("UTF-8"))]).expect("both are there");
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (issued, other) = (Authority::new("ca").broker(&["h"]), self_signed(&["h"], false));
+    let mismatch = format!("{}{}", issued.key, other.chain);
+    let broken = issued.both().replace("MI", "?!");
+    for (bytes, says) in [
+        (&b"\xfe\xed\xfe\xed\0\0\0\x02"[..], "Java key store (JKS)"),
+        (&b"\x30\x82\x0a\x01"[..], "PKCS12"),
+        (issued.key.as_bytes(), "no certificate"),
+        (issued.chain.as_bytes(), "no private key"),
+        (mismatch.as_bytes(), "not that of the first certificate"),
+        (broken.as_bytes(), "not PEM"),
+        (b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", "openssl pkcs8 -topk8"),
+        (b"", "no private key"),
+    ] {
+        let path = folder.path().join("k");
+        std::fs::write(&path, bytes).expect("written");
+        let path = path.to_str().expect("UTF-8");
+        let refusal = load(&[("ssl.keystore.location", path)]).expect_err(says);
+        assert!(refusal.starts_with(&format!("ssl.keystore.location={path}: ")) && refusal.contains(says), "{refusal}");
+    }
+    let missing = load(&[("ssl.keystore.location", "/no/such.pem")]).expect_err("missing");
+    assert!(missing.contains("/no/such.pem") && missing.contains("No such file"), "{missing}");
+}
+
+#[test]
+fn a_truststore_without_certificates_is_refused() {
+    let mut settings = Settings::default();
+    settings.set("ssl.truststore.certificates", "nothing").expect("any text");
+    let refusal = Connector::load(&settings, true).err().expect("no certificates").to_string();
+    assert_eq!(refusal, "ssl.truststore.certificates: has no certificate (BEGIN CERTIFICATE)");
+}

@@ -1,0 +1,102 @@
+//! Authorities and certificates for tests, made anew each time. The keys are ECDSA's, which cost nothing to make.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use std::path::{Path, PathBuf};
+
+/// An authority that signs certificates.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A private key and its certificate, both PEM.
+#[derive(Clone)]
+pub struct Issued {
+    pub key: String,
+    pub chain: String,
+}
+
+impl Issued {
+    /// Key and certificate in one text, as Kafka's `ssl.keystore.location` wants them.
+    pub fn both(&self) -> String {
+        format!("{}{}", self.key, self.chain)
+    }
+
+    /// Writes [`Issued::both`] to a file of this name.
+    pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
+        write(folder, name, &self.both())
+    }
+}
+
+/// Writes a text to a file, as a whole: who looks meanwhile sees the old one.
+pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
+    std::fs::write(&new, text).expect("the folder is writable");
+    std::fs::rename(&new, &path).expect("the folder is writable");
+    path
+}
+
+fn params(common_name: &str, names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).expect("names and addresses");
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+}
+
+fn issued(params: &CertificateParams, by: Option<&Authority>) -> Issued {
+    let key = KeyPair::generate().expect("a key");
+    let certificate = match by {
+        Some(authority) => params.signed_by(&key, &authority.issuer),
+        None => params.self_signed(&key),
+    };
+    Issued { key: key.serialize_pem(), chain: certificate.expect("a certificate").pem() }
+}
+
+impl Authority {
+    /// A new one.
+    pub fn new(name: &str) -> Authority {
+        let mut params = params(name, &[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().expect("a key");
+        Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
+    }
+
+    /// Its certificate, PEM.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate of a broker with these names and addresses.
+    pub fn broker(&self, names: &[&str]) -> Issued {
+        let mut params = params("broker", names);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        issued(&params, Some(self))
+    }
+
+    /// One that expired long ago.
+    pub fn expired_broker(&self, names: &[&str]) -> Issued {
+        let mut params = params("broker", names);
+        params.not_after = date_time_ymd(2001, 1, 1);
+        issued(&params, Some(self))
+    }
+
+    /// A certificate of a client.
+    pub fn client(&self, name: &str) -> Issued {
+        let mut params = params(name, &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        issued(&params, Some(self))
+    }
+}
+
+/// What `openssl req -x509` makes: a certificate of its own that calls itself an authority.
+pub fn self_signed(names: &[&str], is_expired: bool) -> Issued {
+    let mut params = params("self-signed", names);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    if is_expired {
+        params.not_after = date_time_ymd(2001, 1, 1);
+    }
+    issued(&params, None)
+}
