@@ -1,7 +1,8 @@
 //! One raw connection: requests as `fullbore_wire` writes them, or any bytes at all.
 //!
-//! No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes back.
+//! Plain, or over TLS. No retries, no metadata, no versions agreed: the test says what goes out and looks at what comes back.
 
+use crate::tls::{Tls, TlsStream};
 use bytes::Bytes;
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::{Frame, Part, Text};
@@ -14,8 +15,47 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A connection to a broker.
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     next_correlation_id: i32,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.read(bytes),
+            Stream::Tls(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Stream::Plain(socket) => socket.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
 }
 
 /// The bytes of a frame that holds no file.
@@ -27,19 +67,43 @@ pub fn bytes_of(frame: &Frame) -> Vec<u8> {
     frame.parts.iter().flat_map(bytes_of).collect()
 }
 
+fn open(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).expect("the broker accepts connections");
+    stream.set_nodelay(true).expect("a connected socket");
+    stream.set_read_timeout(Some(ANSWER_MAX)).expect("a connected socket");
+    stream.set_write_timeout(Some(ANSWER_MAX)).expect("a connected socket");
+    stream
+}
+
 impl Client {
     /// Connects.
     pub fn connect(addr: SocketAddr) -> Client {
-        let stream = TcpStream::connect(addr).expect("the broker accepts connections");
-        stream.set_nodelay(true).expect("a connected socket");
-        stream.set_read_timeout(Some(ANSWER_MAX)).expect("a connected socket");
-        stream.set_write_timeout(Some(ANSWER_MAX)).expect("a connected socket");
-        Client { stream, next_correlation_id: 0 }
+        Client { stream: Stream::Plain(open(addr)), next_correlation_id: 0 }
+    }
+
+    /// Connects to an SSL listener; the handshake is done when this returns, as far as the client is concerned.
+    pub fn try_connect_tls(addr: SocketAddr, tls: &Tls) -> std::io::Result<Client> {
+        let stream = tls.handshake(open(addr), addr)?;
+        Ok(Client { stream: Stream::Tls(Box::new(stream)), next_correlation_id: 0 })
+    }
+
+    /// Connects to an SSL listener that is expected to let it in.
+    pub fn connect_tls(addr: SocketAddr, tls: &Tls) -> Client {
+        Client::try_connect_tls(addr, tls).expect("the handshake succeeds")
+    }
+
+    /// The subject of the certificate that the broker showed, DER; of a TLS connection.
+    pub fn certificate(&self) -> Vec<u8> {
+        match &self.stream {
+            Stream::Plain(_) => panic!("no TLS"),
+            Stream::Tls(stream) => stream.conn.peer_certificates().expect("it was shown")[0].to_vec(),
+        }
     }
 
     /// A second handle on the same connection: one thread writes, another reads.
     pub fn split(&self) -> Client {
-        let stream = self.stream.try_clone().expect("a descriptor is free");
+        let Stream::Plain(socket) = &self.stream else { panic!("a TLS session is not split") };
+        let stream = Stream::Plain(socket.try_clone().expect("a descriptor is free"));
         Client { stream, next_correlation_id: self.next_correlation_id }
     }
 
@@ -65,7 +129,8 @@ impl Client {
 
     /// Sends bytes to a broker that may close the connection meanwhile.
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.stream.write_all(bytes)
+        self.stream.write_all(bytes)?;
+        self.stream.flush()
     }
 
     /// The next response: correlation id and body.
@@ -98,7 +163,7 @@ impl Client {
 
     /// Waits until the next answer has begun to arrive, and leaves it unread.
     pub fn wait_for_answer(&mut self) {
-        let begun = self.stream.peek(&mut [0]).expect("the broker answers");
+        let begun = self.stream.socket().peek(&mut [0]).expect("the broker answers");
         assert_eq!(begun, 1, "the broker answers instead of closing the connection");
     }
 
@@ -121,16 +186,16 @@ impl Client {
     /// Tells the broker that nothing more will be sent.
     pub fn finish(&mut self) {
         // The broker may have closed the connection already.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
     /// How long a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
-        self.stream.set_write_timeout(Some(timeout)).expect("a connected socket");
+        self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");
     }
 
     /// How long to wait for an answer before the test fails.
     pub fn set_read_timeout(&mut self, timeout: Duration) {
-        self.stream.set_read_timeout(Some(timeout)).expect("a connected socket");
+        self.stream.socket().set_read_timeout(Some(timeout)).expect("a connected socket");
     }
 }

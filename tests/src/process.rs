@@ -153,6 +153,13 @@ impl Broker {
         self.addr
     }
 
+    /// Where a listener after the first listens, by its name.
+    pub fn addr_of(&self, listener: &str) -> SocketAddr {
+        let stdout = self.stdout();
+        let line = stdout.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
+        address_in(&format!("{}\n", line.expect("the broker tells of every listener"))).expect("an address")
+    }
+
     /// The data folder.
     pub fn data_dir(&self) -> &Path {
         match &*self.folder {

@@ -199,6 +199,16 @@ impl Broker {
         (host.to_string(), port)
     }
 
+    /// Every listener with its name, whether it is TLS, and host and port at which its clients reach the broker.
+    pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
+        let configured = self.shared.config.listeners.iter();
+        let reached = |index| {
+            let (host, port) = self.shared.endpoint(index);
+            (host.to_string(), port)
+        };
+        configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
+    }
+
     /// Where the admin page is, unless it is off.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr

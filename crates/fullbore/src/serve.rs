@@ -24,7 +24,7 @@ pub struct Serve {
     /// Where the data lives; created when missing. Short for --set log.dirs=DIR [default: ./fullbore-data].
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Where clients connect; port 0 takes a free one. Short for --set listeners=PLAINTEXT://HOST:PORT [default: 127.0.0.1:9092].
+    /// Where clients connect; port 0 takes a free one. Short for --set listeners=PLAINTEXT://HOST:PORT [default: 127.0.0.1:9092]; SSL://HOST:PORT needs ssl.keystore.location, too.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// A configuration value, before those of the file; may be repeated.
@@ -51,7 +51,7 @@ impl Serve {
             properties.set("log.dirs", data_dir.as_str());
         }
         if let Some(listen) = &self.listen {
-            properties.set("listeners", format!("PLAINTEXT://{}", address_of(listen)?));
+            properties.set("listeners", listener_of(listen)?);
         }
         for pair in &self.settings {
             properties.set_pair(pair).map_err(|error| Failure::new(format!("--set {error}")))?;
@@ -81,10 +81,10 @@ fn parse_log(text: &str) -> Result<EnvFilter, Failure> {
 }
 
 /// What `--listen` means: the short form, or Kafka's with the protocol in front.
-fn address_of(listen: &str) -> Result<&str, Failure> {
+fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
-        None => Ok(listen),
-        Some(("PLAINTEXT", address)) => Ok(address),
+        None => Ok(format!("PLAINTEXT://{listen}")),
+        Some(("PLAINTEXT" | "SSL", _)) => Ok(listen.to_owned()),
         Some((protocol, _)) => {
             Err(Failure::new(format!("--listen {listen}: {protocol} is not offered yet; write HOST:PORT")))
         }
@@ -122,13 +122,25 @@ async fn serve_until_signal(config: BrokerConfig) -> Result<(), Failure> {
 fn greet(broker: &Broker, data_dir: &str) {
     let addr = host_port(broker.advertised());
     line(&format!("Fullbore {} is listening on {addr}, cluster id {}", env!("CARGO_PKG_VERSION"), broker.cluster_id()));
+    let listeners = broker.listeners();
+    for (name, _, reached) in listeners.iter().skip(1) {
+        line(&format!("  {name:<8} {}", host_port(reached.clone())));
+    }
     line(&format!("  data     {data_dir}"));
     if let Some(admin) = broker.admin_addr() {
         line(&format!("  metrics  http://{admin}/metrics"));
     }
-    line(&format!("  try      echo hello | kcat -b {addr} -t hello -P"));
+    let is_tls = listeners.first().is_some_and(|(_, is_tls, _)| *is_tls);
+    let (kcat, perf) = match is_tls {
+        true => (
+            " -X security.protocol=SSL -X ssl.ca.location=CA.pem",
+            " --command-property security.protocol=SSL ssl.truststore.location=CA.pem",
+        ),
+        false => ("", ""),
+    };
+    line(&format!("  try      echo hello | kcat -b {addr}{kcat} -t hello -P"));
     line(&format!(
-        "           fullbore perf produce --bootstrap-server {addr} --topic hello --num-records 1000000 --record-size 1000 --throughput -1"
+        "           fullbore perf produce --bootstrap-server {addr} --topic hello --num-records 1000000 --record-size 1000 --throughput -1{perf}"
     ));
 }
 
@@ -193,9 +205,11 @@ mod tests {
 
     #[test]
     fn kafkas_form_of_a_listener_is_taken() {
-        for form in ["h:1", "PLAINTEXT://h:1"] {
+        for (form, listener) in
+            [("h:1", "PLAINTEXT://h:1"), ("PLAINTEXT://h:1", "PLAINTEXT://h:1"), ("SSL://h:1", "SSL://h:1")]
+        {
             let found = properties(&["--listen", form]).expect("valid");
-            assert_eq!(found.get("listeners"), Some("PLAINTEXT://h:1"));
+            assert_eq!(found.get("listeners"), Some(listener));
         }
     }
 
@@ -228,8 +242,8 @@ mod tests {
     fn what_cannot_be_read_is_one_line() {
         let missing = properties(&["--config", "/no/such.properties"]).expect_err("missing").to_string();
         assert!(missing.contains("/no/such.properties"), "{missing}");
-        let listen = properties(&["--listen", "SSL://h:1"]).expect_err("not spoken").to_string();
-        assert_eq!(listen, "--listen SSL://h:1: SSL is not offered yet; write HOST:PORT");
+        let listen = properties(&["--listen", "SASL_SSL://h:1"]).expect_err("not spoken").to_string();
+        assert_eq!(listen, "--listen SASL_SSL://h:1: SASL_SSL is not offered yet; write HOST:PORT");
         let pair = properties(&["--set", "x"]).expect_err("no value").to_string();
         assert_eq!(pair, "--set x: must be key=value");
     }

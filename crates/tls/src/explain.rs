@@ -87,15 +87,20 @@ fn alert_from(alert: AlertDescription, side: Side) -> String {
         Side::Server => ("the client", "this broker's certificate"),
     };
     match alert {
-        AlertDescription::CertificateRequired => format!("{peer} requires a client certificate: see ssl.keystore.location"),
+        AlertDescription::CertificateRequired => {
+            format!("{peer} requires a client certificate: see ssl.keystore.location")
+        }
         AlertDescription::UnknownCA => format!("{peer} does not trust the authority of {ours} (unknown CA)"),
         AlertDescription::CertificateExpired => format!("{peer} says that {ours} has expired"),
         AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnsupportedCertificate => format!("{peer} does not accept {ours} ({alert:?})"),
-        AlertDescription::ProtocolVersion => format!("{peer} speaks no TLS version in common: see ssl.enabled.protocols"),
+        AlertDescription::ProtocolVersion => {
+            format!("{peer} speaks no TLS version in common: see ssl.enabled.protocols")
+        }
         AlertDescription::HandshakeFailure if side == Side::Client => {
-            "the broker refused the handshake: no cipher suite in common, or it requires a client certificate".to_owned()
+            "the broker refused the handshake: no cipher suite in common, or it requires a client certificate"
+                .to_owned()
         }
         AlertDescription::HandshakeFailure => "the client refused the handshake".to_owned(),
         other => format!("{peer} ended the session ({other:?})"),

@@ -118,8 +118,9 @@ fn decrypt(pem: &str, password: Option<&str>) -> Result<PrivateKeyDer<'static>, 
     let password = password.ok_or("has an encrypted private key: ssl.key.password must be set")?;
     let (_, document) =
         pkcs8::SecretDocument::from_pem(pem).map_err(|_| "has an encrypted private key that is not PEM")?;
-    let encrypted = EncryptedPrivateKeyInfo::try_from(document.as_bytes())
-        .map_err(|_| "has an encrypted private key in an encryption that is not offered (PBES2 with AES or scrypt is)")?;
+    let encrypted = EncryptedPrivateKeyInfo::try_from(document.as_bytes()).map_err(
+        |_| "has an encrypted private key in an encryption that is not offered (PBES2 with AES or scrypt is)",
+    )?;
     let key = encrypted.decrypt(password).map_err(|_| {
         "has an encrypted private key that ssl.key.password does not open, or in an encryption that is not offered \
          (PBES2 with AES is)"

@@ -33,8 +33,9 @@ impl Acceptor {
     /// # Errors
     /// The setting at fault.
     pub fn load(settings: &Settings, client_auth: ClientAuth) -> Result<Self, MaterialError> {
-        let identity = pem::identity(settings)?
-            .ok_or_else(|| MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate"))?;
+        let identity = pem::identity(settings)?.ok_or_else(|| {
+            MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate")
+        })?;
         let provider = provider(settings);
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions(settings))
@@ -44,8 +45,7 @@ impl Acceptor {
             asked => {
                 let (roots, setting) = client_roots(settings)?;
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier =
-                    if asked == ClientAuth::Requested { verifier.allow_unauthenticated() } else { verifier };
+                let verifier = if asked == ClientAuth::Requested { verifier.allow_unauthenticated() } else { verifier };
                 let built = verifier.build().map_err(|error| MaterialError::new(setting, error.to_string()))?;
                 builder.with_client_cert_verifier(built)
             }

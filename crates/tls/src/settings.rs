@@ -117,7 +117,9 @@ impl Settings {
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
             // Kafka refuses them beside PEM, too.
             "ssl.keystore.password" if text.is_some() => {
-                return Err("must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned());
+                return Err(
+                    "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
+                );
             }
             "ssl.truststore.password" if text.is_some() => {
                 return Err("must be left out: PEM has no password of a store".to_owned());
@@ -217,7 +219,8 @@ mod tests {
         ]);
         let shown = format!("{settings:?}");
         assert!(!shown.contains("TOPSECRET") && shown.contains("[hidden]"), "{shown}");
-        for key in ["ssl.key.password", "listener.name.x.ssl.keystore.key", "sasl.jaas.config", "SSL.Keystore.Password"] {
+        for key in ["ssl.key.password", "listener.name.x.ssl.keystore.key", "sasl.jaas.config", "SSL.Keystore.Password"]
+        {
             assert!(is_secret(key), "{key}");
         }
         assert!(!is_secret("ssl.keystore.location"));
@@ -227,7 +230,10 @@ mod tests {
     fn other_stores_are_refused_with_the_keys_of_pem() {
         for (key, value) in [("ssl.keystore.type", "JKS"), ("ssl.truststore.type", "PKCS12")] {
             let refusal = set(&[(key, value)]).expect_err(value);
-            assert!(refusal.starts_with("must be PEM") && refusal.contains("ssl.keystore.certificate.chain"), "{refusal}");
+            assert!(
+                refusal.starts_with("must be PEM") && refusal.contains("ssl.keystore.certificate.chain"),
+                "{refusal}"
+            );
         }
         assert!(set(&[("ssl.keystore.password", "x")]).expect_err("of a store").contains("ssl.key.password"));
         assert!(set(&[("ssl.keystore.password", ""), ("ssl.keystore.type", "PEM")]).is_ok());
@@ -236,9 +242,15 @@ mod tests {
     #[test]
     fn contradictions_name_both_keys() {
         for (pairs, both) in [
-            (vec![("ssl.keystore.location", "f"), ("ssl.keystore.key", "k")], ["ssl.keystore.location", "ssl.keystore.key"]),
+            (
+                vec![("ssl.keystore.location", "f"), ("ssl.keystore.key", "k")],
+                ["ssl.keystore.location", "ssl.keystore.key"],
+            ),
             (vec![("ssl.keystore.key", "k")], ["ssl.keystore.key", "ssl.keystore.certificate.chain"]),
-            (vec![("ssl.protocol", "TLSv1.2"), ("ssl.enabled.protocols", "TLSv1.3")], ["ssl.protocol", "ssl.enabled.protocols"]),
+            (
+                vec![("ssl.protocol", "TLSv1.2"), ("ssl.enabled.protocols", "TLSv1.3")],
+                ["ssl.protocol", "ssl.enabled.protocols"],
+            ),
             (
                 vec![("ssl.enabled.protocols", "TLSv1.2"), ("ssl.cipher.suites", "TLS_AES_128_GCM_SHA256")],
                 ["ssl.cipher.suites", "ssl.enabled.protocols"],
@@ -251,7 +263,8 @@ mod tests {
 
     #[test]
     fn protocols_and_suites_by_javas_names() {
-        let settings = set(&[("ssl.enabled.protocols", "TLSv1.2, TLSv1.3"), ("ssl.protocol", "TLSv1.2")]).expect("valid");
+        let settings =
+            set(&[("ssl.enabled.protocols", "TLSv1.2, TLSv1.3"), ("ssl.protocol", "TLSv1.2")]).expect("valid");
         assert!(settings.tls12 && settings.at_most_tls12);
         for value in ["TLSv1.1", "", "TLSv1.2,SSLv3"] {
             assert!(set(&[("ssl.enabled.protocols", value)]).expect_err(value).contains("TLSv1.2, TLSv1.3"));

@@ -51,7 +51,12 @@ async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
 }
 
 /// What both sides say to a handshake in which the client then asks for one byte back.
-async fn shake(broker: Settings, auth: ClientAuth, client: Settings, check_name: bool) -> (Result<(), String>, Result<(), String>) {
+async fn shake(
+    broker: Settings,
+    auth: ClientAuth,
+    client: Settings,
+    check_name: bool,
+) -> (Result<(), String>, Result<(), String>) {
     let acceptor = Acceptor::load(&broker, auth).expect("the broker's material");
     let connector = Connector::load(&client, check_name).expect("the client's material");
     let (listener, addr) = listen().await;
@@ -157,7 +162,10 @@ async fn the_broker_hears_why_a_client_went_away() {
     let (authority, other) = (Authority::new("ca"), Authority::new("another ca"));
     let broker = of_broker(&authority.broker(&NAMES), &[]);
     let (served, _) = shake(broker, ClientAuth::None, of_client(&other.pem(), &[]), true).await;
-    assert_eq!(served, Err("TLS: the client does not trust the authority of this broker's certificate (unknown CA)".to_owned()));
+    assert_eq!(
+        served,
+        Err("TLS: the client does not trust the authority of this broker's certificate (unknown CA)".to_owned())
+    );
 }
 
 #[tokio::test]

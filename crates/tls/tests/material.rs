@@ -15,7 +15,8 @@ fn load(pairs: &[(&str, &str)]) -> Result<(), String> {
 fn encrypted(key: &str, password: &str) -> String {
     let (_, document) = SecretDocument::from_pem(key).expect("PEM");
     let info = PrivateKeyInfo::try_from(document.as_bytes()).expect("PKCS#8");
-    let params = pbes2::Parameters::pbkdf2_sha256_aes256cbc(2048, b"salt and pepper", b"sixteen bytes iv").expect("parameters");
+    let params =
+        pbes2::Parameters::pbkdf2_sha256_aes256cbc(2048, b"salt and pepper", b"sixteen bytes iv").expect("parameters");
     let encrypted = info.encrypt_with_params(params, password).expect("encrypted");
     encrypted.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).expect("PEM").to_string()
 }

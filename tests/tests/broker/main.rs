@@ -18,6 +18,7 @@ mod sequence;
 mod sequence_bounds;
 mod sessions;
 mod start;
+mod tls;
 mod topics;
 mod versions;
 

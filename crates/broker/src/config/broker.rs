@@ -166,10 +166,7 @@ fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + 
     Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }
 
-fn read_listeners<F>(
-    values: &Reader<F>,
-    checked: &Properties,
-) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
+fn read_listeners<F>(values: &Reader<F>, checked: &Properties) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
 where
     F: Fn(&str) -> Option<String>,
 {

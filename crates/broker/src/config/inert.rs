@@ -99,7 +99,10 @@ const FATES: &[(&str, Fate)] = &[
     ("super.users", Refused(SECURITY)),
     ("allow.everyone.if.no.acl.found", Refused(SECURITY)),
     ("principal.builder.class", Refused(SECURITY)),
-    ("ssl.endpoint.identification.algorithm", NoEffect("has no effect: a broker does not check the names of its clients")),
+    (
+        "ssl.endpoint.identification.algorithm",
+        NoEffect("has no effect: a broker does not check the names of its clients"),
+    ),
     ("ssl.principal.mapping.rules", Refused(SECURITY)),
     ("ssl.allow.", NoEffect("has no effect: new certificates may have any name")),
     ("ssl.", Refused(JSSE)),

@@ -31,7 +31,7 @@ pub use dynamic::{DynamicConfig, check_dynamic, is_dynamic};
 pub use error::{ConfigError, Warning};
 pub use key::{Allowed, Key, Source, Type};
 pub use listener::Listener;
-pub use ssl::ListenerTls;
 pub use properties::Properties;
+pub use ssl::ListenerTls;
 pub use topic::{TimestampType, TopicConfig};
 pub use topic_keys::TOPIC_KEYS;

@@ -19,7 +19,9 @@ pub struct Properties {
 impl fmt::Debug for Properties {
     /// Without secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter().map(|(key, value)| (key, if is_secret(key) { "[hidden]" } else { value }))).finish()
+        f.debug_map()
+            .entries(self.iter().map(|(key, value)| (key, if is_secret(key) { "[hidden]" } else { value })))
+            .finish()
     }
 }
 

@@ -175,12 +175,16 @@ mod tests {
 
     #[test]
     fn settings_that_no_listener_uses_are_reported() {
-        let (_, warnings) = parse("ssl.keystore.location=/k\nlistener.name.plaintext.ssl.client.auth=none").expect("valid");
+        let (_, warnings) =
+            parse("ssl.keystore.location=/k\nlistener.name.plaintext.ssl.client.auth=none").expect("valid");
         let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(lines, [
-            "listener.name.plaintext.ssl.client.auth: has no effect: no listener plaintext is SSL",
-            "ssl.keystore.location: has no effect: no listener is SSL",
-        ]);
+        assert_eq!(
+            lines,
+            [
+                "listener.name.plaintext.ssl.client.auth: has no effect: no listener plaintext is SSL",
+                "ssl.keystore.location: has no effect: no listener is SSL",
+            ]
+        );
     }
 
     #[test]

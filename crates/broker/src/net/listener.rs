@@ -203,7 +203,12 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop
 }
 
 /// The handshake of a new connection; `None` when it failed. One that says nothing is idle, too.
-async fn shake(certificates: &Certificates, stream: TcpStream, peer: SocketAddr, config: &BrokerConfig) -> Option<Stream> {
+async fn shake(
+    certificates: &Certificates,
+    stream: TcpStream,
+    peer: SocketAddr,
+    config: &BrokerConfig,
+) -> Option<Stream> {
     let limit = config.ssl_handshake_timeout_ms.min(config.connections_max_idle_ms.unwrap_or(u64::MAX));
     match certificates.accept(stream, Duration::from_millis(limit)).await {
         Ok(stream) => Some(Stream::Tls(Box::new(stream))),
