@@ -43,10 +43,9 @@ impl BlockingStream {
 impl Read for BlockingStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         while self.plain.is_empty() {
-            match self.session.read(|bytes| (&self.socket).read(bytes), &mut self.plain)? {
-                Some(0) => return Ok(0),
-                // Not all of a record yet.
-                Some(_) | None => {}
+            // None: not all of a record yet.
+            if let Some(0) = self.session.read(|bytes| (&self.socket).read(bytes), &mut self.plain)? {
+                return Ok(0);
             }
         }
         let read = bytes.len().min(self.plain.len());

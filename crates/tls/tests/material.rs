@@ -75,6 +75,6 @@ fn what_cannot_be_used_is_named_with_its_file() {
 fn a_truststore_without_certificates_is_refused() {
     let mut settings = Settings::default();
     settings.set("ssl.truststore.certificates", "nothing").expect("any text");
-    let refusal = Connector::load(&settings, true).err().expect("no certificates").to_string();
+    let refusal = Connector::load(&settings, true).expect_err("no certificates").to_string();
     assert_eq!(refusal, "ssl.truststore.certificates: has no certificate (BEGIN CERTIFICATE)");
 }

@@ -110,6 +110,7 @@ pub(super) fn in_vain(listeners: &[Listener], checked: &Properties) -> Vec<Warni
 
 #[cfg(test)]
 mod tests {
+    use super::super::dynamic::NOTHING;
     use super::super::{BrokerConfig, describe_broker};
     use super::*;
 
@@ -195,7 +196,7 @@ mod tests {
         )
         .expect("valid");
         assert!(!format!("{config:?}").contains("TOPSECRET"));
-        for entry in describe_broker(&config).iter().filter(|entry| entry.name.starts_with("ssl.")) {
+        for entry in describe_broker(&config, &NOTHING).iter().filter(|entry| entry.name.starts_with("ssl.")) {
             let holds = entry.value.as_deref() == Some("TOPSECRET");
             assert!(!holds || entry.sensitive, "{}", entry.name);
         }
