@@ -69,7 +69,10 @@ async fn shake(
         let mut plain = BytesMut::new();
         match stream.read_buf(&mut plain).await? {
             0 => Err(io::Error::other("closed")),
-            _ => Ok(assert_eq!(plain[..], b"x"[..])),
+            _ => {
+                assert_eq!(plain[..], b"x"[..]);
+                Ok(())
+            }
         }
     };
     let asked = asking.await.map_err(|error: io::Error| error.to_string());
@@ -123,7 +126,8 @@ async fn a_blocking_client_speaks_it_too() {
         stream.write_all(&sent)?;
         let mut found = vec![0; sent.len()];
         stream.read_exact(&mut found)?;
-        io::Result::Ok(assert!(found == sent))
+        assert!(found == sent);
+        io::Result::Ok(())
     });
     asking.await.expect("no panic").expect("trusted");
     serving.await.expect("no panic").expect("an orderly end");
