@@ -2,7 +2,8 @@
 //!
 //! Pure: no I/O, no clock; batches are opaque. Not here: how many requests a connection carries
 //! (max.in.flight.requests.per.connection); the window bounds how far a partition runs *past its oldest
-//! unacknowledged batch*, since that is what the broker's memory of sequences bounds (KIP-1269).
+//! unacknowledged batch*, since that is what the broker's memory of sequences bounds (KIP-1269). What happens once
+//! nothing is in flight is `settle.rs`.
 //!
 //! Invariant: within one producer epoch a sequence number only ever stands for the same records, and every batch
 //! before an acknowledged one is in the log.
@@ -17,16 +18,31 @@
 //!   Not so if another was given up that may be written: then those that may be are *unresolved*, and failed.
 //! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
 //!
+//! Answers may come in any order, as from several connections. OUT_OF_ORDER_SEQUENCE_NUMBER then counts as evidence
+//! only if nothing was acknowledged since the batch left: what was missing before it may have come meanwhile.
+//!
+//! The limit may change at any time. A round keeps to it as new batches do: it runs at most so far past the oldest
+//! batch it waits for. Batches that it found out of order are not waited for, so that a round always comes to its end.
+//!
+//! Cost: constant per batch sent and per answer; linear in the window at the start of a new epoch, at a delivery
+//! timeout and where a round finds its first batch out of order.
+//!
 //! Epochs are per partition: brokers keep them so, and a bump here can then disturb no other partition.
 
 use fullbore_wire::batch::Stamp;
 use std::collections::VecDeque;
+
+mod settle;
 
 /// Batches a broker surely remembers per producer and partition, when it does not say.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
 /// The most batches it ever is, whatever the broker says.
 pub(crate) const WINDOW_MAX: usize = 10_000;
+
+/// The sequences a window covers before it opens no further batch. Brokers remember at most 2^30, as of two further
+/// apart nobody can say which is older; a batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
+const SEQUENCES_MAX: u32 = 1 << 29;
 
 /// A producer's identity on a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +53,11 @@ pub(crate) struct Identity {
 
 /// Names a batch that was sent, until it is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct Ticket {
+    /// Its place when it was sent. A split before it moves it; the sequence still finds it.
+    place: u64,
+    sequence: i32,
+}
 
 /// Why a batch that was sent is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +68,15 @@ pub(crate) enum Setback {
     OutOfOrder,
     /// The broker knows a newer epoch, or no longer knows the producer: a new identity is needed.
     Fenced,
+}
+
+/// What is known of a batch that has no answer of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is in the log, at an offset that nobody remembers.
+    Written,
+    /// Nobody can say any more whether it is.
+    Unresolved,
 }
 
 #[derive(Debug)]
@@ -63,16 +92,26 @@ enum State<B> {
 
 #[derive(Debug)]
 struct Slot<B> {
-    ticket: Ticket,
     sequence: i32,
     records: u32,
-    /// The broker's last answer was OUT_OF_ORDER_SEQUENCE_NUMBER.
+    /// The generation in which it was last sent.
+    sent: u64,
+    /// The last answer was OUT_OF_ORDER_SEQUENCE_NUMBER.
     out_of_order: bool,
     /// Some attempt in this epoch may have been written.
     ambiguous: bool,
-    /// A later batch proves it written; it goes again only to learn its offset.
-    proven: bool,
     state: State<B>,
+}
+
+/// One pass over what is to be sent again, oldest first.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// The place of the next batch to be sent.
+    next: u64,
+    /// No batch before this place is in flight.
+    waits_from: u64,
+    /// Batches left to be sent, from `next` on; at least one.
+    left: usize,
 }
 
 /// See the module.
@@ -80,7 +119,8 @@ struct Slot<B> {
 pub(crate) struct Window<B> {
     /// Sent and not resolved, in order; the front is never acknowledged.
     slots: VecDeque<Slot<B>>,
-    next_ticket: u64,
+    /// The place of the front; places count up over the window's life.
+    first: u64,
     /// `None`: no identity yet, or the old one is used up. Without idempotence it stays so.
     identity: Option<Identity>,
     /// The producer id that must not be used again.
@@ -95,23 +135,22 @@ pub(crate) struct Window<B> {
     in_flight: usize,
     /// Retries not yet sent again.
     retries: usize,
-    /// In a round: the position from which slots are still to be sent again.
-    round: Option<usize>,
+    /// Holes with an unresolved batch before them.
+    holes: usize,
+    round: Option<Round>,
+    /// Counts acknowledgements and rounds: see the module on evidence.
+    generation: u64,
+    /// The place of the newest batch acknowledged in this epoch: what may be written before it is.
+    proven_to: u64,
     /// A hole was left in this epoch; whether it is certain that it was not written.
     hole: Option<bool>,
     fenced: bool,
     renew: bool,
     /// Batches whose fate is settled without an answer of their own.
     settled: Vec<(B, Fate)>,
-}
-
-/// What is known of a batch that has no answer of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It is in the log, at an offset that nobody remembers.
-    Written,
-    /// Nobody can say any more whether it is.
-    Unresolved,
+    /// Slots looked at, for the test of the cost.
+    #[cfg(test)]
+    visits: usize,
 }
 
 /// The sequence `count` records after `sequence`; 2^31-1 is followed by 0.
@@ -119,11 +158,16 @@ pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
     sequence.wrapping_add(count as i32) & i32::MAX
 }
 
+/// How many records `to` comes after `from`, going forward only.
+fn sequence_distance(from: i32, to: i32) -> u32 {
+    (to.wrapping_sub(from) & i32::MAX) as u32
+}
+
 impl<B> Window<B> {
     pub(crate) fn new(idempotent: bool) -> Self {
         Window {
             slots: VecDeque::new(),
-            next_ticket: 0,
+            first: 0,
             identity: None,
             spent: None,
             idempotent,
@@ -132,11 +176,16 @@ impl<B> Window<B> {
             established: !idempotent,
             in_flight: 0,
             retries: 0,
+            holes: 0,
             round: None,
+            generation: 0,
+            proven_to: 0,
             hole: None,
             fenced: false,
             renew: false,
             settled: Vec::new(),
+            #[cfg(test)]
+            visits: 0,
         }
     }
 
@@ -164,7 +213,7 @@ impl<B> Window<B> {
     }
 
     /// The broker remembers this many batches past the oldest unacknowledged one. A smaller grant than before holds new
-    /// batches back until those sent are fewer; it takes none back.
+    /// batches and retries back until those in flight are fewer; it takes none back.
     pub(crate) fn grant(&mut self, batches: usize) {
         if self.idempotent {
             self.limit = batches.max(1);
@@ -190,10 +239,16 @@ impl<B> Window<B> {
     /// Whether a batch that was never sent may leave now. Settles what failed batches left behind first.
     pub(crate) fn may_open(&mut self) -> bool {
         self.settle();
+        self.is_open() && (!self.idempotent || self.identity.is_some())
+    }
+
+    /// As [`Window::may_open`], without settling: for a hint.
+    pub(crate) fn is_open(&self) -> bool {
+        let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
             && !self.must_settle()
             && self.slots.len() < self.limit()
-            && (!self.idempotent || self.identity.is_some())
+            && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
     /// Batches whose fate is settled without an answer of their own. Settles, as [`Window::may_open`] does.
@@ -202,27 +257,13 @@ impl<B> Window<B> {
         std::mem::take(&mut self.settled)
     }
 
-    /// As [`Window::may_open`], without settling: for a hint.
-    pub(crate) fn is_open(&self) -> bool {
-        self.retries == 0 && !self.must_settle() && self.slots.len() < self.limit()
-    }
-
     /// Numbers a new batch of `records`; only when [`Window::may_open`].
     pub(crate) fn open(&mut self, records: u32) -> (Ticket, Stamp) {
-        let ticket = self.take_ticket();
-        let sequence = self.next_sequence;
+        let (place, sequence) = (self.first + self.slots.len() as u64, self.next_sequence);
         self.next_sequence = sequence_add(sequence, records);
-        self.slots.push_back(Slot {
-            ticket,
-            sequence,
-            records,
-            out_of_order: false,
-            ambiguous: false,
-            proven: false,
-            state: State::InFlight,
-        });
+        self.slots.push_back(Slot { sent: self.generation, ..Slot::new(sequence, records, State::InFlight) });
         self.in_flight += 1;
-        (ticket, self.stamp(sequence))
+        (Ticket { place, sequence }, self.stamp(sequence))
     }
 
     /// The next batch to be sent again. In a round they leave in order, one after another.
@@ -231,44 +272,72 @@ impl<B> Window<B> {
         if self.retries == 0 || (self.idempotent && self.identity.is_none()) {
             return None;
         }
-        let found = match self.round.and_then(|from| self.find_retry(from)) {
-            Some(found) => found,
-            None if self.in_flight == 0 => self.find_retry(0)?,
-            None => return None,
-        };
-        let slot = &mut self.slots[found];
+        if self.round.is_none() && self.in_flight == 0 {
+            // What was out of order before is asked anew. The front waits: it is neither acknowledged nor in flight.
+            self.generation += 1;
+            self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
+        }
+        let place = self.within_reach()?;
+        let slot = &mut self.slots[(place - self.first) as usize];
         let State::Retry(batch) = std::mem::replace(&mut slot.state, State::InFlight) else {
-            unreachable!("just matched");
+            unreachable!("a round stands at a batch that waits");
         };
-        slot.out_of_order = false;
-        let (ticket, sequence) = (slot.ticket, slot.sequence);
+        (slot.out_of_order, slot.sent) = (false, self.generation);
+        let sequence = slot.sequence;
         self.retries -= 1;
         self.in_flight += 1;
-        // With the last one sent the round is over; what fails now waits for the next.
-        self.round = (self.retries > 0).then_some(found + 1);
-        Some((ticket, self.stamp(sequence), batch))
+        self.advance_round(place + 1);
+        Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    fn find_retry(&self, from: usize) -> Option<usize> {
-        let reach = self.slots.len().min(self.limit());
-        (from..reach).find(|i| matches!(self.slots[*i].state, State::Retry(_)))
+    /// The place of the round's next batch, if it may leave.
+    fn within_reach(&mut self) -> Option<u64> {
+        let (first, limit) = (self.first, self.limit());
+        let round = self.round.as_mut()?;
+        round.waits_from = round.waits_from.max(first);
+        while round.waits_from < round.next
+            && !matches!(self.slots[(round.waits_from - first) as usize].state, State::InFlight)
+        {
+            round.waits_from += 1;
+            #[cfg(test)]
+            {
+                self.visits += 1;
+            }
+        }
+        ((round.next - round.waits_from) < limit as u64).then_some(round.next)
+    }
+
+    /// Moves the round to the next batch that waits, from `place` on. With the last one sent the round is over; what
+    /// fails now waits for the next.
+    fn advance_round(&mut self, place: u64) {
+        let Some(round) = &mut self.round else { return };
+        round.left -= 1;
+        round.next = place;
+        if round.left == 0 {
+            self.round = None;
+            return;
+        }
+        while !matches!(self.slots[(round.next - self.first) as usize].state, State::Retry(_)) {
+            round.next += 1;
+            #[cfg(test)]
+            {
+                self.visits += 1;
+            }
+        }
     }
 
     /// Whether batches are still to be sent again before the answers to those that were mean anything.
     pub(crate) fn in_round(&self) -> bool {
-        self.round.is_some_and(|from| self.find_retry(from).is_some())
+        let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
+        next.is_some_and(|next| next.ambiguous || self.in_flight > 0)
     }
 
     /// The batch is in the log.
     pub(crate) fn acked(&mut self, ticket: Ticket) {
         let at = self.resolve(ticket, State::Acked);
         self.established = true;
-        for slot in self.slots.range_mut(..at).filter(|slot| slot.ambiguous) {
-            slot.proven = true;
-        }
-        self.settle_slots(Fate::Written, |slot| slot.proven && slot.out_of_order);
-        // What was out of order before this batch was there may be in order now.
-        self.slots.iter_mut().for_each(|slot| slot.out_of_order = false);
+        self.proven_to = self.proven_to.max(self.first + at as u64);
+        self.generation += 1;
         self.trim();
     }
 
@@ -280,68 +349,72 @@ impl<B> Window<B> {
         slot.out_of_order = setback == Setback::OutOfOrder;
         slot.ambiguous |= setback == Setback::Retry { maybe: true } && self.idempotent;
         self.fenced |= setback == Setback::Fenced;
-        if setback == Setback::OutOfOrder {
-            self.settle_slots(Fate::Written, |slot| slot.proven && slot.out_of_order);
-            self.trim();
-        } else {
+        if setback != Setback::OutOfOrder {
             // What comes behind it would be out of order.
             self.round = None;
-        }
-    }
-
-    /// Takes batches that wait for a retry out of the window.
-    fn settle_slots(&mut self, fate: Fate, which: impl Fn(&Slot<B>) -> bool) {
-        for slot in self.slots.iter_mut().filter(|slot| which(slot)) {
-            let resolved = if fate == Fate::Written { State::Acked } else { State::Hole { maybe: true } };
-            match std::mem::replace(&mut slot.state, resolved) {
-                State::Retry(batch) => {
-                    self.retries -= 1;
-                    self.settled.push((batch, fate));
-                }
-                other => slot.state = other,
-            }
+        } else if self.is_proven(at) {
+            self.settle_slot(at, Fate::Written);
+            self.trim();
         }
     }
 
     /// The batch failed for good.
     pub(crate) fn given_up(&mut self, ticket: Ticket, maybe: bool) {
-        self.resolve(ticket, State::Hole { maybe });
+        let at = self.resolve(ticket, State::Acked);
+        self.slots[at].ambiguous = maybe;
+        self.leave_hole(at);
         self.trim();
     }
 
-    /// The batch is too large: its parts take its place, with its sequence numbers.
+    /// The batch is too large: its parts take its place, with its sequence numbers. None of its attempts may have been
+    /// written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, State::Acked);
         let mut sequence = self.slots[at].sequence;
-        self.slots.remove(at);
+        let behind = self.slots.split_off(at + 1);
+        self.slots.pop_back();
         self.retries += parts.len();
-        for (i, (records, batch)) in parts.into_iter().enumerate() {
-            let ticket = self.take_ticket();
-            let slot = Slot {
-                ticket,
-                sequence,
-                records,
-                out_of_order: false,
-                ambiguous: false,
-                proven: false,
-                state: State::Retry(batch),
-            };
-            self.slots.insert(at + i, slot);
+        if self.proven_to > self.first + at as u64 {
+            self.proven_to += parts.len() as u64 - 1;
+        }
+        for (records, batch) in parts {
+            self.slots.push_back(Slot::new(sequence, records, State::Retry(batch)));
             sequence = sequence_add(sequence, records);
         }
-        // Positions have moved, and what comes behind would be out of order.
+        self.slots.extend(behind);
+        // Places have moved, and what comes behind would be out of order.
         self.round = None;
     }
 
     /// Gives up batches that wait for a retry and are not wanted any more.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
-        for slot in &mut self.slots {
-            if matches!(&slot.state, State::Retry(batch) if unwanted(batch)) {
-                slot.state = State::Hole { maybe: true };
+        if self.retries == 0 {
+            return;
+        }
+        for at in 0..self.slots.len() {
+            if matches!(&self.slots[at].state, State::Retry(batch) if unwanted(batch)) {
                 self.retries -= 1;
+                self.leave_hole(at);
+                // What comes behind it would be out of order.
+                self.round = None;
             }
         }
         self.trim();
+    }
+
+    /// Nobody waits for this batch any more. If it is proven written, nothing is missing.
+    fn leave_hole(&mut self, at: usize) {
+        if self.is_proven(at) {
+            self.slots[at].state = State::Acked;
+        } else {
+            self.slots[at].state = State::Hole { maybe: self.slots[at].ambiguous };
+            self.holes += 1;
+        }
+    }
+
+    /// Whether a later batch proves it written; it goes again only to learn its offset.
+    fn is_proven(&self, at: usize) -> bool {
+        self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
     fn stamp(&self, sequence: i32) -> Stamp {
@@ -353,17 +426,23 @@ impl<B> Window<B> {
         }
     }
 
-    fn take_ticket(&mut self) -> Ticket {
-        self.next_ticket += 1;
-        Ticket(self.next_ticket)
-    }
-
     fn resolve(&mut self, ticket: Ticket, state: State<B>) -> usize {
-        let at = self.slots.iter().position(|s| s.ticket == ticket).expect("a ticket is resolved once");
+        let at = self.find(ticket);
         debug_assert!(matches!(self.slots[at].state, State::InFlight));
         self.slots[at].state = state;
         self.in_flight -= 1;
         at
+    }
+
+    fn find(&self, ticket: Ticket) -> usize {
+        let at = ticket.place.wrapping_sub(self.first) as usize;
+        if self.slots.get(at).is_some_and(|slot| slot.sequence == ticket.sequence) {
+            return at;
+        }
+        let front = self.slots.front().expect("a ticket is resolved once");
+        let wanted = sequence_distance(front.sequence, ticket.sequence);
+        let found = self.slots.binary_search_by_key(&wanted, |slot| sequence_distance(front.sequence, slot.sequence));
+        found.expect("a ticket is resolved once")
     }
 
     /// Removes what is resolved at the front.
@@ -371,74 +450,25 @@ impl<B> Window<B> {
         while let Some(slot) = self.slots.front() {
             match slot.state {
                 State::Acked => {}
-                State::Hole { maybe } => self.hole = Some(!maybe || self.hole == Some(true)),
+                State::Hole { maybe } => {
+                    self.hole = Some(!maybe || self.hole == Some(true));
+                    self.holes -= 1;
+                }
                 _ => break,
             }
             self.slots.pop_front();
-            self.round = self.round.map(|from| from.saturating_sub(1));
+            self.first += 1;
+            #[cfg(test)]
+            {
+                self.visits += 1;
+            }
         }
     }
+}
 
-    fn must_settle(&self) -> bool {
-        self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.has_buried_hole())
-    }
-
-    fn has_buried_hole(&self) -> bool {
-        self.slots.iter().any(|s| matches!(s.state, State::Hole { .. }))
-    }
-
-    /// Once nothing is in flight: starts a new epoch if the old one cannot go on.
-    fn settle(&mut self) {
-        if self.in_flight > 0 {
-            return;
-        }
-        let Some(identity) = self.identity else { return };
-        let mut waiting = self.slots.iter().filter(|slot| matches!(slot.state, State::Retry(_))).peekable();
-        // A batch that was surely not written is no witness either way, unless it is the next one expected.
-        let all_out_of_order = waiting.peek().is_some_and(|first| first.out_of_order)
-            && waiting.all(|slot| slot.out_of_order || !slot.ambiguous);
-        let dead_end = match self.hole {
-            // Nothing after a batch that was surely not written can have been written.
-            Some(certain) => certain || self.retries == 0,
-            None => false,
-        };
-        if !(all_out_of_order || dead_end || self.fenced || self.renew) {
-            return;
-        }
-        self.settle_slots(Fate::Written, |slot| slot.proven);
-        if all_out_of_order && !self.renew {
-            self.give_up_ambiguous();
-        }
-        if self.fenced || identity.epoch == i16::MAX {
-            self.spent = Some(identity.producer_id);
-            self.identity = None;
-        } else {
-            self.start_epoch(Identity { epoch: identity.epoch + 1, ..identity });
-        }
-    }
-
-    /// That all are out of order proves nothing where another was given up that may be written, or may yet be: it could be
-    /// the newest, which is not among them, or come late and make way for late copies of those behind it.
-    fn give_up_ambiguous(&mut self) {
-        let in_doubt = |slot: &Slot<B>| matches!(slot.state, State::Hole { maybe: true });
-        if self.hole != Some(false) && !self.slots.iter().any(in_doubt) {
-            return;
-        }
-        self.settle_slots(Fate::Unresolved, |slot| slot.ambiguous);
-    }
-
-    fn start_epoch(&mut self, identity: Identity) {
-        debug_assert_eq!(self.in_flight, 0);
-        self.identity = Some(identity);
-        self.established = false;
-        (self.hole, self.fenced, self.renew, self.round) = (None, false, false, None);
-        self.slots.retain(|slot| matches!(slot.state, State::Retry(_)));
-        self.next_sequence = 0;
-        for slot in &mut self.slots {
-            slot.sequence = self.next_sequence;
-            (slot.out_of_order, slot.ambiguous) = (false, false);
-            self.next_sequence = sequence_add(self.next_sequence, slot.records);
-        }
+impl<B> Slot<B> {
+    fn new(sequence: i32, records: u32, state: State<B>) -> Self {
+        Slot { sequence, records, sent: 0, out_of_order: false, ambiguous: false, state }
     }
 }
 
