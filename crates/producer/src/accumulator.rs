@@ -20,6 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
+/// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
+const REST: Duration = Duration::from_secs(60);
+
 /// What every partition of a producer shares.
 #[derive(Debug)]
 pub(crate) struct Limits {
@@ -62,6 +66,7 @@ struct State {
     failures: u32,
     /// What went wrong since the last success, last.
     last_error: Option<String>,
+    acked_at: Option<Instant>,
     /// Whether the last batch outgrew batch.size: the next one then starts in a large buffer.
     grows: bool,
     /// No batch grows past this; lowered when a broker finds one too large.
@@ -138,6 +143,7 @@ impl Partition {
             retry_at: None,
             failures: 0,
             last_error: None,
+            acked_at: None,
             grows: false,
             bytes_max: limits.batch_bytes_max,
             closed: false,
@@ -327,7 +333,12 @@ impl Partition {
     }
 
     fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
-        state.window.drop_retries(|batch| batch.outcome.is_finished());
+        if state.window.in_flight() == 0 {
+            state.window.drop_retries(|batch| batch.outcome.is_finished());
+        }
+        if state.acked_at.is_some_and(|at| round.now.saturating_duration_since(at) >= REST) {
+            state.window.rested();
+        }
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
             // A retry may be as large as that; it starts the next request.
@@ -391,6 +402,7 @@ impl Partition {
         let mut state = self.state.lock();
         state.window.acked(ticket);
         (state.failures, state.retry_at, state.last_error) = (0, None, None);
+        state.acked_at = Some(now);
         batch.succeed(written, now);
         self.resolved(&mut state, now);
     }

@@ -12,7 +12,7 @@ mod answer;
 mod grant;
 mod lane;
 mod lanes;
-mod verdict;
+pub(crate) mod verdict;
 
 use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
 use crate::config::Acks;

@@ -251,6 +251,14 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
+    /// The partition was idle for so long that the broker may have forgotten the producer. It would take any first
+    /// sequence, so that one batch is sent at a time until the next acknowledgement.
+    pub(crate) fn rested(&mut self) {
+        if self.slots.is_empty() {
+            self.established = !self.idempotent;
+        }
+    }
+
     /// Batches whose fate is settled without an answer of their own. Settles, as [`Window::may_open`] does.
     pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
         self.settle();
@@ -292,38 +300,26 @@ impl<B> Window<B> {
 
     /// The place of the round's next batch, if it may leave.
     fn within_reach(&mut self) -> Option<u64> {
-        let (first, limit) = (self.first, self.limit());
-        let round = self.round.as_mut()?;
-        round.waits_from = round.waits_from.max(first);
-        while round.waits_from < round.next
-            && !matches!(self.slots[(round.waits_from - first) as usize].state, State::InFlight)
-        {
-            round.waits_from += 1;
-            #[cfg(test)]
-            {
-                self.visits += 1;
-            }
+        let Round { next, waits_from, left } = self.round?;
+        let mut waits_from = waits_from.max(self.first);
+        while waits_from < next && !matches!(self.slots[(waits_from - self.first) as usize].state, State::InFlight) {
+            waits_from += 1;
+            self.visit();
         }
-        ((round.next - round.waits_from) < limit as u64).then_some(round.next)
+        self.round = Some(Round { next, waits_from, left });
+        ((next - waits_from) < self.limit() as u64).then_some(next)
     }
 
     /// Moves the round to the next batch that waits, from `place` on. With the last one sent the round is over; what
     /// fails now waits for the next.
     fn advance_round(&mut self, place: u64) {
-        let Some(round) = &mut self.round else { return };
-        round.left -= 1;
-        round.next = place;
-        if round.left == 0 {
-            self.round = None;
-            return;
-        }
+        let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
+        (round.next, round.left) = (place, round.left - 1);
         while !matches!(self.slots[(round.next - self.first) as usize].state, State::Retry(_)) {
             round.next += 1;
-            #[cfg(test)]
-            {
-                self.visits += 1;
-            }
+            self.visit();
         }
+        self.round = Some(round);
     }
 
     /// Whether batches are still to be sent again before the answers to those that were mean anything.
@@ -336,8 +332,17 @@ impl<B> Window<B> {
     pub(crate) fn acked(&mut self, ticket: Ticket) {
         let at = self.resolve(ticket, State::Acked);
         self.established = true;
-        self.proven_to = self.proven_to.max(self.first + at as u64);
         self.generation += 1;
+        // What it newly proves and the broker has forgotten need not be asked for again.
+        let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
+        self.proven_to = self.proven_to.max(to);
+        for place in from..to {
+            let at = (place - self.first) as usize;
+            if self.slots[at].out_of_order && self.is_proven(at) {
+                self.settle_slot(at, Fate::Written);
+            }
+            self.visit();
+        }
         self.trim();
     }
 
@@ -417,6 +422,14 @@ impl<B> Window<B> {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
+    /// Counts a slot looked at beside the one that is acted upon; for the test of the cost.
+    fn visit(&mut self) {
+        #[cfg(test)]
+        {
+            self.visits += 1;
+        }
+    }
+
     fn stamp(&self, sequence: i32) -> Stamp {
         match self.identity {
             Some(Identity { producer_id, epoch }) => {
@@ -458,10 +471,7 @@ impl<B> Window<B> {
             }
             self.slots.pop_front();
             self.first += 1;
-            #[cfg(test)]
-            {
-                self.visits += 1;
-            }
+            self.visit();
         }
     }
 }
@@ -472,5 +482,7 @@ impl<B> Slot<B> {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

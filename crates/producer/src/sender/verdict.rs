@@ -8,7 +8,7 @@ use fullbore_wire::ErrorCode;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It is in the log.
     Written,
     /// It goes again.
@@ -22,9 +22,11 @@ pub(super) enum Verdict {
 }
 
 /// What follows from `code`; `ambiguous` if an earlier attempt may be in the log.
-pub(super) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
+pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
+        // Written before the limit was lowered, or by another leader? Its parts would not be recognised.
+        ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
         // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
@@ -40,7 +42,7 @@ pub(super) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
 }
 
 /// Whether the error says that leaders, or topic ids, have changed.
-pub(super) fn is_stale_metadata(code: ErrorCode) -> bool {
+pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     matches!(
         code,
         ErrorCode::NOT_LEADER_OR_FOLLOWER
@@ -78,6 +80,14 @@ mod tests {
         for code in [ErrorCode::UNKNOWN_PRODUCER_ID, ErrorCode::INVALID_PRODUCER_EPOCH] {
             assert_eq!(of(code, true), Verdict::Unresolved);
             assert_eq!(of(code, false), Verdict::SetBack(Setback::Fenced));
+        }
+    }
+
+    #[test]
+    fn a_batch_too_large_is_split_only_if_it_is_surely_not_written_whole() {
+        for code in [ErrorCode::MESSAGE_TOO_LARGE, ErrorCode::RECORD_LIST_TOO_LARGE] {
+            assert_eq!(of(code, true), Verdict::Unresolved);
+            assert_eq!(of(code, false), Verdict::TooLarge);
         }
     }
 

@@ -1,0 +1,218 @@
+//! The window against the broker's own rules, over a network and brokers that misbehave in every way we know.
+//!
+//! A schedule is a setup and a list of steps, made by proptest from a fixed seed, so that a failure is the same each
+//! time and shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules; `FULLBORE_SEED` takes another seed.
+//!
+//! Checked all along: a record is in the log once, in the order of sending, and never after it was reported as surely
+//! not written; what is reported written is there, at the offset reported, and a broker that keeps its word knows that
+//! offset. Checked in the end: each record has one result, and gets it soon after the faults have stopped.
+//!
+//! Not covered, as no producer can tell: a broker that forgets a producer while batches are in flight, and late copies
+//! under a producer id that was given up, which the new one does not fence.
+
+mod broker;
+mod world;
+
+use broker::Fault;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
+use world::{LANES, World};
+
+/// What must never be; with a record where there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Breach {
+    Duplicate(u32),
+    Reorder(u32),
+    Loss(u32),
+    SurelyNotIsThere(u32),
+    TwoResults(u32),
+    NoResult(u32),
+    OffsetForgotten(u32),
+    Hangs,
+}
+
+/// A fault planted to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    /// The producer's window is one larger than the broker's memory.
+    WindowOneLarger,
+    /// The epoch is bumped while batches are in flight.
+    EpochWithoutWaiting,
+    /// The sequences of a batch that was given up are given to the next.
+    SequencesReused,
+    /// A batch whose answer was lost counts as refused.
+    LostMeansRefused,
+    /// Some results are never told.
+    NoResult,
+    /// The broker appends what it has.
+    NoMemory,
+    /// The broker acknowledges some batches that it does not write.
+    LosesAppend,
+    /// What was parked is appended without being looked at.
+    ParkedUnchecked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    /// Batches each node remembers.
+    retain: [usize; 2],
+    /// Batches a node parks; above 0 a partition is striped over several connections.
+    parks: usize,
+    /// Brokers restore only the newest batch, and answer out of order to what they forgot.
+    kafka: bool,
+    /// Records before sequences wrap.
+    before_wrap: Option<i32>,
+    /// Records sent in all.
+    records: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// As many batches as may leave, at most `most`, over connections from `lane` on.
+    Send { lane: u8, most: usize },
+    /// The broker judges the next requests of a connection.
+    Arrive { lane: u8, most: usize },
+    /// The same, with something amiss.
+    ArriveTo { lane: u8, fault: Fault },
+    /// The producer gets the next answers of a connection.
+    Answer { lane: u8, most: usize },
+    /// A connection ends; see [`World::cut`].
+    Cut { lane: u8, arrives: usize, unsent: usize, late: bool },
+    /// A request of a connection that has ended arrives.
+    Late { which: usize, twice: bool },
+    /// The other node leads.
+    Move,
+    /// A node remembers more or fewer batches.
+    Retain { node: u8, batches: usize },
+    /// A node takes no larger batches than this.
+    RecordsMax { node: u8, records: u32 },
+    Restart,
+    /// What has been parked longest has waited too long.
+    ExpireParked { most: usize },
+    /// delivery.timeout.ms of the oldest batches is over.
+    TimeOut { batches: usize },
+    /// If all is quiet: so long that brokers forget every producer.
+    ExpireProducers,
+}
+
+fn setup(window: usize) -> impl Strategy<Value = Setup> {
+    let other = prop_oneof![2 => Just(window), 1 => Just(5), 1 => 5..=2 * window];
+    let kind = prop_oneof![2 => Just((0, false)), 1 => Just((0, true)), 2 => Just((window, false)), 1 => Just((3, false))];
+    let before_wrap = prop_oneof![1 => Just(None), 1 => (0..3 * window as i32).prop_map(Some)];
+    (other, kind, before_wrap).prop_map(move |(other, (parks, kafka), before_wrap)| {
+        let records = 9 * window as u32 + 150;
+        Setup { retain: [window, other], parks, kafka, before_wrap, records }
+    })
+}
+
+fn step(window: usize) -> impl Strategy<Value = Step> {
+    let lane = || 0..2 * LANES as u8;
+    let many = || prop_oneof![3 => 1..4usize, 2 => Just(window), 1 => 1..=window];
+    let fault = prop::sample::select(&World::FAULTS[..]);
+    let often = prop_oneof![
+        8 => (lane(), many()).prop_map(|(lane, most)| Step::Send { lane, most }),
+        8 => (lane(), many()).prop_map(|(lane, most)| Step::Arrive { lane, most }),
+        8 => (lane(), many()).prop_map(|(lane, most)| Step::Answer { lane, most }),
+        2 => (lane(), fault).prop_map(|(lane, fault)| Step::ArriveTo { lane, fault }),
+        2 => (0..4usize, any::<bool>()).prop_map(|(which, twice)| Step::Late { which, twice }),
+        2 => (lane(), many(), 0..3usize, any::<bool>()).prop_map(|(lane, arrives, unsent, late)| {
+            Step::Cut { lane, arrives: arrives - 1, unsent, late }
+        }),
+    ];
+    let seldom = prop_oneof![
+        2 => Just(Step::Move),
+        2 => Just(Step::Restart),
+        2 => many().prop_map(|batches| Step::TimeOut { batches }),
+        2 => many().prop_map(|most| Step::ExpireParked { most }),
+        1 => (0..2u8, 5..=2 * window).prop_map(|(node, batches)| Step::Retain { node, batches }),
+        1 => (0..2u8, 1..8u32).prop_map(|(node, records)| Step::RecordsMax { node, records }),
+        1 => Just(Step::ExpireProducers),
+    ];
+    prop_oneof![10 => often, 1 => seldom]
+}
+
+fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    (setup(window), prop::collection::vec(step(window), 1..steps))
+}
+
+/// Runs a schedule, then lets everything come to its end.
+fn run(setup: Setup, steps: &[Step], bug: Option<Bug>) -> Result<(), Breach> {
+    let mut world = World::new(setup, bug);
+    for step in steps {
+        world.step(step);
+        world.cluster.breach.clone().map_or(Ok(()), Err)?;
+    }
+    for _ in 0..200 + setup.records {
+        if world.is_done() {
+            return world.check_end();
+        }
+        world.calm();
+        world.cluster.breach.clone().map_or(Ok(()), Err)?;
+    }
+    Err(Breach::Hangs)
+}
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+fn runner(schedules: u32) -> TestRunner {
+    let cases = schedules.saturating_mul(variable("FULLBORE_SCHEDULES", 1) as u32);
+    let rng_seed = RngSeed::Fixed(variable("FULLBORE_SEED", 1269));
+    TestRunner::new(Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
+}
+
+fn holds(window: usize, steps: usize, schedules: u32) {
+    let result = runner(schedules).run(&schedule(window, steps), |(setup, steps)| {
+        run(setup, &steps, None).map_err(|breach| TestCaseError::fail(format!("{breach:?}")))
+    });
+    match result {
+        Err(TestError::Fail(breach, schedule)) => panic!("window {window}: {breach} by {schedule:?}"),
+        other => other.expect("a schedule can be made"),
+    }
+}
+
+#[test]
+fn once_in_order_and_with_one_result_at_a_window_of_5() {
+    holds(5, 300, 6000);
+}
+
+#[test]
+fn once_in_order_and_with_one_result_at_a_window_of_64() {
+    holds(64, 300, 2000);
+}
+
+#[test]
+fn once_in_order_and_with_one_result_at_a_window_of_1024() {
+    holds(1024, 200, 150);
+}
+
+/// The checkers find each planted fault, and as what it is.
+#[test]
+fn planted_faults_are_found() {
+    let found = |bug: Bug, window: usize| {
+        let result = runner(3000).run(&schedule(window, 300), |(setup, steps)| {
+            run(setup, &steps, Some(bug)).map_err(|breach| TestCaseError::fail(format!("{breach:?}")))
+        });
+        match result {
+            Err(TestError::Fail(breach, _)) => breach.message().to_owned(),
+            other => panic!("{bug:?} at a window of {window} is not found: {other:?}"),
+        }
+    };
+    let expected: [(Bug, &[&str]); 8] = [
+        (Bug::WindowOneLarger, &["OffsetForgotten"]),
+        (Bug::EpochWithoutWaiting, &["Duplicate", "Reorder"]),
+        (Bug::SequencesReused, &["Loss"]),
+        (Bug::LostMeansRefused, &["Duplicate", "SurelyNotIsThere"]),
+        (Bug::NoResult, &["NoResult"]),
+        (Bug::NoMemory, &["Duplicate", "Reorder"]),
+        (Bug::LosesAppend, &["Loss"]),
+        (Bug::ParkedUnchecked, &["Duplicate", "Reorder"]),
+    ];
+    for (bug, breaches) in expected {
+        for window in [5, 64] {
+            let message = found(bug, window);
+            assert!(breaches.iter().any(|breach| message.starts_with(breach)), "{bug:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! A producer's window, brokers, and connections between them that do what a schedule says.
+//!
+//! The producer here is the window and the table of errors; what lies between them in the sender and the accumulator is
+//! a few lines, written out in [`World::act`]. Invariant: each batch taken from the window comes back to it once.
+
+use super::broker::{Answer, Attempt, Cluster, Fault, Node};
+use super::{Breach, Bug, Setup, Step};
+use crate::partitioner::splitmix;
+use crate::sender::verdict::{self, Verdict};
+use crate::window::{Fate, Identity, Setback, Ticket, WINDOW_DEFAULT, Window, sequence_add};
+use fullbore_rules::sequence::Stamp as BrokerStamp;
+use fullbore_wire::ErrorCode;
+use std::collections::VecDeque;
+
+/// Connections to a node.
+pub(super) const LANES: usize = 3;
+
+/// A batch of the producer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    first: u32,
+    count: u32,
+    /// Some attempt may be written.
+    ambiguous: bool,
+}
+
+/// What was reported of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Report {
+    Written,
+    PerhapsWritten,
+    SurelyNot,
+}
+
+/// A request on a connection, until its answer has come.
+#[derive(Debug)]
+struct Sent {
+    ticket: Ticket,
+    job: Job,
+    attempt: Attempt,
+    answer: Option<Answer>,
+    /// The producer does not wait for it any more (a planted fault).
+    deaf: bool,
+}
+
+/// One connection: requests that the broker has not seen, and those whose answer has not come, each oldest first.
+#[derive(Debug, Default)]
+struct Lane {
+    travelling: VecDeque<Sent>,
+    seen: VecDeque<Sent>,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    window: Window<Job>,
+    pub cluster: Cluster,
+    setup: Setup,
+    /// Of node 0, then of node 1.
+    lanes: Vec<Lane>,
+    /// What ended connections still hold, each oldest first: brokers may come upon it later, or never.
+    late: Vec<(usize, VecDeque<Attempt>)>,
+    leader: usize,
+    /// Batches and lanes that the leader grants, as far as it has said.
+    granted: (usize, usize),
+    sent_to: usize,
+    next_record: u32,
+    /// Records before this have been failed by delivery.timeout.ms.
+    timed_out_to: u32,
+    reports: Vec<Option<Report>>,
+    attempts: u64,
+    next_producer_id: i64,
+    /// Whether a broker that keeps its word knows the offset of every batch.
+    offsets_known: bool,
+}
+
+impl World {
+    pub fn new(setup: Setup, bug: Option<Bug>) -> World {
+        let mut window = Window::new(true);
+        window.adopt(Identity { producer_id: 9, epoch: 0 });
+        if let Some(before) = setup.before_wrap {
+            window.next_sequence = i32::MAX - before;
+        }
+        let base = if setup.before_wrap.is_some() { 1 } else { 0 };
+        let nodes = setup.retain.map(|retain| Node::new(retain, setup.parks));
+        World {
+            window,
+            cluster: Cluster::new(nodes, base, setup.kafka, bug),
+            setup,
+            lanes: (0..2 * LANES).map(|_| Lane::default()).collect(),
+            late: Vec::new(),
+            leader: 0,
+            granted: (WINDOW_DEFAULT, 0),
+            sent_to: 0,
+            next_record: 0,
+            timed_out_to: 0,
+            reports: Vec::new(),
+            attempts: 0,
+            next_producer_id: 10,
+            offsets_known: setup.retain[0] == setup.retain[1],
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.next_record >= self.setup.records && self.window.is_idle()
+    }
+
+    fn roll(&self, sides: u32) -> u32 {
+        (splitmix(u64::from(self.next_record) << 32 | self.attempts) >> 33) as u32 % sides
+    }
+
+    fn breach(&mut self, breach: Breach) {
+        self.cluster.breach.get_or_insert(breach);
+    }
+
+    pub fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Send { most, lane } => {
+                for i in 0..most {
+                    if !self.send(usize::from(lane) + i / 2) {
+                        break;
+                    }
+                }
+            }
+            Step::Arrive { lane, most } => (0..most).for_each(|_| self.arrive(lane.into(), Fault::None)),
+            Step::ArriveTo { lane, fault } => self.arrive(lane.into(), fault),
+            Step::Answer { lane, most } => (0..most).for_each(|_| self.answer(lane.into())),
+            Step::Cut { lane, arrives, unsent, late } => self.cut(lane.into(), arrives, unsent, late),
+            Step::Late { which, twice } => self.arrive_late(which, twice),
+            Step::Move => self.move_leader(),
+            Step::Retain { node, batches } => {
+                self.offsets_known = false;
+                self.cluster.nodes[usize::from(node)].retain = batches;
+            }
+            Step::RecordsMax { node, records } => self.cluster.nodes[usize::from(node)].records_max = records,
+            Step::Restart => {
+                self.offsets_known &= !self.setup.kafka;
+                self.cluster.restart(!self.setup.kafka);
+                (0..LANES).for_each(|lane| self.cut(self.cluster.leader * LANES + lane, 0, 0, false));
+            }
+            Step::ExpireParked { most } => {
+                let answers = self.cluster.expire_parked(most);
+                self.deliver(answers);
+            }
+            Step::TimeOut { batches } => self.time_out(batches),
+            Step::ExpireProducers => self.expire_producers(),
+        }
+        self.report_settled();
+    }
+
+    /// Sends one batch, if one may leave. Old ones go before new ones.
+    fn send(&mut self, lane: usize) -> bool {
+        if self.window.in_flight() > 0 && self.sent_to != self.leader {
+            return false;
+        }
+        while let Some(spent) = self.window.wants_identity() {
+            assert_ne!(spent, Some(self.next_producer_id));
+            self.window.adopt(Identity { producer_id: self.next_producer_id, epoch: 0 });
+            self.next_producer_id += 1;
+            // Nothing fences the old one.
+            self.late.clear();
+        }
+        let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
+        self.window.grant(self.granted.0 + larger);
+        self.report_settled();
+        let (ticket, stamp, job) = match self.window.next_retry() {
+            Some(retry) => retry,
+            None if self.next_record < self.setup.records && self.window.may_open() => {
+                let job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
+                self.next_record += job.count;
+                self.reports.resize(self.next_record as usize, None);
+                let (ticket, stamp) = self.window.open(job.count);
+                (ticket, stamp, job)
+            }
+            None => return self.window.wants_identity().is_some(),
+        };
+        self.sent_to = self.leader;
+        self.attempts += 1;
+        let reorder = self.granted.1 > 0;
+        let stamp = BrokerStamp {
+            producer_id: stamp.producer_id,
+            producer_epoch: stamp.producer_epoch,
+            base_sequence: stamp.base_sequence,
+            record_count: job.count as i32,
+        };
+        let lane = self.leader * LANES + if reorder { lane % LANES } else { 0 };
+        let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder };
+        self.lanes[lane].travelling.push_back(Sent { ticket, job, attempt, answer: None, deaf: false });
+        true
+    }
+
+    /// The broker comes upon the next request of a connection.
+    fn arrive(&mut self, lane: usize, fault: Fault) {
+        let Some(sent) = self.lanes[lane].travelling.pop_front() else { return };
+        let attempt = sent.attempt;
+        self.lanes[lane].seen.push_back(sent);
+        let answers = self.cluster.arrive(lane / LANES, attempt, fault);
+        self.deliver(answers);
+    }
+
+    /// Puts answers to their requests; they leave in the order of these.
+    fn deliver(&mut self, answers: Vec<(Attempt, Answer)>) {
+        for (attempt, answer) in answers {
+            let seen = &mut self.lanes[attempt.lane].seen;
+            if let Ok(at) = seen.binary_search_by_key(&attempt.number, |sent| sent.attempt.number) {
+                seen[at].answer = Some(answer);
+            }
+        }
+    }
+
+    /// The oldest answer of a connection comes to the producer.
+    fn answer(&mut self, lane: usize) {
+        if self.lanes[lane].seen.front().is_none_or(|sent| sent.answer.is_none()) {
+            return;
+        }
+        let sent = self.lanes[lane].seen.pop_front().expect("just seen");
+        if sent.deaf {
+            return;
+        }
+        let answer = sent.answer.expect("just seen");
+        if lane / LANES == self.leader {
+            self.granted = (answer.grant, answer.reorder);
+        }
+        self.act(sent.ticket, sent.job, answer);
+    }
+
+    /// As the sender does.
+    fn act(&mut self, ticket: Ticket, mut job: Job, answer: Answer) {
+        match verdict::of(answer.code, job.ambiguous) {
+            Verdict::Written => {
+                self.window.acked(ticket);
+                self.written(job, answer.offset);
+            }
+            Verdict::SetBack(setback) => {
+                self.set_back(ticket, job, setback);
+                if setback == Setback::OutOfOrder && self.cluster.bug == Some(Bug::EpochWithoutWaiting) {
+                    self.stop_waiting();
+                }
+            }
+            Verdict::TooLarge if job.count > 1 => {
+                let half = Job { count: job.count / 2, ..job };
+                let rest = Job { first: job.first + half.count, count: job.count - half.count, ..job };
+                self.window.split(ticket, vec![(half.count, half), (rest.count, rest)]);
+            }
+            Verdict::TooLarge => self.give_up(ticket, job, false),
+            Verdict::Unresolved => self.give_up(ticket, job, true),
+            Verdict::Failed { maybe } => {
+                job.ambiguous |= maybe;
+                self.give_up(ticket, job, maybe);
+            }
+        }
+    }
+
+    fn set_back(&mut self, ticket: Ticket, mut job: Job, setback: Setback) {
+        let lies = self.cluster.bug == Some(Bug::LostMeansRefused);
+        let maybe = setback == Setback::Retry { maybe: true } && !lies;
+        job.ambiguous |= maybe;
+        if job.first < self.timed_out_to {
+            return self.give_up(ticket, job, job.ambiguous);
+        }
+        let setback = if lies && setback != Setback::OutOfOrder { Setback::Retry { maybe: false } } else { setback };
+        self.window.set_back(ticket, setback, job);
+    }
+
+    fn give_up(&mut self, ticket: Ticket, job: Job, maybe: bool) {
+        let maybe = maybe || job.ambiguous;
+        self.window.given_up(ticket, maybe);
+        if self.cluster.bug == Some(Bug::SequencesReused) && self.window.is_idle() && self.window.hole.is_some() {
+            self.window.hole = None;
+            self.window.next_sequence = sequence_add(self.window.next_sequence, job.count.wrapping_neg());
+        }
+        self.report(job, if maybe { Report::PerhapsWritten } else { Report::SurelyNot });
+    }
+
+    /// The planted fault of a producer that starts a new epoch while batches are in flight.
+    fn stop_waiting(&mut self) {
+        let sent = self.lanes.iter_mut().flat_map(|lane| lane.travelling.iter_mut().chain(&mut lane.seen));
+        for sent in sent {
+            if std::mem::replace(&mut sent.deaf, true) {
+                continue;
+            }
+            self.window.set_back(sent.ticket, Setback::Retry { maybe: false }, sent.job);
+        }
+        if let Some(identity) = self.window.identity {
+            self.window.start_epoch(Identity { epoch: identity.epoch + 1, ..identity });
+        }
+    }
+
+    fn report_settled(&mut self) {
+        for (job, fate) in self.window.settled() {
+            match fate {
+                Fate::Written => self.written(job, -1),
+                Fate::Unresolved => self.report(job, Report::PerhapsWritten),
+            }
+        }
+    }
+
+    fn written(&mut self, job: Job, offset: i64) {
+        let log = &self.cluster.log;
+        let at = if offset < 0 { log.partition_point(|r| *r < job.first) } else { (offset - self.cluster.base) as usize };
+        let there = log.get(at..at + job.count as usize).is_some_and(|found| {
+            found.iter().copied().eq(job.first..job.first + job.count)
+        });
+        if !there {
+            self.breach(Breach::Loss(job.first));
+        }
+        if offset < 0 && self.offsets_known {
+            self.breach(Breach::OffsetForgotten(job.first));
+        }
+        if self.cluster.bug != Some(Bug::NoResult) || job.first % 40 != 7 {
+            self.report(job, Report::Written);
+        }
+    }
+
+    fn report(&mut self, job: Job, report: Report) {
+        for record in job.first..job.first + job.count {
+            // What came after the timeout changes nothing any more.
+            if record < self.timed_out_to {
+                continue;
+            }
+            if self.reports[record as usize].replace(report).is_some() {
+                self.breach(Breach::TwoResults(record));
+            }
+            if report == Report::SurelyNot {
+                self.surely_not(record);
+            }
+        }
+    }
+
+    fn surely_not(&mut self, record: u32) {
+        self.cluster.surely_not.insert(record);
+        if self.cluster.has(record) {
+            self.breach(Breach::SurelyNotIsThere(record));
+        }
+    }
+
+    /// The connection ends. Of what travels, the broker still comes upon the first few and answers nobody; the last few
+    /// never left the producer; of the rest some may arrive `late`.
+    fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
+        let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
+        let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));
+        for sent in travelling.iter().take(arrives) {
+            let answers = self.cluster.arrive(lane / LANES, sent.attempt, Fault::None);
+            self.deliver(answers);
+        }
+        let rest: VecDeque<Attempt> = travelling.iter().skip(arrives).map(|sent| sent.attempt).collect();
+        if late && !rest.is_empty() {
+            self.late.push((lane / LANES, rest));
+        }
+        let never = unsent.into_iter().map(|sent| (sent, false));
+        for (sent, maybe) in seen.into_iter().chain(travelling).map(|sent| (sent, true)).chain(never) {
+            if !sent.deaf {
+                self.set_back(sent.ticket, sent.job, Setback::Retry { maybe });
+            }
+        }
+        if lane / LANES == self.leader && (0..LANES).all(|i| self.is_quiet(self.leader * LANES + i)) {
+            self.granted = (WINDOW_DEFAULT, 0);
+        }
+    }
+
+    fn is_quiet(&self, lane: usize) -> bool {
+        self.lanes[lane].travelling.is_empty() && self.lanes[lane].seen.is_empty()
+    }
+
+    fn arrive_late(&mut self, which: usize, twice: bool) {
+        if self.late.is_empty() {
+            return;
+        }
+        let which = which % self.late.len();
+        let (node, queue) = &mut self.late[which];
+        let (node, attempt) = (*node, queue.pop_front().expect("empty queues are removed"));
+        if queue.is_empty() {
+            self.late.remove(which);
+        }
+        for _ in 0..=usize::from(twice) {
+            let answers = self.cluster.arrive(node, attempt, Fault::None);
+            self.deliver(answers);
+        }
+    }
+
+    fn move_leader(&mut self) {
+        self.cluster.leader = 1 - self.cluster.leader;
+        self.leader = self.cluster.leader;
+        self.granted = (WINDOW_DEFAULT, 0);
+        // A parked batch whose node leads no more is answered when its wait is over.
+    }
+
+    /// delivery.timeout.ms is over for the oldest batches.
+    fn time_out(&mut self, batches: usize) {
+        let mut waiting: Vec<Job> = Vec::new();
+        let in_flight = self.lanes.iter().flat_map(|lane| lane.travelling.iter().chain(&lane.seen));
+        let mut in_flight: Vec<(Job, bool)> = in_flight.filter(|s| !s.deaf).map(|sent| (sent.job, true)).collect();
+        self.window.drop_retries(|job| {
+            waiting.push(*job);
+            false
+        });
+        in_flight.extend(waiting.into_iter().map(|job| (job, job.ambiguous)));
+        in_flight.sort_by_key(|(job, _)| job.first);
+        in_flight.truncate(batches);
+        for (job, maybe) in &in_flight {
+            self.report(*job, if *maybe { Report::PerhapsWritten } else { Report::SurelyNot });
+        }
+        if let Some((last, _)) = in_flight.last() {
+            let to = last.first + last.count;
+            self.timed_out_to = self.timed_out_to.max(to);
+            self.window.drop_retries(|job| job.first < to);
+        }
+    }
+
+    /// The producer was idle for longer than brokers remember producers.
+    fn expire_producers(&mut self) {
+        if self.window.is_idle() && self.late.is_empty() && !self.cluster.has_parked() {
+            self.offsets_known = false;
+            self.cluster.expire_producers();
+            self.window.rested();
+        }
+    }
+
+    /// The faults have stopped: everything moves, and what is parked for nothing expires.
+    pub fn calm(&mut self) {
+        self.cluster.nodes.iter_mut().for_each(|node| node.records_max = u32::MAX);
+        for most in 0..usize::MAX {
+            if !self.send(most) {
+                break;
+            }
+        }
+        let mut moved = false;
+        for lane in 0..self.lanes.len() {
+            while !self.lanes[lane].travelling.is_empty() {
+                self.arrive(lane, Fault::None);
+            }
+        }
+        for lane in 0..self.lanes.len() {
+            while self.lanes[lane].seen.front().is_some_and(|sent| sent.answer.is_some()) {
+                self.answer(lane);
+                moved = true;
+            }
+        }
+        if !moved {
+            let answers = self.cluster.expire_parked(usize::MAX);
+            self.deliver(answers);
+            // Whatever has no answer by now never gets one.
+            let stuck = |lane: &Lane| lane.seen.front().is_some_and(|sent| sent.answer.is_none());
+            for lane in 0..self.lanes.len() {
+                if stuck(&self.lanes[lane]) {
+                    self.cut(lane, 0, 0, false);
+                }
+            }
+        }
+        self.report_settled();
+    }
+
+    /// What must hold in the end.
+    pub fn check_end(&mut self) -> Result<(), Breach> {
+        while !self.late.is_empty() {
+            self.arrive_late(0, false);
+        }
+        self.cluster.breach.clone().map_or(Ok(()), Err)?;
+        for (record, report) in (0..).zip(&self.reports) {
+            match report {
+                None => return Err(Breach::NoResult(record)),
+                Some(Report::Written) if !self.cluster.has(record) => return Err(Breach::Loss(record)),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// For what a producer reports of a code that the model's brokers do not give.
+    pub const FAULTS: [Fault; 9] = [
+        Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
+        Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
+        Fault::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        Fault::WrittenBut(ErrorCode::REQUEST_TIMED_OUT),
+        Fault::WrittenBut(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        Fault::Refused(ErrorCode::INVALID_RECORD),
+        Fault::Refused(ErrorCode::UNKNOWN_SERVER_ERROR),
+        Fault::WrittenBut(ErrorCode::UNKNOWN_SERVER_ERROR),
+        Fault::Refused(ErrorCode::UNKNOWN_PRODUCER_ID),
+    ];
+}
