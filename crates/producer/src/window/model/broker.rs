@@ -5,6 +5,7 @@
 //! as surely not written.
 
 use super::{Breach, Bug};
+use fullbore_rules::sequence::parking::Parking;
 use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
@@ -54,12 +55,22 @@ pub(super) struct Node {
     /// Records of the largest batch it takes.
     pub records_max: u32,
     producers: Producers,
-    parked: Vec<Attempt>,
+    /// Each batch with all its copies.
+    parking: Parking<Vec<Attempt>>,
+    /// Counts what was parked: the parking's clock.
+    parked: u64,
 }
 
 impl Node {
     pub fn new(retain: usize, parks: usize) -> Node {
-        Node { retain, parks, records_max: u32::MAX, producers: Producers::default(), parked: Vec::new() }
+        Node {
+            retain,
+            parks,
+            records_max: u32::MAX,
+            producers: Producers::default(),
+            parking: Parking::default(),
+            parked: 0,
+        }
     }
 }
 
@@ -114,22 +125,53 @@ impl Cluster {
         if attempt.stamp.record_count as u32 > self.nodes[node].records_max {
             return vec![(attempt, self.answer(node, ErrorCode::MESSAGE_TOO_LARGE, -1))];
         }
-        if self.parks(node, &attempt) {
-            self.nodes[node].parked.push(attempt);
-            return Vec::new();
+        if attempt.reorder && self.nodes[node].producers.ahead(&attempt.stamp) > 0 {
+            return self.park(node, attempt);
         }
         let mut answers = vec![(attempt, self.check(node, &attempt))];
-        while let Some(next) = self.next_parked(node) {
-            let answer = match self.bug {
-                Some(Bug::ParkedUnchecked) => {
-                    let offset = self.append(&next);
-                    self.answer(node, ErrorCode::NONE, offset)
-                }
-                _ => self.check(node, &next),
-            };
-            answers.push((next, answer));
+        if !answers[0].1.code.is_err() {
+            self.settle_parked(node, attempt.stamp, &mut answers);
         }
         answers
+    }
+
+    /// As `classic/parking.rs` does.
+    fn park(&mut self, node: usize, attempt: Attempt) -> Vec<(Attempt, Answer)> {
+        if self.bug == Some(Bug::DoesNotWait) {
+            let offset = self.append(&attempt);
+            return vec![(attempt, self.answer(node, ErrorCode::NONE, offset))];
+        }
+        let at = &mut self.nodes[node];
+        if let Some(copies) = at.parking.find(&attempt.stamp) {
+            copies.push(attempt);
+            return Vec::new();
+        }
+        let code = match at.parking.room_for(&attempt.stamp, at.parks) {
+            Ok(_) => {
+                at.parked += 1;
+                let fenced = at.parking.park(&attempt.stamp, vec![attempt], 1, at.parked);
+                return self.refuse(node, fenced, ErrorCode::INVALID_PRODUCER_EPOCH);
+            }
+            Err(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
+            Err(_) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+        };
+        vec![(attempt, self.answer(node, code, -1))]
+    }
+
+    fn refuse(&self, node: usize, batches: Vec<Vec<Attempt>>, code: ErrorCode) -> Vec<(Attempt, Answer)> {
+        batches.into_iter().flatten().map(|attempt| (attempt, self.answer(node, code, -1))).collect()
+    }
+
+    /// What follows from an append.
+    fn settle_parked(&mut self, node: usize, mut stamp: Stamp, answers: &mut Vec<(Attempt, Answer)>) {
+        loop {
+            let freed = self.nodes[node].parking.appended(&stamp);
+            answers.extend(self.refuse(node, freed.fenced, ErrorCode::INVALID_PRODUCER_EPOCH));
+            let Some(copies) = freed.next else { break };
+            let answer = self.check(node, &copies[0]);
+            stamp = copies[0].stamp;
+            answers.extend(copies.into_iter().map(|copy| (copy, answer)));
+        }
     }
 
     fn end(&self) -> i64 {
@@ -174,40 +216,14 @@ impl Cluster {
         offset
     }
 
-    fn ahead(&self, node: usize, stamp: &Stamp) -> i32 {
-        let known = self.nodes[node].producers.iter().find(|known| known.producer_id == stamp.producer_id);
-        match known {
-            Some(known) if stamp.producer_epoch < known.producer_epoch => 0,
-            Some(known) if stamp.producer_epoch == known.producer_epoch => {
-                let next = fullbore_rules::sequence::sequence_add(known.last_sequence, 1);
-                let ahead = fullbore_rules::sequence::sequence_distance(next, stamp.base_sequence);
-                if ahead < fullbore_rules::sequence::HALF_RANGE { ahead } else { 0 }
-            }
-            _ => stamp.base_sequence,
-        }
-    }
-
-    /// A batch that is ahead is parked if its request asks for that and there is room.
-    fn parks(&self, node: usize, attempt: &Attempt) -> bool {
-        let at = &self.nodes[node];
-        attempt.reorder && at.parked.len() < at.parks && self.ahead(node, &attempt.stamp) > 0
-    }
-
-    fn next_parked(&mut self, node: usize) -> Option<Attempt> {
-        let unchecked = self.bug == Some(Bug::ParkedUnchecked);
-        let parked = &self.nodes[node].parked;
-        let at = parked.iter().position(|parked| unchecked || self.ahead(node, &parked.stamp) == 0)?;
-        Some(self.nodes[node].parked.remove(at))
-    }
-
-    /// The oldest `count` of what is parked has waited for too long.
+    /// The oldest `count` batches of what is parked have waited for too long.
     pub fn expire_parked(&mut self, count: usize) -> Vec<(Attempt, Answer)> {
         let mut answers = Vec::new();
         for node in 0..self.nodes.len() {
-            let count = count.min(self.nodes[node].parked.len());
-            let expired: Vec<Attempt> = self.nodes[node].parked.drain(..count).collect();
-            let answer = self.answer(node, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, -1);
-            answers.extend(expired.into_iter().map(|attempt| (attempt, answer)));
+            let parking = &mut self.nodes[node].parking;
+            let due = parking.next_due_ms().unwrap_or(0).saturating_add(count as u64 - 1);
+            let expired = parking.expire(due);
+            answers.extend(self.refuse(node, expired, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER));
         }
         answers
     }
@@ -218,16 +234,16 @@ impl Cluster {
     }
 
     pub fn has_parked(&self) -> bool {
-        self.nodes.iter().any(|node| !node.parked.is_empty())
+        self.nodes.iter().any(|node| !node.parking.is_empty())
     }
 
     /// The leader restarts. It restores every batch it remembered, or as Kafka 4.3 only the newest of each producer.
     pub fn restart(&mut self, whole: bool) {
         let node = &mut self.nodes[self.leader];
-        node.parked.clear();
+        node.parking = Parking::default();
         let mut producers = Producers::default();
         if whole {
-            producers.restore(node.producers.snapshot(), 0);
+            producers.restore(node.producers.snapshot(), 0, node.retain);
         } else {
             for (stamp, offset) in &self.newest {
                 producers.append(stamp, *offset, 0, 0, node.retain);

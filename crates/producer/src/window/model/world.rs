@@ -296,10 +296,11 @@ impl World {
 
     fn written(&mut self, job: Job, offset: i64) {
         let log = &self.cluster.log;
-        let at = if offset < 0 { log.partition_point(|r| *r < job.first) } else { (offset - self.cluster.base) as usize };
-        let there = log.get(at..at + job.count as usize).is_some_and(|found| {
-            found.iter().copied().eq(job.first..job.first + job.count)
-        });
+        let at =
+            if offset < 0 { log.partition_point(|r| *r < job.first) } else { (offset - self.cluster.base) as usize };
+        let there = log
+            .get(at..at + job.count as usize)
+            .is_some_and(|found| found.iter().copied().eq(job.first..job.first + job.count));
         if !there {
             self.breach(Breach::Loss(job.first));
         }
