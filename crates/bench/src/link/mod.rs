@@ -5,6 +5,7 @@
 //! [`line`] has what both are made of, without I/O or clock; [`units`] reads what people write.
 
 pub mod line;
+pub mod namespaces;
 pub mod relay;
 pub mod units;
 

@@ -5,29 +5,41 @@ use crate::demo::figures::grouped;
 use crate::failure::Failure;
 use crate::output::line;
 use crate::stop::Stop;
-use clap::Args;
+use clap::{ArgGroup, Args};
+use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
 use fullbore_bench::link::{Shape, units};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+/// Ethernet's.
+const MTU_DEFAULT: u32 = 1_500;
 
 /// The least stall of a loss that is not told its length: a lost packet is sent again after a round trip at best.
 const STALL_MIN: Duration = Duration::from_millis(10);
 
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count what crossed.
 ///
-/// A relay: it listens at --listen, connects to --to for each connection, and keeps every byte for half of --rtt in each
-/// direction, as it does a connection's beginning and end. Any program may use it, and it needs no rights.
+/// With --listen and --to it is a relay: it listens at one, connects to the other for each connection, and keeps every
+/// byte for half of --rtt in each direction, as it does a connection's beginning and end. Any program may use it, and it
+/// needs no rights.
 ///
 /// What a relay hides: TCP itself sees no distance. Each connection is two local ones, with local windows and
 /// acknowledgements; there is no slow start, socket buffers that would be too small for a long link are not, and nothing
 /// is lost and sent again (--loss-stall plays what that costs). connect() returns at once, since this machine answers
-/// it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP.
+/// it. So a relay shows what waiting for answers costs a program, not what a distance costs TCP. Its bandwidth is shared by
+/// all connections of a direction; bytes beyond --buffer are not read from the sender until there is room, so that
+/// nothing is dropped.
 ///
-/// --bandwidth is that of each direction and shared by all connections. Bytes beyond --buffer are not read from the
-/// sender until there is room, so nothing is dropped.
+/// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device in
+/// each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and --loss
+/// loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets (TSO); only where
+/// packets are lost or have to wait for a bandwidth are they cut. The namespaces go at the end; those of a link that was
+/// killed go when one of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Example: fullbore perf link --listen 127.0.0.1:19092 --to 127.0.0.1:9092 --rtt 150ms --bandwidth 200mbit
+Example: fullbore perf link --namespaces near,far --rtt 150ms --loss 0.1%
 
 Kafka clients connect to the address a broker advertises, so a broker behind a relay has to advertise the relay's:
   fullbore serve --listen 127.0.0.1:9092 --set advertised.listeners=PLAINTEXT://127.0.0.1:19092
@@ -35,13 +47,17 @@ and Apache Kafka, in server.properties:
   listeners=PLAINTEXT://127.0.0.1:9092
   advertised.listeners=PLAINTEXT://127.0.0.1:19092
 Clients are then given 127.0.0.1:19092. A cluster needs a relay for each broker.")]
+#[command(group = ArgGroup::new("kind").required(true).args(["listen", "namespaces"]))]
 pub struct Link {
-    /// Where to listen.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
-    listen: String,
-    /// Where to connect to.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
-    to: String,
+    /// A relay: where to listen.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port, requires = "to")]
+    listen: Option<String>,
+    /// A relay: where to connect to.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port, requires = "listen")]
+    to: Option<String>,
+    /// A link between two network namespaces of these names, which it makes.
+    #[arg(long, value_name = "A,B", value_parser = names)]
+    namespaces: Option<[String; 2]>,
     /// The round trip: 150ms, 1.5s, 500us. Each direction takes half of it.
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     rtt: Duration,
@@ -51,31 +67,69 @@ pub struct Link {
     /// Bytes that may wait for the bandwidth: 1MB, 64KiB [default: what the link carries in a round trip].
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
-    /// Up to so much more for each byte, at random, in order: 5ms.
+    /// Up to so much more, at random, in order: 5ms.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "0")]
     jitter: Duration,
-    /// Play lost packets: 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a connection
-    /// stands still for that long [default of the time: the round trip, at least 10 ms].
-    #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall)]
+    /// A relay: play lost packets, 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a
+    /// connection stands still for that long [default of the time: the round trip, at least 10 ms].
+    #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
-    /// Bytes under way in each direction of a connection; it is not read from while it has so many.
-    #[arg(long, value_name = "SIZE", value_parser = in_flight_max, default_value = "64MiB")]
-    in_flight_max: u64,
+    /// A relay: bytes under way in each direction of a connection; it is not read from while it has so many [default:
+    /// 64MiB].
+    #[arg(long, value_name = "SIZE", value_parser = in_flight_max, conflicts_with = "namespaces")]
+    in_flight_max: Option<u64>,
+    /// Namespaces: the probability that a packet is lost, 0.1%.
+    #[arg(long, value_name = "PROBABILITY", value_parser = units::probability, conflicts_with = "listen")]
+    loss: Option<f64>,
+    /// Namespaces: the largest IP packet [default: 1500].
+    #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
+    mtu: Option<u32>,
 }
 
 /// Runs until a signal.
 pub fn run(args: Link) -> Result<(), Failure> {
     let stop = Stop::at_signal(|| {})?;
+    match (&args.namespaces, &args.listen, &args.to) {
+        (Some(names), ..) => join(&args, names, &stop),
+        (None, Some(listen), Some(to)) => relay(&args, listen, to, &stop),
+        _ => Err(Failure::new("--listen needs --to")),
+    }
+}
+
+fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let totals = runtime.block_on(async {
-        let relay = Relay::bind(&args.listen, &args.to, &args.settings())
+        let relay = Relay::bind(listen, to, &args.relay_settings())
             .await
-            .map_err(|error| Failure::new(format!("cannot listen on {}: {error}", args.listen)))?;
-        line(&format!("Relay listening on {}, to {}; {}", relay.addr()?, args.to, args.shape().described()));
+            .map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+        line(&format!("Relay listening on {}, to {to}; {}", relay.addr()?, args.shape().described()));
         Ok::<_, Failure>(relay.run(stop.receiver()).await)
     })?;
     line(&told(&totals));
     Ok(())
+}
+
+fn join(args: &Link, names: &[String; 2], stop: &Stop) -> Result<(), Failure> {
+    let settings = namespaces::Settings {
+        names: names.clone(),
+        shape: args.shape(),
+        loss: args.loss.unwrap_or(0.0),
+        mtu: args.mtu.unwrap_or(MTU_DEFAULT),
+    };
+    let lossy = args.loss.map(|loss| format!(", {}% of packets lost", loss * 100.0)).unwrap_or_default();
+    let pair = Pair::new(settings)?;
+    let ([a, b], [at_a, at_b]) = (pair.names(), ADDRESSES);
+    line(&format!("Link from {a} ({at_a}) to {b} ({at_b}); {}{lossy}", args.shape().described()));
+    line(&format!("  ip netns exec {b} fullbore serve --listen {at_b}:9092"));
+    line(&format!("  ip netns exec {a} fullbore topics create --topic test --bootstrap-server {at_b}:9092"));
+    let asked = stop.receiver();
+    let outcome = pair.run(|| *asked.borrow());
+    for ((from, to), counts) in [(a, b), (b, a)].into_iter().zip(pair.counts()) {
+        let [packets, bytes, lost, dropped] =
+            [&counts.packets, &counts.bytes, &counts.lost, &counts.dropped].map(|count| grouped(count.load(Relaxed)));
+        line(&format!("{from} to {to}: {packets} packets of {bytes} bytes; {lost} lost, {dropped} dropped"));
+    }
+    Ok(outcome?)
 }
 
 fn told(totals: &Totals) -> String {
@@ -94,7 +148,7 @@ impl Link {
         Shape { rtt: self.rtt, bandwidth: self.bandwidth, buffer: self.buffer, jitter: self.jitter }
     }
 
-    fn settings(&self) -> Settings {
+    fn relay_settings(&self) -> Settings {
         let loss_stall = self.loss_stall.map(|(probability, stall)| LossStall {
             probability,
             stall: stall.unwrap_or_else(|| self.rtt.max(STALL_MIN)),
@@ -102,7 +156,7 @@ impl Link {
         Settings {
             shape: self.shape(),
             loss_stall,
-            in_flight_max: self.in_flight_max as usize,
+            in_flight_max: self.in_flight_max.map_or(IN_FLIGHT_BYTES_MAX, |bytes| bytes as usize),
             connections_max: CONNECTIONS_MAX,
         }
     }
@@ -113,6 +167,18 @@ fn host_port(text: &str) -> Result<String, String> {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
         _ => Err("must be HOST:PORT".to_owned()),
     }
+}
+
+fn names(text: &str) -> Result<[String; 2], String> {
+    match text.split_once(',') {
+        Some((a, b)) if !a.is_empty() && !b.is_empty() && !b.contains(',') => Ok([a.to_owned(), b.to_owned()]),
+        _ => Err("must be two names, A,B".to_owned()),
+    }
+}
+
+fn mtu(text: &str) -> Result<u32, String> {
+    let allowed = || format!("must be from {} to {}", MTU.start(), MTU.end());
+    text.parse().ok().filter(|mtu| MTU.contains(mtu)).ok_or_else(allowed)
 }
 
 fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
@@ -146,7 +212,7 @@ mod tests {
 
     fn parse(flags: &str) -> Result<Settings, String> {
         let line = Line::try_parse_from(std::iter::once("link").chain(flags.split_whitespace()));
-        line.map(|line| line.link.settings()).map_err(|error| error.to_string())
+        line.map(|line| line.link.relay_settings()).map_err(|error| error.to_string())
     }
 
     const LEAST: &str = "--listen 127.0.0.1:0 --to a:1 --rtt";
@@ -179,6 +245,18 @@ mod tests {
             ("150ms --in-flight-max 1", "from 1KiB to 1GiB"),
         ] {
             let refusal = parse(&format!("{LEAST} {flags}")).expect_err(flags);
+            assert!(refusal.contains(told), "{refusal}");
+        }
+        for (flags, told) in [
+            ("--rtt 1ms", "<--listen <HOST:PORT>|--namespaces <A,B>>"),
+            ("--listen a:1 --rtt 1ms", "--to <HOST:PORT>"),
+            ("--namespaces a,b --listen a:1 --to b:1 --rtt 1ms", "cannot be used with"),
+            ("--namespaces a --rtt 1ms", "must be two names, A,B"),
+            ("--namespaces a,b --rtt 1ms --mtu 100", "must be from 576 to 65535"),
+            ("--namespaces a,b --rtt 1ms --loss-stall 1%", "cannot be used with"),
+            ("--listen a:1 --to b:1 --rtt 1ms --loss 1%", "cannot be used with"),
+        ] {
+            let refusal = parse(flags).expect_err(flags);
             assert!(refusal.contains(told), "{refusal}");
         }
         for address in ["nowhere", ":1", "host:", "host:65536"] {

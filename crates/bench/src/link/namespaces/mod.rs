@@ -1,0 +1,143 @@
+//! Two network namespaces joined by a distance, for root: a TUN device in each, and threads that carry IP packets between
+//! them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket buffers are real.
+//!
+//! TCP's segments pass as the kernel hands them over, up to 64 KB at a time (see [`frame`]): what each kernel saves is the
+//! work per packet, as with a network card that has TSO and GRO; how many bytes may be under way, what a loss does and when
+//! an acknowledgement comes are TCP's own. Invariant: what was made is removed at the end, and what a killed link left
+//! behind at the next start; nothing that somebody else made is touched.
+
+pub mod direction;
+pub mod frame;
+mod places;
+mod tun;
+
+use super::Shape;
+use direction::{Counts, Direction};
+use places::Place;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tun::DEVICE;
+
+/// The addresses of the two ends.
+pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+const PREFIX_LEN: u32 = 24;
+/// What an MTU may be.
+pub const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
+/// Packets that may wait between the kernel and this program.
+const DEVICE_QUEUE: u32 = 10_000;
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Not root.
+    #[error("network namespaces need root; without it use a relay: --listen HOST:PORT --to HOST:PORT")]
+    NotRoot,
+    /// A name that `ip netns` would not take either.
+    #[error("namespace '{0}': a name has 1 to 32 letters, digits, '-' or '_'")]
+    BadName(String),
+    /// The same twice.
+    #[error("namespace '{0}': the two ends need different names")]
+    SameName(String),
+    /// Somebody else's.
+    #[error("namespace '{0}' exists and is not this tool's; choose another name, or remove it with `ip netns del {0}`")]
+    Exists(String),
+    /// Another link's.
+    #[error("namespace '{0}' belongs to a link that is running; end it or choose another name")]
+    InUse(String),
+    /// The program `ip`.
+    #[error("`{0}` failed: {1}")]
+    Ip(String, String),
+    /// The system.
+    #[error("{0}: {1}")]
+    System(String, std::io::Error),
+}
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The namespaces' names.
+    pub names: [String; 2],
+    /// Distance and bandwidth.
+    pub shape: Shape,
+    /// The probability that a packet is lost.
+    pub loss: f64,
+    /// The largest IP packet.
+    pub mtu: u32,
+}
+
+/// Two namespaces with a device in each; removed when dropped.
+pub struct Pair {
+    settings: Settings,
+    // The devices go before their namespaces.
+    devices: [OwnedFd; 2],
+    places: [Place; 2],
+    counts: [Counts; 2],
+}
+
+impl Pair {
+    /// Makes the namespaces and devices; packets pass once [`Pair::run`] is called.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; nothing stays behind.
+    pub fn new(settings: Settings) -> Result<Pair, LinkError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(LinkError::NotRoot);
+        }
+        let [a, b] = &settings.names;
+        if a == b {
+            return Err(LinkError::SameName(a.clone()));
+        }
+        let places = [Place::claim(a)?, Place::claim(b)?];
+        let device = |place: &Place| {
+            tun::in_namespace(&place.path()).map_err(|(what, error)| LinkError::System(what, error.into()))
+        };
+        let devices = [device(&places[0])?, device(&places[1])?];
+        for (place, address) in places.iter().zip(ADDRESSES) {
+            let (address, mtu) = (format!("{address}/{PREFIX_LEN}"), settings.mtu.to_string());
+            let queue = DEVICE_QUEUE.to_string();
+            place.ip(&["addr", "add", &address, "dev", DEVICE])?;
+            place.ip(&["link", "set", DEVICE, "mtu", &mtu, "txqueuelen", &queue, "up"])?;
+            place.ip(&["link", "set", "lo", "up"])?;
+        }
+        Ok(Pair { settings, devices, places, counts: Default::default() })
+    }
+
+    /// The namespaces' names, in the order of [`ADDRESSES`].
+    pub fn names(&self) -> [&str; 2] {
+        self.places.each_ref().map(Place::name)
+    }
+
+    /// Carries packets until `asked` says to stop.
+    ///
+    /// # Errors
+    /// A device that is gone.
+    pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
+        // Half a link is none: an end of one direction is the end of the other.
+        let ended = AtomicBool::new(false);
+        let stop = || ended.load(Ordering::Relaxed) || asked();
+        let Settings { shape, loss, .. } = &self.settings;
+        let ([a, b], [there, back]) = (&self.devices, &self.counts);
+        let directions = [
+            Direction::new(a, b, shape, *loss, u64::from(std::process::id()), there),
+            Direction::new(b, a, shape, *loss, !u64::from(std::process::id()), back),
+        ];
+        std::thread::scope(|scope| {
+            let threads = directions.map(|direction| {
+                scope.spawn(|| {
+                    let outcome = direction.run(stop);
+                    ended.store(true, Ordering::Relaxed);
+                    outcome
+                })
+            });
+            threads.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+        .into_iter()
+        .collect::<Result<(), _>>()
+        .map_err(|error| LinkError::System(format!("device {DEVICE}"), error.into()))
+    }
+
+    /// What went from the first to the second, and back.
+    pub fn counts(&self) -> &[Counts; 2] {
+        &self.counts
+    }
+}

@@ -1,0 +1,95 @@
+//! A named network namespace and who owns it: a lock file per name, held as long as the link runs.
+//!
+//! Invariant: a namespace is removed only with the lock of its name, and only if the file says that a link made it.
+
+use super::LinkError;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where `ip netns` has the names.
+const NAMESPACES: &str = "/run/netns";
+/// Where links have their lock files.
+const LOCKS: &str = "/run/fullbore-links";
+const NAME_LEN_MAX: usize = 32;
+
+/// A namespace of ours; removed when dropped.
+pub struct Place {
+    name: String,
+    lock: PathBuf,
+    // Held, not read.
+    _held: File,
+}
+
+impl Place {
+    /// Makes a namespace of this name, after removing one that a killed link has left behind.
+    pub fn claim(name: &str) -> Result<Place, LinkError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(allowed) {
+            return Err(LinkError::BadName(name.to_owned()));
+        }
+        let lock = Path::new(LOCKS).join(name);
+        let system = |error| LinkError::System(lock.display().to_string(), error);
+        std::fs::create_dir_all(LOCKS).map_err(system)?;
+        // Only one claims or leaves at a time, so that no lock file is removed under somebody's hands.
+        let _turn = turn().map_err(system)?;
+        let left_behind = lock.exists();
+        let held = OpenOptions::new().create(true).write(true).truncate(false).open(&lock).map_err(system)?;
+        if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(LinkError::InUse(name.to_owned()));
+        }
+        let exists = Path::new(NAMESPACES).join(name).exists();
+        if exists && !left_behind {
+            // It is not ours, and neither is the file then.
+            let _ = std::fs::remove_file(&lock);
+            return Err(LinkError::Exists(name.to_owned()));
+        }
+        let made = if exists { ip(&["netns", "del", name]) } else { Ok(()) };
+        if let Err(error) = made.and_then(|()| ip(&["netns", "add", name])) {
+            let _ = std::fs::remove_file(&lock);
+            return Err(error);
+        }
+        Ok(Place { name: name.to_owned(), lock, _held: held })
+    }
+
+    /// As `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        Path::new(NAMESPACES).join(&self.name)
+    }
+
+    /// `ip -n NAME ...`.
+    pub fn ip(&self, arguments: &[&str]) -> Result<(), LinkError> {
+        ip(&[&["-n", &self.name], arguments].concat())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _turn = turn();
+        // What cannot be removed now is removed at the next start, as long as the file is there.
+        if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
+            let _ = std::fs::remove_file(&self.lock);
+        }
+    }
+}
+
+fn turn() -> std::io::Result<File> {
+    let folder = File::open(LOCKS)?;
+    flock(&folder, FlockOperation::LockExclusive)?;
+    Ok(folder)
+}
+
+fn ip(arguments: &[&str]) -> Result<(), LinkError> {
+    let shown = || format!("ip {}", arguments.join(" "));
+    match Command::new("ip").args(arguments).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(LinkError::Ip(shown(), String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        Err(error) => Err(LinkError::Ip(shown(), format!("{error}; it comes with iproute2"))),
+    }
+}
