@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const RTT_MS: f64 = 40.0;
@@ -89,4 +91,88 @@ fn an_address_in_use_is_named() {
     let (status, _, stderr) = run(&["perf", "link", "--listen", &at, "--to", "127.0.0.1:1", "--rtt", "1ms"]);
     assert_eq!(status, Some(1));
     assert!(stderr.starts_with(&format!("fullbore: cannot listen on {at}: ")), "{stderr}");
+}
+
+/// Why there can be no namespaces here.
+fn hindrance() -> Option<&'static str> {
+    let ip =
+        |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());
+    if !Path::new("/dev/net/tun").exists() {
+        Some("there is no /dev/net/tun")
+    } else if !ip(&["-V"]) {
+        Some("there is no `ip`")
+    } else if !Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n") {
+        Some("not root")
+    } else {
+        None
+    }
+}
+
+fn skipped() -> bool {
+    if let Some(hindrance) = hindrance() {
+        println!("skipped: {hindrance}");
+    }
+    hindrance().is_some()
+}
+
+/// Two names that nobody else has, and what `ip netns` would have for them.
+fn namespaces(test: &str) -> (String, [PathBuf; 2]) {
+    let names = ["a", "b"].map(|end| format!("fblc{}{test}{end}", std::process::id()));
+    (names.join(","), names.map(|name| Path::new("/run/netns").join(name)))
+}
+
+#[test]
+fn namespaces_go_at_the_end_and_those_of_a_killed_link_at_the_next_start() {
+    if skipped() {
+        return;
+    }
+    let (names, paths) = namespaces("kill");
+    let link = ["perf", "link", "--namespaces", &names, "--rtt", "10ms"];
+    let (mut killed, _, first) = start(&link);
+    assert!(first.contains("(10.77.0.1) to ") && first.contains("; 10 ms there and back"), "{first}");
+    killed.0.kill().and_then(|()| killed.0.wait()).expect("it ends");
+    assert!(paths.iter().all(|path| path.exists()), "a kill leaves them behind");
+    let (mut link, mut counts, first) = start(&link);
+    assert!(first.starts_with("Link from "), "{first}");
+    signal(&link.0, "TERM");
+    assert_eq!(link.0.wait().expect("it ends").code(), Some(0));
+    let mut said = String::new();
+    counts.read_to_string(&mut said).expect("read");
+    assert_eq!(said.matches(" lost, 0 dropped").count(), 2, "{said}");
+    assert!(paths.iter().all(|path| !path.exists()), "they stayed behind");
+}
+
+#[test]
+fn a_namespace_of_somebody_else_is_left_alone() {
+    if skipped() {
+        return;
+    }
+    let (names, paths) = namespaces("own");
+    let other = paths[1].file_name().and_then(|name| name.to_str()).expect("UTF-8");
+    assert!(Command::new("ip").args(["netns", "add", other]).status().expect("ip runs").success());
+    let (status, _, stderr) = run(&["perf", "link", "--namespaces", &names, "--rtt", "10ms"]);
+    let still_there = paths[1].exists();
+    assert!(Command::new("ip").args(["netns", "del", other]).status().expect("ip runs").success());
+    assert_eq!(status, Some(1));
+    assert!(stderr.contains(&format!("namespace '{other}' exists and is not this tool's")), "{stderr}");
+    assert!(still_there && !paths[0].exists());
+}
+
+#[test]
+fn without_root_a_relay_is_named() {
+    let mut command = fullbore(&["perf", "link", "--namespaces", "a,b", "--rtt", "10ms"]);
+    if hindrance() != Some("not root") {
+        command.uid(65_534);
+    }
+    match command.output() {
+        Ok(output) => {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            assert!(
+                stderr.contains("need root") && stderr.contains("--listen") && stderr.lines().count() == 1,
+                "{stderr}"
+            );
+        }
+        Err(error) => println!("skipped: another user cannot run the program: {error}"),
+    }
 }

@@ -18,7 +18,7 @@ pub struct Perf {
 enum Tool {
     Produce(Box<produce::Produce>),
     Consume(Box<consume::Consume>),
-    Link(link::Link),
+    Link(Box<link::Link>),
 }
 
 /// Runs the tool.
@@ -26,6 +26,6 @@ pub fn run(perf: Perf) -> Result<(), Failure> {
     match perf.tool {
         Tool::Produce(produce) => produce::run(*produce),
         Tool::Consume(consume) => consume::run(*consume),
-        Tool::Link(link) => link::run(link),
+        Tool::Link(link) => link::run(*link),
     }
 }
