@@ -13,7 +13,7 @@ mod tls;
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
 pub use process::{Broker, Refused, binary, serve_refused};
-pub use requests::{FetchFrom, fetch_request, produce_request, topic_data};
+pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};
 pub use tls::Tls;
 
 use std::time::{Duration, Instant};

@@ -10,6 +10,9 @@ use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
+use fullbore_wire::apis::incremental_alter_configs::{
+    AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
@@ -31,6 +34,7 @@ const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
 const DELETE_TOPICS: i16 = 5;
 const INIT_PRODUCER_ID: i16 = 4;
+const ALTER_CONFIGS: i16 = 1;
 /// For a peer only.
 const SOON: Duration = Duration::from_secs(30);
 const LATEST: i64 = -1;
@@ -83,12 +87,44 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
     FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
 }
 
+/// Changes of one resource: its `ConfigResource.Type` and name, then key, `AlterConfigOp` and value of each.
+pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]) -> AlterConfigsResource {
+    let change = |(name, config_operation, value): &(&str, i8, Option<&str>)| AlterableConfig {
+        name: Text::from(*name),
+        config_operation: *config_operation,
+        value: value.map(Text::from),
+        ..Default::default()
+    };
+    AlterConfigsResource {
+        resource_type: kind,
+        resource_name: Text::from(name),
+        configs: changes.iter().map(change).collect(),
+        ..Default::default()
+    }
+}
+
 impl Client {
     /// The APIs the broker offers.
     pub fn offered(&mut self) -> Vec<ApiKey> {
         let response = self.call(&ApiVersionsRequest::default(), API_VERSIONS);
         let key = |code| ApiKey::from_code(code).expect("an API the wire knows");
         response.api_keys.iter().map(|api| key(api.api_key)).collect()
+    }
+
+    /// IncrementalAlterConfigs.
+    pub fn alter(
+        &mut self,
+        resources: Vec<AlterConfigsResource>,
+        validate_only: bool,
+    ) -> Vec<AlterConfigsResourceResponse> {
+        let request = IncrementalAlterConfigsRequest { resources, validate_only, ..Default::default() };
+        self.call(&request, ALTER_CONFIGS).responses
+    }
+
+    /// Sets one configuration of a topic (2) or of a broker (4), which must be accepted.
+    pub fn set_config(&mut self, kind: i8, name: &str, key: &str, value: &str) {
+        let altered = self.alter(vec![alter_resource(kind, name, &[(key, 0, Some(value))])], false).remove(0);
+        assert_eq!(altered.error_code, ErrorCode::NONE, "{:?}", altered.error_message);
     }
 
     /// Creates a topic with `key=value` settings; its id.

@@ -1,6 +1,7 @@
 //! The broker from outside: one process per test, its wire, its files, its end.
 
 mod bulk;
+mod configs;
 mod crash;
 mod damage;
 mod disk_full;
@@ -12,6 +13,7 @@ mod many;
 mod offsets;
 mod pipelining;
 mod produce;
+mod produce_bytes;
 mod reorder;
 mod reorder_bounds;
 mod sequence;
@@ -21,6 +23,7 @@ mod start;
 mod tls;
 mod topics;
 mod versions;
+mod window;
 
 use fullbore_tests::{Batch, Broker};
 

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod oracle;
+mod produce;
 mod recode;
 mod round_trip;
 mod schema;

@@ -1,0 +1,259 @@
+//! KIP-1269's settings from outside, and IncrementalAlterConfigs: who may set what, what is told to producers, what
+//! DescribeConfigs shows, and what a restart keeps.
+//!
+//! Not what the window does, which is in `window`.
+
+use fullbore_tests::{Batch, Broker, Client, alter_resource, produce_request, serve_refused, topic_data, wait_until};
+use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+use fullbore_wire::apis::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult,
+};
+use fullbore_wire::apis::produce::{ProduceRequest, ProduceResponse};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::time::Duration;
+
+const OF_TOPIC: &str = "producer.state.batches.to.retain";
+const OF_BROKER: &str = "max.idempotence.batches.to.retain";
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+const SOON: Duration = Duration::from_secs(30);
+
+/// A produce of one batch that is not idempotent, by topic id.
+fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
+    let bytes = Batch::of(&["v"]).bytes();
+    let mut topic = topic_data("", &[(0, bytes.clone())]);
+    topic.topic_id = id;
+    client.call(&ProduceRequest { topic_data: vec![topic], ..produce_request("", 0, bytes) }, version)
+}
+
+/// What Produce 14 tells: the broker's value, the topic's, and what a producer makes of them.
+fn told(client: &mut Client, id: Uuid) -> (i32, i32, i32) {
+    let response = produce(client, id, 14);
+    let topic = &response.responses[0];
+    assert_eq!(topic.partition_responses[0].error_code, ErrorCode::NONE);
+    let of_broker = response.max_idempotence_batches_to_retain;
+    (of_broker, topic.producer_state_batches_to_retain, response.batches_to_retain(topic))
+}
+
+fn described(client: &mut Client, kind: i8, name: &str, key: &str) -> Option<DescribeConfigsResourceResult> {
+    let resource = DescribeConfigsResource {
+        resource_type: kind,
+        resource_name: Text::from(name),
+        configuration_keys: Some(vec![Text::from(key)]),
+        ..Default::default()
+    };
+    let request = DescribeConfigsRequest { resources: vec![resource], include_synonyms: true, ..Default::default() };
+    let mut result = client.call(&request, 4).results.remove(0);
+    assert_eq!(result.error_code, ErrorCode::NONE, "{:?}", result.error_message);
+    result.configs.pop()
+}
+
+/// A described configuration in a line: value, source, `read-only` if it is, and its synonyms' values and sources.
+fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
+    let Some(config) = described(client, kind, name, key) else { return "absent".to_owned() };
+    let value = |value: &Option<Text>| value.as_ref().map_or("null".to_owned(), Text::to_string);
+    let synonyms: Vec<String> =
+        config.synonyms.iter().map(|it| format!("{}={}@{}", it.name, value(&it.value), it.source)).collect();
+    let read_only = if config.read_only { " read-only" } else { "" };
+    format!("{}@{}{read_only} {}", value(&config.value), config.config_source, synonyms.join(" "))
+}
+
+#[test]
+fn kip_1269_config_validation() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for value in ["4", "0", "-1", "10001", "2147483648", "many", ""] {
+        let refused = serve_refused(folder.path(), &[&format!("{OF_BROKER}={value}")]);
+        assert!(!refused.status.success());
+        let message = format!("{OF_BROKER}={value}: must be between 5 and 10000");
+        assert!(refused.stderr.contains(&message), "{}", refused.stderr);
+        assert_eq!(refused.stderr.trim_end().lines().count(), 1, "{}", refused.stderr);
+    }
+    let broker = Broker::start(&[&format!("{OF_BROKER}=10000")]);
+    let mut client = broker.client();
+    client.create_topic("valid", 1, &[(OF_TOPIC, "5")]);
+    for value in ["4", "0", "-1", "10001", "many"] {
+        for (kind, name, key) in [(TOPIC, "valid", OF_TOPIC), (BROKER, "1", OF_BROKER), (BROKER, "", OF_BROKER)] {
+            let altered = client.alter(vec![alter_resource(kind, name, &[(key, SET, Some(value))])], false).remove(0);
+            assert_eq!(altered.error_code, ErrorCode::INVALID_CONFIG);
+            let message = format!("{key}={value}: must be between 5 and 10000");
+            assert_eq!(altered.error_message.as_deref(), Some(message.as_str()));
+        }
+    }
+    for value in ["5", "10000"] {
+        client.set_config(TOPIC, "valid", OF_TOPIC, value);
+        client.set_config(BROKER, "1", OF_BROKER, value);
+    }
+}
+
+#[test]
+fn kip_1269_two_brokers_with_different_values_tell_each_its_own() {
+    for (sets, expected) in [(vec![], (5, 5, 5)), (vec!["max.idempotence.batches.to.retain=20"], (20, 20, 20))] {
+        let broker = Broker::start(&sets);
+        let mut client = broker.client();
+        let follows = client.create_topic("follows", 1, &[]);
+        let own = client.create_topic("own", 1, &[(OF_TOPIC, "64")]);
+        assert_eq!(told(&mut client, follows), expected);
+        assert_eq!(told(&mut client, own), (expected.0, 64, 64));
+        let unknown = produce(&mut client, Uuid([3; 16]), 14);
+        assert_eq!(unknown.responses[0].producer_state_batches_to_retain, -1, "nothing is known of it");
+    }
+}
+
+#[test]
+fn kip_1269_an_old_producer_at_a_new_broker_gets_what_it_knows() {
+    let broker = Broker::start(&["max.idempotence.batches.to.retain=20"]);
+    let mut client = broker.client();
+    let id = client.create_topic("old", 1, &[]);
+    let response = produce(&mut client, id, 13);
+    let topic = &response.responses[0];
+    assert_eq!(topic.partition_responses[0].error_code, ErrorCode::NONE);
+    assert_eq!(response.batches_to_retain(topic), 5, "version 13 says nothing");
+}
+
+#[test]
+fn a_broker_told_to_offer_produce_13_does_not_serve_14() {
+    for (sets, max) in
+        [(vec![], 14), (vec!["fullbore.produce.version.max=14"], 14), (vec!["fullbore.produce.version.max=13"], 13)]
+    {
+        let broker = Broker::start(&sets);
+        let mut client = broker.client();
+        let offered = client.call(&ApiVersionsRequest::default(), 0).api_keys;
+        let produce_range = offered.iter().find(|api| api.api_key == 0).expect("Produce is offered");
+        assert_eq!((produce_range.min_version, produce_range.max_version), (0, max));
+        let id = client.create_topic("offered", 1, &[]);
+        produce(&mut client, id, max);
+        // As any version that is not offered: the connection is closed.
+        let (mut beyond, bytes) = (broker.client(), Batch::of(&["v"]).bytes());
+        if max == 13 {
+            beyond.send(&produce_request("offered", 0, bytes), 14);
+            assert!(beyond.try_receive::<ProduceRequest>(14).is_none());
+            assert_eq!(client.latest("offered", 0), 1, "nothing was appended");
+        }
+    }
+}
+
+#[test]
+fn what_is_set_while_the_broker_runs_is_told_shown_and_kept() {
+    let mut broker = Broker::start(&["max.idempotence.batches.to.retain=20"]);
+    let mut client = broker.client();
+    let id = client.create_topic("shown", 1, &[]);
+    let file = "max.idempotence.batches.to.retain=20@4 max.idempotence.batches.to.retain=5@5";
+    assert_eq!(line(&mut client, BROKER, "1", OF_BROKER), format!("20@4 {file}"));
+    assert_eq!(line(&mut client, TOPIC, "shown", OF_TOPIC), format!("20@4 {file}"));
+    assert_eq!(line(&mut client, BROKER, "", OF_BROKER), "absent");
+
+    client.set_config(BROKER, "", OF_BROKER, "30");
+    client.set_config(BROKER, "1", OF_BROKER, "40");
+    client.set_config(TOPIC, "shown", OF_TOPIC, "50");
+    let dynamic = format!("{OF_BROKER}=40@2 {OF_BROKER}=30@3 {file}");
+    for end in [None, Some(Broker::stop as fn(&mut Broker)), Some(Broker::kill)] {
+        if let Some(end) = end {
+            end(&mut broker);
+            broker.restart();
+            client = broker.client();
+        }
+        assert_eq!(line(&mut client, BROKER, "1", OF_BROKER), format!("40@2 {dynamic}"));
+        assert_eq!(line(&mut client, TOPIC, "shown", OF_TOPIC), format!("50@1 {OF_TOPIC}=50@1 {dynamic}"));
+        assert_eq!(line(&mut client, BROKER, "", OF_BROKER), format!("30@3 {OF_BROKER}=30@3"));
+        assert_eq!(told(&mut client, id), (40, 50, 50));
+    }
+
+    let delete = |key| [(key, DELETE, None)];
+    let resources =
+        vec![alter_resource(TOPIC, "shown", &delete(OF_TOPIC)), alter_resource(BROKER, "1", &delete(OF_BROKER))];
+    assert!(client.alter(resources, false).iter().all(|altered| altered.error_code == ErrorCode::NONE));
+    assert_eq!(told(&mut client, id), (30, 30, 30));
+    client.alter(vec![alter_resource(BROKER, "", &delete(OF_BROKER))], false);
+    assert_eq!(told(&mut client, id), (20, 20, 20));
+    assert_eq!(line(&mut client, TOPIC, "shown", OF_TOPIC), format!("20@4 {file}"));
+}
+
+#[test]
+fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    client.create_topic("good", 1, &[]);
+    let set = |value| [("retention.ms", SET, Some(value))];
+    let table = [
+        (TOPIC, "absent", set("1").to_vec(), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "does not exist"),
+        (TOPIC, "bad name", set("1").to_vec(), ErrorCode::INVALID_TOPIC_EXCEPTION, "illegal"),
+        (TOPIC, "", set("1").to_vec(), ErrorCode::INVALID_REQUEST, "Default topic resources"),
+        (TOPIC, "t", set("soon").to_vec(), ErrorCode::INVALID_CONFIG, "retention.ms=soon: must be"),
+        (TOPIC, "t", vec![("no.such.key", SET, Some("1"))], ErrorCode::INVALID_CONFIG, "unknown topic config name"),
+        (TOPIC, "t", vec![("retention.ms", SET, None)], ErrorCode::INVALID_REQUEST, "Null value"),
+        (TOPIC, "t", vec![("retention.ms", 4, Some("1"))], ErrorCode::INVALID_REQUEST, "Unknown operation"),
+        (TOPIC, "t", vec![("retention.ms", APPEND, Some("1"))], ErrorCode::INVALID_CONFIG, "its type is not LIST"),
+        (TOPIC, "t", vec![("cleanup.policy", SUBTRACT, Some("delete"))], ErrorCode::INVALID_CONFIG, "must be delete"),
+        (TOPIC, "t", [set("1"), set("2")].concat(), ErrorCode::INVALID_REQUEST, "duplicate config keys"),
+        (
+            BROKER,
+            "2",
+            vec![(OF_BROKER, SET, Some("9"))],
+            ErrorCode::INVALID_REQUEST,
+            "Unexpected broker id, expected 1",
+        ),
+        (BROKER, "one", vec![(OF_BROKER, SET, Some("9"))], ErrorCode::INVALID_REQUEST, "must be an integer"),
+        (
+            BROKER,
+            "1",
+            vec![("node.id", SET, Some("9"))],
+            ErrorCode::INVALID_CONFIG,
+            "cannot be changed while the broker",
+        ),
+        (BROKER, "", vec![("no.such.key", SET, Some("9"))], ErrorCode::INVALID_CONFIG, "is not a key of this broker"),
+        (8, "1", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_REQUEST, "Resource type 8"),
+    ];
+    for (kind, name, changes, code, message) in table {
+        let good =
+            alter_resource(TOPIC, "good", &[("flush.ms", SET, Some("7")), ("cleanup.policy", APPEND, Some("delete"))]);
+        let answers = client.alter(vec![alter_resource(kind, name, &changes), good], false);
+        let told = answers[0].error_message.as_deref().unwrap_or_default();
+        assert_eq!((answers[0].error_code, answers[0].resource_name.as_str()), (code, name), "{told}");
+        assert!(told.contains(message), "{told} should say {message}");
+        assert_eq!(answers[1].error_code, ErrorCode::NONE, "{:?}", answers[1].error_message);
+    }
+    let twice = vec![alter_resource(TOPIC, "t", &set("1")), alter_resource(TOPIC, "t", &set("2"))];
+    assert!(client.alter(twice, false).iter().all(|answer| answer.error_code == ErrorCode::INVALID_REQUEST));
+    assert_eq!(described(&mut client, TOPIC, "t", "retention.ms").expect("there").config_source, 5, "nothing was set");
+    assert_eq!(described(&mut client, TOPIC, "good", "flush.ms").expect("there").value.as_deref(), Some("7"));
+}
+
+#[test]
+fn validate_only_says_what_would_happen_and_changes_nothing() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let id = client.create_topic("kept", 1, &[]);
+    let resources = |value| {
+        let topic = alter_resource(TOPIC, "kept", &[(OF_TOPIC, SET, Some(value))]);
+        vec![topic, alter_resource(BROKER, "1", &[(OF_BROKER, SET, Some(value))])]
+    };
+    let codes = |client: &mut Client, value| -> Vec<ErrorCode> {
+        client.alter(resources(value), true).iter().map(|answer| answer.error_code).collect()
+    };
+    assert_eq!(codes(&mut client, "9"), [ErrorCode::NONE; 2]);
+    assert_eq!(codes(&mut client, "4"), [ErrorCode::INVALID_CONFIG; 2]);
+    assert_eq!(told(&mut client, id), (5, 5, 5));
+}
+
+/// Retention looks at a partition that nobody uses: it must learn of the change by itself.
+#[test]
+fn a_retention_set_while_the_broker_runs_is_in_force_in_a_partition_nobody_uses() {
+    for (kind, name, key) in [(TOPIC, "quiet", "retention.ms"), (BROKER, "", "log.retention.ms")] {
+        let broker = Broker::start(&["log.retention.check.interval.ms=100"]);
+        let mut client = broker.client();
+        client.create_topic("quiet", 1, &[]);
+        client.produced("quiet", 0, &Batch::at(1_700_000_000_000 - 86_400_000 * 30, &["old"]));
+        // ListOffsets would use the partition; its files do not.
+        client.set_config(kind, name, key, "1000");
+        wait_until("the segment is rolled and the old one goes", SOON, || {
+            let files = broker.partition_files("quiet", 0, "log");
+            files.iter().all(|file| file.file_stem().is_some_and(|stem| stem != "00000000000000000000"))
+        });
+        assert_eq!(client.earliest("quiet", 0), 1);
+    }
+}
