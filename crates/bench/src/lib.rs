@@ -4,7 +4,8 @@
 //! * [`workload`]: the payloads and the times at which they should leave.
 //! * [`measure`]: counts and latencies in bounded memory.
 //! * [`link`]: distance, made on one machine.
-//! * [`report`]: the exact lines of Kafka's perf tools.
+//! * [`sweep`]: one workload over a product of settings.
+//! * [`report`]: the exact lines of Kafka's perf tools, and a sweep's files and page.
 //!
 //! Works against any Kafka; nothing here knows Fullbore's broker.
 
@@ -14,4 +15,5 @@ pub mod link;
 pub mod measure;
 pub mod produce;
 pub mod report;
+pub mod sweep;
 pub mod workload;

@@ -125,6 +125,7 @@ impl Window {
 /// The counts of one run.
 pub struct Produced {
     interval: Duration,
+    last: Option<Instant>,
     whole: Series,
     steady: Option<Series>,
 }
@@ -132,7 +133,7 @@ pub struct Produced {
 impl Produced {
     /// A run that starts `now` and reports every `interval`.
     pub fn new(now: Instant, interval: Duration) -> Self {
-        Produced { interval, whole: Series::new(now), steady: None }
+        Produced { interval, last: None, whole: Series::new(now), steady: None }
     }
 
     /// The warmup is over: records sent from `now` on count for the steady state too.
@@ -143,6 +144,7 @@ impl Produced {
     /// Counts acknowledged records; `Some` when a window ended with them and should be reported.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<Window> {
         self.whole.record(batch);
+        self.last = self.last.max(Some(now));
         match &mut self.steady {
             None => {
                 let window = self.whole.end_window(now, self.interval)?;
@@ -154,6 +156,11 @@ impl Produced {
             }
             Some(_) => None,
         }
+    }
+
+    /// When the last of the records counted was acknowledged.
+    pub fn last_acknowledged(&self) -> Option<Instant> {
+        self.last
     }
 
     /// The figures of the whole run, then those of the steady state if there was a warmup.
@@ -181,6 +188,9 @@ mod tests {
         assert_eq!((window.records, window.bytes, window.latency_us_max), (15, 1_500, 8_000));
         assert_eq!((window.latency_us_sum, window.elapsed.as_millis()), (60_000, 5_001));
         assert!(produced.record(&batch(1, 1, false), at(9_000)).is_none(), "a new window began");
+        // Partitions are counted one after another, so that times may go back.
+        produced.record(&batch(1, 1, false), at(8_000));
+        assert_eq!(produced.last_acknowledged(), Some(at(9_000)));
     }
 
     #[test]

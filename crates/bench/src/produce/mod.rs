@@ -26,6 +26,8 @@ pub struct Workload {
     pub topic: String,
     /// How many records.
     pub records: u64,
+    /// No record is sent after this long, if it is given.
+    pub duration: Option<Duration>,
     /// How many of them come before the steady state.
     pub warmup_records: u64,
     /// Records a second; below zero as fast as it goes.
@@ -101,6 +103,9 @@ async fn send_all(
             break;
         }
         let intended = pacer.turn(number, tracker);
+        if workload.duration.is_some_and(|duration| intended >= pacer.start + duration) {
+            break;
+        }
         let steady = workload.warmup_records > 0 && number >= workload.warmup_records;
         if steady && number == workload.warmup_records {
             tracker.start_steady(Instant::now());

@@ -1,9 +1,10 @@
-//! The lines of the tools. Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures.
+//! The lines of the tools, and the files and pages of a sweep. Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures.
 
 mod consume;
 mod java;
 mod metrics;
 mod produce;
+pub mod sweep;
 mod table;
 
 pub use consume::{

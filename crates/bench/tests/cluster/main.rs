@@ -32,6 +32,7 @@ fn numbers(records: u64, throughput: f64) -> Workload {
     Workload {
         topic: "t".to_owned(),
         records,
+        duration: None,
         warmup_records: records / 4,
         throughput,
         payload: Payload::monotonic(),

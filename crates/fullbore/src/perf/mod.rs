@@ -3,6 +3,7 @@
 mod consume;
 mod link;
 mod produce;
+mod sweep;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
@@ -19,6 +20,7 @@ enum Tool {
     Produce(Box<produce::Produce>),
     Consume(Box<consume::Consume>),
     Link(Box<link::Link>),
+    Sweep(Box<sweep::Sweep>),
 }
 
 /// Runs the tool.
@@ -27,5 +29,6 @@ pub fn run(perf: Perf) -> Result<(), Failure> {
         Tool::Produce(produce) => produce::run(*produce),
         Tool::Consume(consume) => consume::run(*consume),
         Tool::Link(link) => link::run(*link),
+        Tool::Sweep(sweep) => sweep::run(*sweep),
     }
 }

@@ -226,6 +226,7 @@ impl Produce {
         Ok(Workload {
             topic: self.topic.clone(),
             records: self.num_records,
+            duration: None,
             warmup_records: self.warmup_records,
             throughput: self.throughput,
             payload,

@@ -1,0 +1,278 @@
+//! One plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
+//!
+//! Values stand at equal distances, since not all of them are numbers. Invariant: text from outside is escaped, and a
+//! point's title has the numbers of the tables.
+
+use super::html::escape;
+use super::{grouped, number};
+use crate::sweep::Spread;
+use std::fmt::Write;
+
+const WIDTH: f64 = 340.0;
+const HEIGHT: f64 = 220.0;
+const LEFT: f64 = 46.0;
+const RIGHT: f64 = 10.0;
+const TOP: f64 = 12.0;
+/// Room for the values and the axis' name.
+const BOTTOM: f64 = 40.0;
+/// More room, for values that must be turned to fit.
+const BOTTOM_TURNED: f64 = 66.0;
+/// The width of a letter, about.
+const LETTER: f64 = 6.2;
+/// Past this ratio of most to least a plot is logarithmic, or the least would lie on the axis.
+const LOG_RATIO: f64 = 30.0;
+/// Different dashes and marks; more targets use them again.
+pub const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
+/// Different colours; more series use them again.
+pub const COLOURS: usize = 8;
+
+/// A curve.
+pub struct Series {
+    /// As the legend has it.
+    pub label: String,
+    /// Which colour.
+    pub colour: usize,
+    /// Which dash.
+    pub dash: usize,
+    /// Which mark.
+    pub mark: usize,
+    /// At each value; `None` where nothing was measured.
+    pub points: Vec<Option<Spread>>,
+}
+
+/// A plot.
+pub struct Chart<'a> {
+    /// Above it; may be empty.
+    pub heading: String,
+    /// What the curves run over.
+    pub x_name: String,
+    /// Its values.
+    pub x: &'a [String],
+    /// What the figures are counted in.
+    pub unit: &'static str,
+    /// The same for all plots that are to be compared.
+    pub scale: &'a Scale,
+    /// The curves.
+    pub series: Vec<Series>,
+}
+
+/// The vertical axis.
+pub struct Scale {
+    /// Whether it is logarithmic.
+    pub log: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    /// From zero to above the largest of these values, or logarithmic around them where they differ much.
+    pub fn of(values: impl Iterator<Item = f64>) -> Scale {
+        let (mut least, mut most) = (f64::MAX, 0f64);
+        for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+            (least, most) = (least.min(value), most.max(value));
+        }
+        if most == 0.0 {
+            return Scale { log: false, low: 0.0, high: 1.0 };
+        }
+        if most / least > LOG_RATIO {
+            let (low, high) = (10f64.powf(least.log10().floor()), 10f64.powf(most.log10().ceil()));
+            return Scale { log: true, low, high: high.max(low * 10.0) };
+        }
+        let step = step(most);
+        Scale { log: false, low: 0.0, high: (most / step).ceil() * step }
+    }
+
+    /// Where marks stand on the axis.
+    fn ticks(&self) -> Vec<f64> {
+        if self.log {
+            let decades = (self.high / self.low).log10().round() as i32;
+            return (0..=decades).map(|decade| self.low * 10f64.powi(decade)).collect();
+        }
+        let step = step(self.high);
+        (0..=(self.high / step).round() as u32).map(|tick| f64::from(tick) * step).collect()
+    }
+
+    /// From 0 at the bottom to 1 at the top.
+    fn height(&self, value: f64) -> f64 {
+        let part = match self.log {
+            true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
+            false => value / self.high,
+        };
+        part.clamp(0.0, 1.0)
+    }
+}
+
+/// A round step that gives about four marks up to `most`.
+fn step(most: f64) -> f64 {
+    let raw = most / 4.0;
+    let decade = 10f64.powf(raw.log10().floor());
+    let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|round| round * decade >= raw * 0.999);
+    round.unwrap_or(10.0) * decade
+}
+
+/// A number on an axis: 250k, 1.5M, 0.05.
+fn short(value: f64) -> String {
+    let (value, suffix) = match value.abs() {
+        size if size >= 1e9 => (value / 1e9, "G"),
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = format!("{value:.3}");
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    format!("{digits}{suffix}")
+}
+
+impl Chart<'_> {
+    /// The plot as an element of a page.
+    pub fn svg(&self) -> String {
+        let slot = (WIDTH - LEFT - RIGHT) / self.x.len().max(1) as f64;
+        let longest = self.x.iter().map(|value| value.chars().count()).max().unwrap_or(0);
+        let turned = longest as f64 * LETTER > slot;
+        let floor = HEIGHT - if turned { BOTTOM_TURNED } else { BOTTOM };
+        let at = |i: usize| LEFT + (i as f64 + 0.5) * slot;
+        let y = |value: f64| floor - self.scale.height(value) * (floor - TOP);
+        let mut out = format!(
+            "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{} over {} {}\">",
+            escape(&self.heading),
+            escape(self.unit),
+            escape(&self.x_name),
+            escape(&self.heading)
+        );
+        for tick in self.scale.ticks() {
+            let (line, right) = (y(tick), WIDTH - RIGHT);
+            let _ = write!(
+                out,
+                "<path class=\"grid\" d=\"M{LEFT} {line:.1}H{right}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 5.0,
+                line + 4.0,
+                short(tick)
+            );
+        }
+        for (i, value) in self.x.iter().enumerate() {
+            let (x, y) = (at(i), floor + 15.0);
+            let place = match turned {
+                true => {
+                    format!("x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"end\" transform=\"rotate(-40 {x:.1} {y:.1})\"")
+                }
+                false => format!("x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\""),
+            };
+            let _ = write!(out, "<text {place}>{}</text>", escape(value));
+        }
+        let _ = write!(
+            out,
+            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            (LEFT + WIDTH - RIGHT) / 2.0,
+            HEIGHT - 6.0,
+            escape(&self.x_name)
+        );
+        for series in &self.series {
+            self.curve(series, &at, &y, &mut out);
+        }
+        out + "</svg></figure>"
+    }
+
+    fn curve(&self, series: &Series, at: &dyn Fn(usize) -> f64, y: &dyn Fn(f64) -> f64, out: &mut String) {
+        let (colour, dash) = (series.colour % COLOURS, DASHES[series.dash % DASHES.len()]);
+        let mut path = String::new();
+        let mut begun = false;
+        for (i, point) in series.points.iter().enumerate() {
+            // A curve does not bridge what was not measured.
+            let Some(spread) = point else {
+                begun = false;
+                continue;
+            };
+            let _ = write!(path, "{}{:.1} {:.1}", if begun { 'L' } else { 'M' }, at(i), y(spread.median));
+            begun = true;
+        }
+        let _ = write!(out, "<g class=\"c{colour}\"><path class=\"curve\" stroke-dasharray=\"{dash}\" d=\"{path}\"/>");
+        for (i, spread) in series.points.iter().enumerate().filter_map(|(i, point)| Some((i, (*point)?))) {
+            if spread.max > spread.min {
+                let _ = write!(
+                    out,
+                    "<path class=\"spread\" d=\"M{:.1} {:.1}V{:.1}\"/>",
+                    at(i),
+                    y(spread.min),
+                    y(spread.max)
+                );
+            }
+            let title = format!("{}: {} {}", self.title(series, i), grouped(&number(spread.median)), self.unit);
+            let spread_text = format!(" ({} to {})", grouped(&number(spread.min)), grouped(&number(spread.max)));
+            let _ = write!(
+                out,
+                "<path class=\"mark\" d=\"{}\"><title>{}{}</title></path>",
+                mark(series.mark, at(i), y(spread.median)),
+                escape(&title),
+                if spread.max > spread.min { &spread_text } else { "" }
+            );
+        }
+        out.push_str("</g>");
+    }
+
+    fn title(&self, series: &Series, i: usize) -> String {
+        let x = format!("{}={}", self.x_name, self.x[i]);
+        if series.label.is_empty() { x } else { format!("{}, {x}", series.label) }
+    }
+}
+
+/// A circle, a square, a triangle or a diamond around a place.
+pub fn mark(kind: usize, x: f64, y: f64) -> String {
+    match kind % 4 {
+        0 => format!("M{:.1} {y:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", x - 3.5),
+        1 => format!("M{:.1} {:.1}h6.4v6.4h-6.4z", x - 3.2, y - 3.2),
+        2 => format!("M{x:.1} {:.1}l4.2 7.2h-8.4z", y - 4.6),
+        _ => format!("M{x:.1} {:.1}l4.4 4.4l-4.4 4.4l-4.4 -4.4z", y - 4.4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_starts_at_zero_unless_the_values_differ_much() {
+        let linear = Scale::of([100.0, 430.0].into_iter());
+        assert!(!linear.log);
+        assert_eq!((linear.ticks(), linear.height(0.0)), (vec![0.0, 200.0, 400.0, 600.0], 0.0));
+        let log = Scale::of([0.2, 150.0].into_iter());
+        assert!(log.log);
+        let shown: Vec<String> = log.ticks().into_iter().map(short).collect();
+        assert_eq!(shown, ["0.1", "1", "10", "100", "1k"]);
+        assert!((log.height(10.0) - 0.5).abs() < 1e-9);
+        assert_eq!(Scale::of(std::iter::empty()).ticks().len(), 5);
+    }
+
+    #[test]
+    fn numbers_on_an_axis_are_short() {
+        assert_eq!([0.0, 0.05, 2.5, 1_000.0, 2_500_000.0, 5e9].map(short), ["0", "0.05", "2.5", "1k", "2.5M", "5G"]);
+    }
+
+    #[test]
+    fn a_curve_has_a_gap_where_nothing_was_measured_and_marks_where_something_was() {
+        let spread = |median: f64| Some(Spread { min: median * 0.9, median, max: median * 1.1 });
+        let series = Series {
+            label: "<b>".to_owned(),
+            colour: 9,
+            dash: 1,
+            mark: 0,
+            points: vec![spread(1234.0), None, spread(200.0)],
+        };
+        let x = ["1", "a&b", "auto"].map(str::to_owned);
+        let scale = Scale::of([2000.0].into_iter());
+        let chart = Chart {
+            heading: "h".to_owned(),
+            x_name: "n".to_owned(),
+            x: &x,
+            unit: "ms",
+            scale: &scale,
+            series: vec![series],
+        };
+        let svg = chart.svg();
+        assert_eq!(svg.matches("class=\"mark\"").count(), 2);
+        let path =
+            svg.split("stroke-dasharray=\"6 3\" d=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a path");
+        assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 0), "{path}");
+        assert!(svg.contains("<title>&lt;b&gt;, n=1: 1,234 ms (1,111 to 1,357)</title>"), "{svg}");
+        assert!(svg.contains("a&amp;b") && svg.contains("class=\"c1\""), "{svg}");
+    }
+}

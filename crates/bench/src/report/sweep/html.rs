@@ -1,0 +1,380 @@
+//! A sweep as one page that needs nothing else: no script, no font, no image, no address to load from.
+//!
+//! Invariant: whatever comes from outside - names, values, errors, facts - goes through [`escape`], and every figure is
+//! the one of points.csv.
+
+use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
+use super::{About, grouped, number, ratio};
+use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("style.css");
+/// The figures with curves, in this order.
+const PLOTTED: [usize; 5] = [metric::RECORDS_PER_SEC, metric::MB_PER_SEC, metric::P50, metric::P95, metric::P99];
+/// The figures with columns, after throughput and its spread.
+const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
+
+/// The page.
+pub fn page(about: &About, results: &Results) -> String {
+    let points = results.points();
+    let title = escape(&about.title);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+    );
+    if !about.lead.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", escape(&about.lead));
+    }
+    let (done, all) = (results.runs.len(), results.plan.turns().len());
+    if results.interrupted {
+        let _ = writeln!(
+            out,
+            "<p class=\"warn\">Interrupted after {done} of {all} measurements; this is what there is.</p>"
+        );
+    }
+    curves(results, &points, &mut out);
+    table(results, &points, &mut out);
+    method(results, &points, &mut out);
+    out.push_str("<h2>Where and how</h2>\n<div class=\"wide\"><table class=\"facts\">\n");
+    for (name, value) in &about.facts {
+        let _ = writeln!(out, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
+    }
+    out.push_str("</table></div>\n</body>\n</html>\n");
+    out
+}
+
+/// Text from outside as text of a page.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// For each figure a row of plots: the first axis below, the second and the targets as curves, one plot for each value
+/// of the other axes.
+fn curves(results: &Results, points: &[PointResult], out: &mut String) {
+    let axes = &results.plan.axes;
+    let sizes_differ = axes.iter().any(|axis| axis.setting == Setting::RecordSize);
+    let mut plots: Vec<&[usize]> = points.iter().map(|point| point.point.get(2..).unwrap_or_default()).collect();
+    plots.sort_unstable();
+    plots.dedup();
+    // With one record size, megabytes are the same curve as records.
+    let shown = PLOTTED.into_iter().filter(|index| *index != metric::MB_PER_SEC || sizes_differ);
+    let alone = plots.len() == 1;
+    if alone {
+        out.push_str("<h2>Curves</h2>\n");
+        legend(results, out);
+        out.push_str("<div class=\"charts\">\n");
+    }
+    for index in shown {
+        let spreads = points.iter().filter_map(|point| point.spreads[index]);
+        let scale = Scale::of(spreads.flat_map(|spread| [spread.min, spread.max]));
+        let log = if scale.log { ", logarithmic" } else { "" };
+        let title = format!("{}, {}{log}", METRICS[index].title, METRICS[index].unit);
+        if !alone {
+            let _ = writeln!(out, "<h2>{title}</h2>");
+            legend(results, out);
+            out.push_str("<div class=\"charts\">\n");
+        }
+        for rest in &plots {
+            let named = axes.iter().skip(2).zip(*rest);
+            let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
+            let heading = values.collect::<Vec<_>>().join(", ");
+            let heading = match (alone, heading.is_empty()) {
+                (false, _) => heading,
+                (true, true) => title.clone(),
+                (true, false) => format!("{title}, {heading}"),
+            };
+            let chart = Chart {
+                heading,
+                x_name: axes[0].name(),
+                x: &axes[0].values,
+                unit: METRICS[index].unit,
+                scale: &scale,
+                series: series(results, points, rest, index),
+            };
+            let _ = writeln!(out, "{}", chart.svg());
+        }
+        if !alone {
+            out.push_str("</div>\n");
+        }
+    }
+    if alone {
+        out.push_str("</div>\n");
+    }
+}
+
+/// The curves of one plot.
+fn series(results: &Results, points: &[PointResult], rest: &[usize], index: usize) -> Vec<Series> {
+    let axes = &results.plan.axes;
+    let seconds = axes.get(1).map_or(1, |axis| axis.values.len());
+    let mut all = Vec::new();
+    for second in 0..seconds {
+        for target in 0..results.plan.targets.len() {
+            let at = |first: usize| {
+                let wanted = |point: &&PointResult| {
+                    point.target == target
+                        && point.point[0] == first
+                        && point.point.get(1).is_none_or(|value| *value == second)
+                        && point.point.get(2..).unwrap_or_default() == rest
+                };
+                points.iter().find(wanted).and_then(|point| point.spreads[index])
+            };
+            let looks = looks(results, second, target);
+            all.push(Series { points: (0..axes[0].values.len()).map(at).collect(), ..looks });
+        }
+    }
+    all
+}
+
+/// A curve without points. Its colour tells the second axis' value and its dash the target, or the colour the target
+/// where nothing else needs it.
+fn looks(results: &Results, second: usize, target: usize) -> Series {
+    let several_targets = results.plan.targets.len() > 1;
+    let axis = results.plan.axes.get(1).filter(|axis| axis.values.len() > 1 || !several_targets);
+    let value = axis.map(|axis| format!("{}={}", axis.name(), axis.values[second]));
+    let name = several_targets.then(|| results.plan.targets[target].name.clone());
+    let label = name.into_iter().chain(value).collect::<Vec<_>>().join(", ");
+    match axis {
+        Some(_) if several_targets => Series { label, colour: second, dash: target, mark: target, points: Vec::new() },
+        Some(_) => Series { label, colour: second, dash: 0, mark: second, points: Vec::new() },
+        None => Series { label, colour: target, dash: 0, mark: target, points: Vec::new() },
+    }
+}
+
+fn legend(results: &Results, out: &mut String) {
+    let seconds = results.plan.axes.get(1).map_or(1, |axis| axis.values.len());
+    let all = (0..seconds).flat_map(|second| (0..results.plan.targets.len()).map(move |target| (second, target)));
+    let all: Vec<Series> = all.map(|(second, target)| looks(results, second, target)).collect();
+    if all.iter().all(|series| series.label.is_empty()) {
+        return;
+    }
+    out.push_str("<ul class=\"legend\">");
+    for series in all {
+        let _ = write!(
+            out,
+            "<li class=\"c{}\"><svg viewBox=\"0 0 34 12\" aria-hidden=\"true\"><path class=\"curve\" stroke-dasharray=\"{}\" \
+             d=\"M0 6H34\"/><path class=\"mark\" d=\"{}\"/></svg><span>{}</span></li>",
+            series.colour % COLOURS,
+            DASHES[series.dash % DASHES.len()],
+            mark(series.mark, 17.0, 6.0),
+            escape(&series.label)
+        );
+    }
+    out.push_str("</ul>\n");
+}
+
+fn table(results: &Results, points: &[PointResult], out: &mut String) {
+    let several = results.plan.targets.len() > 1;
+    out.push_str("<h2>Every point</h2>\n<div class=\"wide\"><table id=\"points\">\n<thead><tr>");
+    for axis in &results.plan.axes {
+        let _ = write!(out, "<th class=\"v\">{}</th>", escape(&axis.name()));
+    }
+    out.push_str("<th class=\"v\">target</th><th>records/s</th><th>least</th><th>most</th><th>MB/s</th>");
+    for index in LATENCIES {
+        let _ = write!(out, "<th>{}<br>ms</th>", METRICS[index].title.trim_end_matches(" latency"));
+    }
+    out.push_str("<th>of best</th>");
+    if several {
+        let _ = write!(out, "<th>&times; {}</th>", escape(&results.plan.targets[0].name));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    let (to_best, to_first) = (results.ratios_to_best(points), results.ratios_to_first(points));
+    for (i, point) in points.iter().enumerate() {
+        row(results, point, to_best[i], to_first[i], out);
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: Option<f64>, out: &mut String) {
+    let several = results.plan.targets.len() > 1;
+    out.push_str("<tr>");
+    for (axis, value) in results.plan.axes.iter().zip(&point.point) {
+        let _ = write!(out, "<td class=\"v\">{}</td>", escape(&axis.values[*value]));
+    }
+    let _ = write!(out, "<td class=\"v\">{}</td>", escape(&results.plan.targets[point.target].name));
+    let Some(rate) = point.spreads[metric::RECORDS_PER_SEC] else {
+        let columns = 4 + LATENCIES.len() + 1 + usize::from(several);
+        let error = point.error.as_deref().unwrap_or("not measured");
+        let _ = writeln!(out, "<td class=\"error\" colspan=\"{columns}\">{}</td></tr>", escape(error));
+        return;
+    };
+    let others = std::iter::once(metric::MB_PER_SEC).chain(LATENCIES).map(|index| point.median(index).map(number));
+    let cells = [rate.median, rate.min, rate.max].map(|value| Some(number(value))).into_iter().chain(others);
+    for cell in cells {
+        let _ = write!(out, "<td>{}</td>", cell.map(|digits| grouped(&digits)).unwrap_or_default());
+    }
+    let best = to_best.is_some_and(|part| part == 1.0);
+    let class = if best { " class=\"best\"" } else { "" };
+    let _ = write!(out, "<td{class}>{}</td>", to_best.map(ratio).unwrap_or_default());
+    if several {
+        let _ = write!(out, "<td>{}</td>", to_first.map(ratio).unwrap_or_default());
+    }
+    out.push_str("</tr>\n");
+    // Some repeats worked and others did not.
+    if let Some(error) = &point.error {
+        let (before, columns) = (results.plan.axes.len() + 1, 4 + LATENCIES.len() + 1 + usize::from(several));
+        let _ = writeln!(
+            out,
+            "<tr><td colspan=\"{before}\"></td><td class=\"error\" colspan=\"{columns}\">{}</td></tr>",
+            escape(&format!("in another repeat: {error}"))
+        );
+    }
+}
+
+/// What the figures mean.
+fn method(results: &Results, points: &[PointResult], out: &mut String) {
+    let plan = &results.plan;
+    let amount = match plan.amount {
+        Amount::Time(time) => format!("sends for {} ms", grouped(&time.as_millis().to_string())),
+        Amount::Records(records) => format!("sends {} records", grouped(&records.to_string())),
+    };
+    let amount = match plan.axes.iter().any(|axis| axis.setting == Setting::Records) {
+        true => "sends the number of records that the point names".to_owned(),
+        false => amount,
+    };
+    let repeats = match plan.repeats {
+        1 => "Each point was measured once.".to_owned(),
+        times => format!(
+            "Each point was measured {times} times, every second time in the opposite order; a figure is the median, \
+             and the bars in the plots span the least and the most."
+        ),
+    };
+    let warmup = match plan.warmup.is_zero() {
+        true => "There was no warm-up.".to_owned(),
+        false => format!(
+            "Before that the same producer sends for about {} ms to the same topic, in lots that are all acknowledged; \
+             this warm-up is in no figure.",
+            grouped(&plan.warmup.as_millis().to_string())
+        ),
+    };
+    out.push_str("<h2>What the figures mean</h2>\n");
+    let _ = writeln!(out, "<p>{repeats} A measurement has a topic of its own and {amount}. {warmup}</p>");
+    out.push_str(
+        "<p>Throughput is acknowledged records by the time from the first send to the last acknowledgement; a megabyte is \
+         1,000,000 bytes of values. Latency is from the time a record was meant to leave to its acknowledgement: at a \
+         rate (throughput above 0) the time on the schedule, otherwise the moment it was handed to the producer, whose \
+         buffer it then waits in. &ldquo;Of best&rdquo; is the throughput as a part of the best among the points with the \
+         same record size, rate and link.</p>\n",
+    );
+    if plan.axes.iter().map(|axis| &axis.setting).chain(plan.fixed.iter().map(|(setting, _)| setting)).any(is_link) {
+        out.push_str(
+            "<p>The link (rtt, bandwidth) is a relay between the producer and each broker. It delays every byte by half \
+             the round trip, but each side's TCP is local: what a TCP window or a lost packet costs on a real link is not \
+             in these figures.</p>\n",
+        );
+    }
+    if points.iter().any(|point| point.cut_short) {
+        out.push_str(
+            "<p>In some measurements (cut_short in the files) not every record was acknowledged when its time was over; \
+             such records are in no figure, so that latencies there are lower than the last records' would have been.</p>\n",
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"soft\">Beside this page: points.csv (the numbers shown here), runs.csv (each measurement), sweep.json \
+         (both).</p>"
+    );
+}
+
+fn is_link(setting: &Setting) -> bool {
+    matches!(setting, Setting::Rtt | Setting::Bandwidth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::csv;
+    use super::*;
+    use crate::sweep::sample_results;
+
+    fn about() -> About {
+        let facts = vec![("Command".to_owned(), "fullbore perf sweep --note '<script>alert(1)</script>'".to_owned())];
+        About { title: "A <title>".to_owned(), lead: "a & b".to_owned(), facts }
+    }
+
+    /// The cells of each row of the table of points, without tags and thousands' commas.
+    fn rows(page: &str) -> Vec<Vec<String>> {
+        let body =
+            page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1)).expect("a table");
+        let body = body.split("</tbody>").next().expect("it ends");
+        let cells = |row: &str| {
+            let cells = row.split("<td").skip(1).map(|cell| cell.split_once('>').expect("a tag ends").1);
+            cells.map(|cell| cell.split("</td>").next().unwrap_or_default().replace(',', "")).collect::<Vec<_>>()
+        };
+        body.split("<tr>").skip(1).map(cells).collect()
+    }
+
+    #[test]
+    fn the_pages_numbers_are_those_of_the_csv() {
+        let results = sample_results();
+        let (page, csv) = (page(&about(), &results), csv::points(&results));
+        let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let header = lines.next().expect("a header");
+        let column = |name: &str| header.iter().position(|found| *found == name).unwrap_or_else(|| panic!("{name}"));
+        let shown = [
+            "max.in.flight",
+            "record-size",
+            "target",
+            "records_per_sec",
+            "records_per_sec_min",
+            "records_per_sec_max",
+            "mb_per_sec",
+            "avg_ms",
+            "p50_ms",
+            "p95_ms",
+            "p99_ms",
+            "p999_ms",
+            "max_ms",
+            "ratio_to_best",
+            "ratio_to_first_target",
+        ];
+        let rows = rows(&page);
+        assert_eq!(rows.len(), 8);
+        for (row, line) in rows.iter().zip(lines) {
+            let expected: Vec<String> = shown.iter().map(|name| escape(line[column(name)])).collect();
+            match line[column("error")] {
+                "" => assert_eq!(row, &expected),
+                error => assert_eq!(row.last(), Some(&escape(error))),
+            }
+            // The plots say the same.
+            let said = format!(": {} records/s", grouped(line[column("records_per_sec")]));
+            assert!(line[column("records_per_sec")].is_empty() || page.contains(&said), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_from_outside_is_markup_and_nothing_is_loaded() {
+        let page = page(&about(), &sample_results());
+        assert!(!page.contains("<script") && !page.contains("full<bore>") && !page.contains("A <title>"), "{page}");
+        for loads in ["http:", "https:", "src=", "href=", "@import", "url("] {
+            assert!(!page.contains(loads), "{loads}");
+        }
+    }
+
+    #[test]
+    fn each_figure_has_a_plot_with_every_curve() {
+        let page = page(&about(), &sample_results());
+        assert_eq!(page.matches("<figure>").count(), 5, "records, megabytes, p50, p95, p99");
+        assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
+        // Of 8 points one was refused.
+        assert_eq!(page.matches("class=\"mark\"").count(), 5 * 7 + 4);
+    }
+
+    #[test]
+    fn an_interrupted_sweep_says_so() {
+        let mut results = sample_results();
+        results.runs.truncate(3);
+        results.interrupted = true;
+        assert!(page(&about(), &results).contains("Interrupted after 3 of 16 measurements"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Relays before every broker of a cluster, so that a producer meets it at a distance.
+//!
+//! The producer is told to reach each broker through its relay and keeps the cluster's names, so that no broker has to
+//! advertise anything. Not an honest wide area: see `link::relay` for what a relay hides. Invariant: with a link asked
+//! for, no connection of the producer goes around it, since every address that the cluster tells has its relay.
+
+use super::point::LinkSpec;
+use super::run::RunError;
+use crate::client::Cluster;
+use crate::link::Shape;
+use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// The relays of a sweep; they run until this is dropped.
+pub struct Detours {
+    /// By the address behind it.
+    relays: HashMap<(String, LinkSpec), String>,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Detours {
+    fn default() -> Self {
+        Detours { relays: HashMap::new(), stop: watch::Sender::new(false) }
+    }
+}
+
+impl Drop for Detours {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+impl Detours {
+    /// What [`fullbore_producer::ClientConfig::detours`] needs to be so that this cluster is behind this link. Brokers
+    /// that join the cluster later are met when this is asked again.
+    ///
+    /// # Errors
+    /// When no broker answers, or there is no port for a relay.
+    pub fn to(
+        &mut self,
+        cluster: &mut Cluster,
+        bootstrap_servers: &str,
+        link: LinkSpec,
+        runtime: &Runtime,
+    ) -> Result<Arc<HashMap<String, String>>, RunError> {
+        if link.is_direct() {
+            return Ok(Arc::default());
+        }
+        let brokers = cluster.metadata(Some(&[]))?.brokers;
+        let told = brokers.iter().map(|broker| join(&broker.host, broker.port));
+        let typed = bootstrap_servers.split(',').map(|address| address.trim().to_owned());
+        let mut detours = HashMap::new();
+        for address in told.chain(typed).filter(|address| !address.is_empty()) {
+            let key = (address.clone(), link);
+            let through = match self.relays.get(&key) {
+                Some(through) => through.clone(),
+                None => {
+                    let through = runtime.block_on(self.start(&address, link)).map_err(RunError::Link)?;
+                    self.relays.entry(key).or_insert(through).clone()
+                }
+            };
+            detours.insert(address, through);
+        }
+        Ok(Arc::new(detours))
+    }
+
+    async fn start(&self, to: &str, link: LinkSpec) -> io::Result<String> {
+        let shape = Shape { rtt: link.rtt, bandwidth: link.bytes_per_sec, ..Shape::default() };
+        let settings =
+            Settings { shape, loss_stall: None, in_flight_max: IN_FLIGHT_BYTES_MAX, connections_max: CONNECTIONS_MAX };
+        let relay = Relay::bind("127.0.0.1:0", to, &settings).await?;
+        let at = relay.addr()?.to_string();
+        tokio::spawn(relay.run(self.stop.subscribe()));
+        Ok(at)
+    }
+}
+
+/// host:port as the producer writes it, with the brackets that an IPv6 address needs.
+fn join(host: &str, port: i32) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

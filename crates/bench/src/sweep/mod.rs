@@ -1,0 +1,30 @@
+//! A sweep: the same workload measured at every point of a product of settings.
+//!
+//! * [`setting`], [`Axis`]: what may vary, by the names users type.
+//! * [`Plan`]: the product, its order, and what of it contradicts itself. Pure.
+//! * [`Setup`]: one point's settings. Pure.
+//! * [`Runner`]: measures one point: a topic, a warm-up, a measurement.
+//! * [`detour`]: relays before a cluster's brokers, for points with a distance.
+//! * [`Results`]: figures and their spread; `report::sweep` presents them.
+//! * [`tables`]: ready-made plans.
+//!
+//! Works against any Kafka; nothing here knows Fullbore's broker.
+
+mod axis;
+pub mod detour;
+mod plan;
+mod point;
+mod results;
+mod run;
+pub mod setting;
+pub mod tables;
+
+pub use axis::{Axis, fixed};
+pub use plan::{Amount, POINTS_MAX, Plan, PlanError, REPEATS_MAX, Target, Turn};
+pub use point::{LinkSpec, Setup};
+pub use results::{METRICS, Metric, PointResult, Results, Run, Spread, metric};
+pub use run::{CLIENT_ID, Figures, RunError, Runner};
+pub use setting::Setting;
+
+#[cfg(test)]
+pub(crate) use results::tests::results as sample_results;

@@ -1,0 +1,302 @@
+//! What a sweep measures, in which order, and what of it cannot be.
+//!
+//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that what will stand side by
+//! side is measured close together; every second repeat runs backwards, so that a machine that slows down with time
+//! does not favour what comes first. Invariant: each repeat has every point of every target once.
+
+use super::axis::Axis;
+use super::point::Setup;
+use super::setting::Setting;
+use fullbore_producer::ConfigError;
+use std::time::Duration;
+
+/// Axes of one sweep.
+const AXES_MAX: usize = 8;
+/// Points of one sweep, over all targets.
+pub const POINTS_MAX: usize = 1_000;
+/// Times each point is measured.
+pub const REPEATS_MAX: u32 = 100;
+/// What a measurement costs besides its warm-up and itself: a topic made and deleted, connections.
+const OVERHEAD: Duration = Duration::from_millis(200);
+
+/// When a measurement ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// After sending for this long.
+    Time(Duration),
+    /// After this many records.
+    Records(u64),
+}
+
+/// A cluster to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// As reports call it.
+    pub name: String,
+    /// host:port,...
+    pub bootstrap_servers: String,
+}
+
+/// Everything a sweep is to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The first is what curves run over, the second what they are told apart by.
+    pub axes: Vec<Axis>,
+    /// What is the same for every point, besides its axes' values.
+    pub fixed: Vec<(Setting, String)>,
+    /// Producer properties from a file, which every other setting replaces.
+    pub properties: Vec<(String, String)>,
+    /// At least one.
+    pub targets: Vec<Target>,
+    /// When a measurement ends.
+    pub amount: Amount,
+    /// Sending for about this long comes before each measurement and is not in its figures.
+    pub warmup: Duration,
+    /// How often each point is measured.
+    pub repeats: u32,
+}
+
+/// One measurement to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// From 0.
+    pub repeat: u32,
+    /// Of [`Plan::points`].
+    pub point: usize,
+    /// Of [`Plan::targets`].
+    pub target: usize,
+}
+
+/// Why a plan cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing varies.
+    #[error("nothing varies; give --over NAME=VALUE,VALUE,... or --table NAME (`--table list` shows those there are)")]
+    NoAxes,
+    /// More than a page can show.
+    #[error("{0} axes; at most {AXES_MAX}")]
+    Axes(usize),
+    /// The same setting twice.
+    #[error("{0} is an axis twice; name all its values in one --over")]
+    Twice(String),
+    /// Too many.
+    #[error("{points} points ({product}); at most {POINTS_MAX}: leave values out, or sweep them one after another")]
+    Points {
+        /// How many there would be.
+        points: usize,
+        /// As a product.
+        product: String,
+    },
+    /// Too many.
+    #[error("--repeats {0}: must be from 1 to {REPEATS_MAX}")]
+    Repeats(u32),
+    /// A setting's value.
+    #[error("{0}")]
+    Value(String),
+    /// No point can be measured.
+    #[error("no point can be measured: {0}")]
+    Contradiction(String),
+}
+
+impl Plan {
+    /// The values of every point, one of each axis; the first axis varies fastest.
+    pub fn points(&self) -> Vec<Vec<usize>> {
+        let mut points = vec![Vec::new()];
+        for axis in self.axes.iter().rev() {
+            points = points
+                .into_iter()
+                .flat_map(|point| {
+                    (0..axis.values.len())
+                        .map(move |value| std::iter::once(value).chain(point.iter().copied()).collect())
+                })
+                .collect();
+        }
+        points
+    }
+
+    /// Every measurement, in the order in which they are made.
+    pub fn turns(&self) -> Vec<Turn> {
+        let points = self.points().len();
+        let mut turns = Vec::new();
+        for repeat in 0..self.repeats {
+            let all = (0..points).flat_map(|point| (0..self.targets.len()).map(move |target| (point, target)));
+            let mut all: Vec<Turn> = all.map(|(point, target)| Turn { repeat, point, target }).collect();
+            if repeat % 2 == 1 {
+                all.reverse();
+            }
+            turns.extend(all);
+        }
+        turns
+    }
+
+    /// A point's settings.
+    ///
+    /// # Errors
+    /// The first value that is not allowed.
+    pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
+        let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
+        for (setting, value) in &self.fixed {
+            setup.set(setting, value)?;
+        }
+        for (axis, value) in self.axes.iter().zip(point) {
+            setup.set(&axis.setting, &axis.values[*value])?;
+        }
+        Ok(setup)
+    }
+
+    /// A point as `name=value name=value`.
+    pub fn label(&self, point: &[usize]) -> String {
+        let pair = |(axis, value): (&Axis, &usize)| format!("{}={}", axis.name(), axis.values[*value]);
+        self.axes.iter().zip(point).map(pair).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Looks at everything that can be known before the first connection. For each point says why the producer would
+    /// refuse it, if it would.
+    ///
+    /// # Errors
+    /// What makes the whole plan impossible: a value that is never allowed, or contradictions at every point.
+    pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
+        if self.axes.is_empty() {
+            return Err(PlanError::NoAxes);
+        }
+        if self.axes.len() > AXES_MAX {
+            return Err(PlanError::Axes(self.axes.len()));
+        }
+        let twice = |(i, axis): &(usize, &Axis)| self.axes[..*i].iter().any(|earlier| earlier.setting == axis.setting);
+        if let Some((_, axis)) = self.axes.iter().enumerate().find(twice) {
+            return Err(PlanError::Twice(axis.name()));
+        }
+        let sizes = self.axes.iter().map(|axis| axis.values.len()).chain([self.targets.len()]);
+        let points = sizes.clone().fold(1usize, usize::saturating_mul);
+        if points > POINTS_MAX {
+            let product = sizes.map(|size| size.to_string()).collect::<Vec<_>>().join(" x ");
+            return Err(PlanError::Points { points, product });
+        }
+        if !(1..=REPEATS_MAX).contains(&self.repeats) {
+            return Err(PlanError::Repeats(self.repeats));
+        }
+        let refusal = |point: &Vec<usize>| match self.setup(point).map_err(PlanError::Value)?.producer("localhost:9092")
+        {
+            Ok(_) => Ok(None),
+            Err(refused @ ConfigError::Conflict { .. }) => Ok(Some(refused.to_string())),
+            Err(refused) => Err(PlanError::Value(refused.to_string())),
+        };
+        let refusals: Vec<Option<String>> = self.points().iter().map(refusal).collect::<Result<_, _>>()?;
+        match refusals.iter().all(Option::is_some) {
+            true => Err(PlanError::Contradiction(refusals.into_iter().flatten().next().unwrap_or_default())),
+            false => Ok(refusals),
+        }
+    }
+
+    /// About how long one measurement takes, where that can be known: sending, and half as long again until the last
+    /// acknowledgement.
+    pub fn turn_time(&self) -> Option<Duration> {
+        let by_records =
+            self.axes.iter().map(|axis| &axis.setting).chain(self.fixed.iter().map(|(setting, _)| setting));
+        match self.amount {
+            Amount::Time(_) if by_records.into_iter().any(|setting| *setting == Setting::Records) => None,
+            Amount::Time(time) => Some(self.warmup + time + OVERHEAD),
+            Amount::Records(_) => None,
+        }
+    }
+
+    /// The largest number of requests in flight that a point asks for, where points ask for numbers.
+    pub fn in_flight_max(&self) -> Option<u64> {
+        let axes = self.axes.iter().filter(|axis| axis.setting.is_in_flight()).flat_map(|axis| &axis.values);
+        let fixed = self.fixed.iter().filter(|(setting, _)| setting.is_in_flight()).map(|(_, value)| value);
+        axes.chain(fixed).filter_map(|value| value.parse().ok()).max()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn plan(axes: &[&str], targets: &[&str], repeats: u32) -> Plan {
+        Plan {
+            axes: axes.iter().map(|typed| Axis::parse(typed).expect("an axis")).collect(),
+            fixed: Vec::new(),
+            properties: Vec::new(),
+            targets: targets
+                .iter()
+                .map(|name| Target { name: (*name).to_owned(), bootstrap_servers: "localhost:9092".to_owned() })
+                .collect(),
+            amount: Amount::Time(Duration::from_secs(2)),
+            warmup: Duration::from_secs(1),
+            repeats,
+        }
+    }
+
+    #[test]
+    fn the_product_has_every_point_once_and_the_first_axis_varies_fastest() {
+        let plan = plan(&["max.in.flight=1,2,5", "acks=1,all"], &["a"], 1);
+        let labels: Vec<String> = plan.points().iter().map(|point| plan.label(point)).collect();
+        let expected = [
+            "max.in.flight=1 acks=1",
+            "max.in.flight=2 acks=1",
+            "max.in.flight=5 acks=1",
+            "max.in.flight=1 acks=all",
+            "max.in.flight=2 acks=all",
+            "max.in.flight=5 acks=all",
+        ];
+        assert_eq!(labels, expected);
+        let setup = plan.setup(&plan.points()[3]).expect("valid");
+        assert_eq!(setup.properties[0], ("max.in.flight.requests.per.connection".to_owned(), "1".to_owned()));
+        assert_eq!(setup.properties[1], ("acks".to_owned(), "all".to_owned()));
+    }
+
+    #[test]
+    fn targets_alternate_and_every_second_repeat_runs_backwards() {
+        let plan = plan(&["linger.ms=0,5"], &["kafka", "fullbore"], 2);
+        let order: Vec<(u32, usize, usize)> =
+            plan.turns().iter().map(|turn| (turn.repeat, turn.point, turn.target)).collect();
+        let forwards = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)];
+        let backwards = [(1, 1, 1), (1, 1, 0), (1, 0, 1), (1, 0, 0)];
+        assert_eq!(order, [forwards, backwards].concat());
+    }
+
+    #[test]
+    fn axes_win_over_fixed_values_and_those_over_a_file() {
+        let mut plan = plan(&["acks=1,all"], &["a"], 1);
+        plan.properties = vec![("linger.ms".to_owned(), "9".to_owned()), ("acks".to_owned(), "0".to_owned())];
+        plan.fixed = vec![super::super::axis::fixed("linger.ms=7").expect("valid")];
+        let setup = plan.setup(&[1]).expect("valid");
+        let found: Vec<&str> = setup.properties.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(found, ["7", "all"]);
+    }
+
+    #[test]
+    fn some_points_may_contradict_themselves_but_not_all() {
+        let mut some = plan(&["acks=1,all", "enable.idempotence=true,false"], &["a"], 1);
+        let refusals = some.check().expect("three of four work");
+        let refused: Vec<usize> = (0..4).filter(|i| refusals[*i].is_some()).collect();
+        assert_eq!(refused, [0], "acks=1 with idempotence");
+        some.axes.remove(0);
+        some.axes[0] = Axis::parse("linger.ms=0,1").expect("valid");
+        some.fixed =
+            ["acks=1", "enable.idempotence=true"].map(|typed| super::super::axis::fixed(typed).unwrap()).into();
+        let told = some.check().expect_err("no point works").to_string();
+        assert!(told.starts_with("no point can be measured: enable.idempotence=true contradicts acks=1"), "{told}");
+    }
+
+    #[test]
+    fn impossible_plans_say_what_is_allowed() {
+        let values = |count: usize| (1..=count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let wide = [format!("batch.size={}", values(40)), format!("linger.ms={}", values(26))];
+        for (plan, told) in [
+            (plan(&[], &["a"], 1), "--over NAME=VALUE"),
+            (plan(&["acks=1", "acks=all"], &["a"], 1), "acks is an axis twice"),
+            (plan(&[&wide[0], &wide[1]], &["a"], 1), "1040 points (40 x 26 x 1); at most 1000"),
+            (plan(&["acks=1"], &["a"], 0), "--repeats 0: must be from 1 to 100"),
+        ] {
+            let refusal = plan.check().expect_err(told).to_string();
+            assert!(refusal.contains(told), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_largest_number_in_flight() {
+        assert_eq!(plan(&["max.in.flight=5,100,7"], &["a"], 1).in_flight_max(), Some(100));
+        assert_eq!(plan(&["acks=1"], &["a"], 1).in_flight_max(), None);
+    }
+}

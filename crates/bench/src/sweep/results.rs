@@ -1,0 +1,267 @@
+//! What was measured, and its spread over the repeats. Not its presentation (see `report::sweep`).
+//!
+//! Invariant: a point's median, least and most are of the same measurements that the raw file lists.
+
+use super::plan::{Plan, Turn};
+use super::run::Figures;
+use std::time::SystemTime;
+
+/// One measurement made, or why there is none.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Which.
+    pub turn: Turn,
+    /// When it began.
+    pub started: SystemTime,
+    /// Its figures, or in words why there are none.
+    pub outcome: Result<Figures, String>,
+}
+
+/// Everything a sweep found.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// What was to be done.
+    pub plan: Plan,
+    /// In the order of measuring.
+    pub runs: Vec<Run>,
+    /// Whether somebody ended it early.
+    pub interrupted: bool,
+}
+
+/// One of the figures that reports show.
+pub struct Metric {
+    /// Its column in files.
+    pub column: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// Whether more is better.
+    pub more_is_better: bool,
+    /// Takes it from a measurement.
+    pub of: fn(&Figures) -> f64,
+}
+
+const fn latency(column: &'static str, title: &'static str, of: fn(&Figures) -> f64) -> Metric {
+    Metric { column, title, unit: "ms", more_is_better: false, of }
+}
+
+/// Every figure, in the order of columns.
+pub static METRICS: [Metric; 8] = [
+    Metric {
+        column: "records_per_sec",
+        title: "Throughput",
+        unit: "records/s",
+        more_is_better: true,
+        of: Figures::records_per_sec,
+    },
+    Metric { column: "mb_per_sec", title: "Throughput", unit: "MB/s", more_is_better: true, of: Figures::mb_per_sec },
+    latency("avg_ms", "Mean latency", |figures| figures.avg_us / 1e3),
+    latency("p50_ms", "p50 latency", |figures| figures.percentiles.p50_us as f64 / 1e3),
+    latency("p95_ms", "p95 latency", |figures| figures.percentiles.p95_us as f64 / 1e3),
+    latency("p99_ms", "p99 latency", |figures| figures.percentiles.p99_us as f64 / 1e3),
+    latency("p999_ms", "p99.9 latency", |figures| figures.percentiles.p999_us as f64 / 1e3),
+    latency("max_ms", "Max latency", |figures| figures.percentiles.max_us as f64 / 1e3),
+];
+
+/// Where each figure is in [`METRICS`].
+pub mod metric {
+    /// Records a second.
+    pub const RECORDS_PER_SEC: usize = 0;
+    /// Megabytes (10^6 bytes) a second.
+    pub const MB_PER_SEC: usize = 1;
+    /// The mean latency.
+    pub const AVG: usize = 2;
+    /// The median latency.
+    pub const P50: usize = 3;
+    /// 95 in 100.
+    pub const P95: usize = 4;
+    /// 99 in 100.
+    pub const P99: usize = 5;
+    /// 999 in 1,000.
+    pub const P999: usize = 6;
+    /// The slowest.
+    pub const MAX: usize = 7;
+}
+
+/// One figure over the repeats of a point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The least.
+    pub min: f64,
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of some values; `None` of none.
+    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        Some(Spread { min, median, max })
+    }
+}
+
+/// One point of one target over its repeats.
+#[derive(Clone, Debug)]
+pub struct PointResult {
+    /// The index of each axis' value.
+    pub point: Vec<usize>,
+    /// Of [`Plan::targets`].
+    pub target: usize,
+    /// Measurements with figures.
+    pub runs: usize,
+    /// Each of [`METRICS`]; `None` without a measurement.
+    pub spreads: [Option<Spread>; METRICS.len()],
+    /// Some measurement ended with records that were not acknowledged yet.
+    pub cut_short: bool,
+    /// The first error, if there was one.
+    pub error: Option<String>,
+}
+
+impl PointResult {
+    /// The median of one of [`METRICS`].
+    pub fn median(&self, metric: usize) -> Option<f64> {
+        self.spreads[metric].map(|spread| spread.median)
+    }
+}
+
+impl Results {
+    /// Every point of every target that was begun, in the order of the plan.
+    pub fn points(&self) -> Vec<PointResult> {
+        let points = self.plan.points();
+        let targets = self.plan.targets.len();
+        let all = (0..points.len()).flat_map(|point| (0..targets).map(move |target| (point, target)));
+        all.filter_map(|(point, target)| self.point(&points[point], point, target)).collect()
+    }
+
+    fn point(&self, values: &[usize], point: usize, target: usize) -> Option<PointResult> {
+        let runs: Vec<&Run> =
+            self.runs.iter().filter(|run| (run.turn.point, run.turn.target) == (point, target)).collect();
+        let figures: Vec<&Figures> = runs.iter().filter_map(|run| run.outcome.as_ref().ok()).collect();
+        let spread = |metric: usize| {
+            let of = METRICS[metric].of;
+            Spread::of(figures.iter().map(|figures| of(figures)).collect())
+        };
+        runs.first()?;
+        Some(PointResult {
+            point: values.to_vec(),
+            target,
+            runs: figures.len(),
+            spreads: std::array::from_fn(spread),
+            cut_short: figures.iter().any(|figures| figures.cut_short),
+            error: runs.iter().find_map(|run| run.outcome.as_ref().err().cloned()),
+        })
+    }
+
+    /// Each point's throughput as a part of the best's, among those that differ only in how the work is done: the same
+    /// record size, rate and link.
+    pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
+        let circumstances = |point: &PointResult| -> Vec<usize> {
+            let axes = self.plan.axes.iter().zip(&point.point);
+            axes.filter(|(axis, _)| axis.setting.is_circumstance()).map(|(_, value)| *value).collect()
+        };
+        let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
+        let ratio = |point: &PointResult| {
+            let given = circumstances(point);
+            let rivals = points.iter().filter(|rival| circumstances(rival) == given);
+            let best = rivals.filter_map(rate).fold(0.0, f64::max);
+            rate(point).filter(|_| best > 0.0).map(|rate| rate / best)
+        };
+        points.iter().map(ratio).collect()
+    }
+
+    /// Each point's throughput as a multiple of the first target's at the same point; `None` for the first itself.
+    pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
+        let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
+        let ratio = |point: &PointResult| {
+            let first = points.iter().find(|first| first.target == 0 && first.point == point.point)?;
+            let base = rate(first).filter(|base| point.target != 0 && *base > 0.0)?;
+            Some(rate(point)? / base)
+        };
+        points.iter().map(ratio).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::plan::tests::plan;
+    use super::*;
+    use crate::measure::Latencies;
+    use std::time::Duration;
+
+    pub(crate) fn figures(records: u64, elapsed_ms: u64, latency_us: u64) -> Figures {
+        let mut latencies = Latencies::default();
+        latencies.record(latency_us, records);
+        Figures {
+            records,
+            bytes: records * 100,
+            elapsed: Duration::from_millis(elapsed_ms),
+            avg_us: latencies.mean_us(),
+            percentiles: latencies.percentiles(),
+            cut_short: false,
+        }
+    }
+
+    /// Two repeats of 2 x 2 points on two targets; the last point of the first target was refused.
+    pub(crate) fn results() -> Results {
+        let plan = plan(&["max.in.flight=1,5", "record-size=64,1024"], &["kafka", "full<bore>"], 2);
+        let run = |turn: Turn| {
+            let speed = 1_000 * (turn.point as u64 + 1) * (turn.target as u64 + 1) + 10 * u64::from(turn.repeat);
+            let refused = (turn.point, turn.target) == (3, 0);
+            let outcome = if refused { Err("it was <refused>".to_owned()) } else { Ok(figures(speed, 1_000, speed)) };
+            Run { turn, started: SystemTime::UNIX_EPOCH, outcome }
+        };
+        Results { runs: plan.turns().into_iter().map(run).collect(), plan, interrupted: false }
+    }
+
+    #[test]
+    fn the_spread_of_repeats() {
+        assert_eq!(Spread::of(vec![]), None);
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Some(Spread { min: 1.0, median: 2.0, max: 3.0 }));
+        assert_eq!(Spread::of(vec![4.0, 1.0]), Some(Spread { min: 1.0, median: 2.5, max: 4.0 }));
+    }
+
+    #[test]
+    fn a_point_has_the_figures_of_its_repeats() {
+        let points = results().points();
+        assert_eq!(points.len(), 8);
+        let rates: Vec<Option<f64>> = points.iter().map(|point| point.median(metric::RECORDS_PER_SEC)).collect();
+        let expected = [1_005.0, 2_005.0, 2_005.0, 4_005.0, 3_005.0, 6_005.0, 0.0, 8_005.0];
+        assert_eq!(rates, expected.map(|rate| (rate > 0.0).then_some(rate)));
+        assert_eq!((points[6].runs, points[6].error.as_deref()), (0, Some("it was <refused>")));
+        let spread = points[0].spreads[metric::RECORDS_PER_SEC].expect("measured");
+        assert_eq!((spread.min, spread.max), (1_000.0, 1_010.0));
+    }
+
+    #[test]
+    fn the_best_is_looked_for_among_points_with_the_same_work() {
+        let results = results();
+        let points = results.points();
+        let ratios: Vec<Option<String>> =
+            results.ratios_to_best(&points).iter().map(|ratio| ratio.map(|ratio| format!("{ratio:.2}"))).collect();
+        let expected = ["0.25", "0.50", "0.50", "1.00", "0.38", "0.75", "", "1.00"];
+        assert_eq!(ratios, expected.map(|ratio| (!ratio.is_empty()).then(|| ratio.to_owned())));
+    }
+
+    #[test]
+    fn targets_are_compared_point_by_point() {
+        let results = results();
+        let points = results.points();
+        let ratios: Vec<Option<String>> =
+            results.ratios_to_first(&points).iter().map(|ratio| ratio.map(|ratio| format!("{ratio:.2}"))).collect();
+        let expected = [None, Some("2.00"), None, Some("2.00"), None, Some("2.00"), None, None];
+        assert_eq!(ratios, expected.map(|ratio| ratio.map(str::to_owned)));
+    }
+
+    #[test]
+    fn points_that_were_never_begun_are_left_out() {
+        let mut results = results();
+        results.runs.truncate(3);
+        assert_eq!(results.points().len(), 3);
+    }
+}

@@ -1,0 +1,297 @@
+//! Measuring one point: a topic of its own, a warm-up, the measurement, and nothing left behind.
+//!
+//! The warm-up sends 1, 2, 4, ... records and waits for each lot, so that a slow point is not warmed for longer than a
+//! fast one, and nothing of it is left in the producer when the measurement begins with the same producer on the same
+//! connections. Invariant: figures are of records sent after the warm-up, from the first send to the last
+//! acknowledgement.
+
+use super::detour::Detours;
+use super::plan::{Amount, Plan, Turn};
+use super::point::Setup;
+use crate::client::{ClientError, Cluster, create_topic, delete_topics};
+use crate::measure::Percentiles;
+use crate::produce::{Failed, Outcome, Workload, produce};
+use crate::workload::Payload;
+use fullbore_producer::{ConfigError, Producer, SendError};
+use fullbore_wire::Text;
+use fullbore_wire::batch::Compression;
+use std::io;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// The client id of every point.
+pub const CLIENT_ID: &str = "fullbore-sweep";
+/// How long a new topic may take to get its leaders.
+const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
+/// Between two looks for them.
+const TOPIC_POLL: Duration = Duration::from_millis(20);
+/// What ends by time waits as long again for its last acknowledgements, but at least this.
+const DRAIN_MIN: Duration = Duration::from_secs(1);
+/// How long the end waits for connections to close; every record has its result by then.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// No window is reported.
+const NO_REPORTS: Duration = Duration::MAX;
+
+/// What one measurement found.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Acknowledged.
+    pub records: u64,
+    /// Of their values.
+    pub bytes: u64,
+    /// From the first send to the last acknowledgement.
+    pub elapsed: Duration,
+    /// The mean latency in microseconds.
+    pub avg_us: f64,
+    /// Of their latencies.
+    pub percentiles: Percentiles,
+    /// Time ran out while records were not acknowledged yet; those are in no figure.
+    pub cut_short: bool,
+}
+
+impl Figures {
+    /// Acknowledged records a second.
+    pub fn records_per_sec(&self) -> f64 {
+        self.records as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Acknowledged megabytes (10^6 bytes) of values a second.
+    pub fn mb_per_sec(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Why a point has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The topic.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// The topic's partitions have no leaders.
+    #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
+    NotReady {
+        /// The topic.
+        topic: String,
+    },
+    /// The producer does not start.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A value that is not allowed.
+    #[error("{0}")]
+    Value(String),
+    /// The producer did not take a record.
+    #[error("{0}")]
+    Send(#[from] SendError),
+    /// Records were not acknowledged.
+    #[error("{records} records failed; the first: {first}")]
+    Failed {
+        /// How many.
+        records: u64,
+        /// Why.
+        first: String,
+    },
+    /// Nothing to measure.
+    #[error("no record was acknowledged in {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// No relay.
+    #[error("cannot put a link before the brokers: {0}")]
+    Link(io::Error),
+}
+
+/// Measures the points of one plan, one after another.
+pub struct Runner<'a> {
+    plan: &'a Plan,
+    points: Vec<Vec<usize>>,
+    runtime: Runtime,
+    detours: Detours,
+    stop: watch::Receiver<bool>,
+    /// Distinguishes the topics of this sweep from those of others.
+    topics: String,
+    made: u64,
+}
+
+impl<'a> Runner<'a> {
+    /// A runner that stops soon after `stop` turns true. Its topics are called `topics`-0, `topics`-1, ...
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn new(plan: &'a Plan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
+        // The calling thread sends; what keeps time and carries links must run although that one never waits.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let points = plan.points();
+        Ok(Runner { plan, points, runtime, detours: Detours::default(), stop, topics: topics.to_owned(), made: 0 })
+    }
+
+    /// Measures once. `None` when it was stopped before there were figures.
+    ///
+    /// # Errors
+    /// Why there are no figures.
+    pub fn run(&mut self, turn: Turn) -> Result<Option<Figures>, RunError> {
+        let setup = self.plan.setup(&self.points[turn.point]).map_err(RunError::Value)?;
+        let servers = &self.plan.targets[turn.target].bootstrap_servers;
+        let mut config = setup.producer(servers)?;
+        config.client.client_id = CLIENT_ID.to_owned();
+        let mut cluster = Cluster::new(servers, CLIENT_ID)?;
+        config.client.detours = self.detours.to(&mut cluster, servers, setup.link, &self.runtime)?;
+        let topic = format!("{}-{}", self.topics, self.made);
+        self.made += 1;
+        create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
+        let outcome = self.with_topic(&mut cluster, &topic, &setup, config);
+        // What was measured counts even if the topic stays.
+        let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
+        outcome
+    }
+
+    fn with_topic(
+        &self,
+        cluster: &mut Cluster,
+        topic: &str,
+        setup: &Setup,
+        config: fullbore_producer::ProducerConfig,
+    ) -> Result<Option<Figures>, RunError> {
+        if !self.is_ready(cluster, topic)? {
+            return Ok(None);
+        }
+        let compressed = config.compression != Compression::None;
+        let producer = Producer::new(config)?;
+        self.runtime.block_on(async {
+            let outcome = self.measure(&producer, topic, setup, compressed).await;
+            // Who has figures waits for nothing else.
+            let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
+            producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
+            outcome
+        })
+    }
+
+    /// Waits until every partition has a leader; false when stopped meanwhile.
+    fn is_ready(&self, cluster: &mut Cluster, topic: &str) -> Result<bool, RunError> {
+        let begun = Instant::now();
+        let name = Text::from(topic);
+        loop {
+            if *self.stop.borrow() {
+                return Ok(false);
+            }
+            match cluster.partitions(&name) {
+                Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
+                    return Ok(true);
+                }
+                // Other brokers hear of a new topic later.
+                Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
+                Err(error) if error.is_retriable() => {}
+                Err(error) => return Err(error.into()),
+            }
+            if begun.elapsed() > TOPIC_READY_MAX {
+                return Err(RunError::NotReady { topic: topic.to_owned() });
+            }
+            std::thread::sleep(TOPIC_POLL);
+        }
+    }
+
+    async fn measure(
+        &self,
+        producer: &Producer,
+        topic: &str,
+        setup: &Setup,
+        compressed: bool,
+    ) -> Result<Option<Figures>, RunError> {
+        let workload = |records: u64| Workload {
+            topic: topic.to_owned(),
+            records,
+            duration: None,
+            warmup_records: 0,
+            throughput: setup.throughput,
+            payload: Payload::random(setup.record_size, compressed),
+            reporting_interval: NO_REPORTS,
+        };
+        let begun = Instant::now();
+        let mut lot = 1;
+        while lot > 0 && !self.plan.warmup.is_zero() {
+            let lot_begun = Instant::now();
+            let outcome = produce(producer, workload(lot), self.stop.clone(), |_| {}).await?;
+            if *self.stop.borrow() {
+                return Ok(None);
+            }
+            whole(&outcome.failed)?;
+            lot = next_lot(lot, lot_begun.elapsed(), self.plan.warmup.saturating_sub(begun.elapsed()));
+        }
+        let amount = setup.records.map_or(self.plan.amount, Amount::Records);
+        let (workload, limit) = match amount {
+            Amount::Records(records) => (workload(records), None),
+            Amount::Time(time) => {
+                let all = Workload { duration: Some(time), ..workload(u64::MAX) };
+                (all, Some(time + time.max(DRAIN_MIN)))
+            }
+        };
+        let begun = Instant::now();
+        let outcome = produce(producer, workload, self.stop_after(limit), |_| {}).await?;
+        if *self.stop.borrow() {
+            return Ok(None);
+        }
+        whole(&outcome.failed)?;
+        figures(begun, &outcome).map(Some)
+    }
+
+    /// Turns true when the sweep stops or after `limit`.
+    fn stop_after(&self, limit: Option<Duration>) -> watch::Receiver<bool> {
+        let Some(limit) = limit else { return self.stop.clone() };
+        let (ends, ended) = watch::channel(false);
+        let mut stop = self.stop.clone();
+        self.runtime.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(limit) => {}
+                // An error says that nobody can stop it any more.
+                Ok(_) = stop.wait_for(|stop| *stop) => {}
+                () = ends.closed() => {}
+            }
+            ends.send_replace(true);
+        });
+        ended
+    }
+}
+
+fn whole(failed: &Failed) -> Result<(), RunError> {
+    match &failed.first {
+        Some(first) => Err(RunError::Failed { records: failed.records, first: first.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// How many records the warm-up sends after `lot`, which took `took`, when `left` is left: twice as many, but no more
+/// than have time; none when the time is over.
+fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
+    let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
+    lot.saturating_mul(2).min(fit as u64)
+}
+
+fn figures(begun: Instant, outcome: &Outcome) -> Result<Figures, RunError> {
+    let ended = outcome.produced.last_acknowledged().unwrap_or(outcome.ended);
+    let summary = outcome.produced.summaries(ended).next().expect("the whole run has a summary");
+    if summary.records == 0 {
+        return Err(RunError::Silent(begun.elapsed()));
+    }
+    Ok(Figures {
+        records: summary.records,
+        bytes: summary.bytes,
+        // Never zero: a rate must be finite.
+        elapsed: summary.elapsed.max(Duration::from_micros(1)),
+        avg_us: summary.latencies.mean_us(),
+        percentiles: summary.latencies.percentiles(),
+        cut_short: outcome.stopped,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_up_doubles_until_its_time_is_over() {
+        let ms = Duration::from_millis;
+        assert_eq!(next_lot(4, ms(10), ms(1_000)), 8);
+        assert_eq!(next_lot(100, ms(100), ms(50)), 50, "no more than fit");
+        assert_eq!(next_lot(1, ms(150), ms(100)), 0, "one more would not fit");
+        assert_eq!(next_lot(1, Duration::ZERO, ms(0)), 0);
+        assert_eq!(next_lot(u64::MAX, ms(1), ms(10)), u64::MAX);
+    }
+}

@@ -1,0 +1,287 @@
+//! What a sweep may vary, by the names users type. Not the values' meaning to a producer or broker: they judge those.
+//!
+//! Invariant: a name means one thing, whether it stands in `--over` or in `--set`, and two spellings of it are the same
+//! [`Setting`].
+
+use crate::link::units;
+use fullbore_producer::config::{KEYS, notice};
+use std::time::Duration;
+
+/// The longest distance that can be asked for.
+pub const RTT_MAX: Duration = Duration::from_secs(10);
+/// Bytes of the largest record.
+const RECORD_SIZE_MAX: u64 = 1 << 24;
+/// As the broker has it.
+const PARTITIONS_MAX: u64 = 100_000;
+/// Names this far from one that exists are taken for misspellings of it.
+const TYPO_DISTANCE_MAX: usize = 2;
+
+const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
+
+/// Short names, and the names of what neither a producer nor a topic knows.
+const SHORT: &[(&str, &str)] = &[
+    ("max.in.flight", IN_FLIGHT),
+    ("in.flight", IN_FLIGHT),
+    ("linger", "linger.ms"),
+    ("compression", "compression.type"),
+    ("idempotence", "enable.idempotence"),
+    ("num.records", "records"),
+    ("replicas", "replication.factor"),
+];
+
+/// Kafka's topic configurations that no producer has. Others are reached as `topic.<config>`.
+const TOPIC_CONFIGS: &[&str] = &[
+    "cleanup.policy",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.insync.replicas",
+    "preallocate",
+    "producer.state.batches.to.retain",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.ms",
+    "unclean.leader.election.enable",
+];
+
+/// Producer settings that the sweep itself decides.
+const DECIDED: &[(&str, &str)] = &[
+    ("bootstrap.servers", "name the clusters with --bootstrap-server or --against"),
+    ("client.id", "every point has the same"),
+];
+
+/// One thing a point can differ in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// A producer's, by Kafka's name.
+    Producer(String),
+    /// A topic's, by Kafka's name.
+    Topic(String),
+    /// How many partitions the topic has.
+    Partitions,
+    /// How many replicas each has.
+    ReplicationFactor,
+    /// Bytes of each value.
+    RecordSize,
+    /// Records of a measurement.
+    Records,
+    /// Records a second, or -1 for as fast as it goes.
+    Throughput,
+    /// The link's round trip in milliseconds.
+    Rtt,
+    /// The link's bytes a second.
+    Bandwidth,
+}
+
+impl Setting {
+    /// The setting of this name; `-` and `_` count as dots.
+    ///
+    /// # Errors
+    /// In words, with the nearest name there is.
+    pub fn parse(typed: &str) -> Result<Setting, String> {
+        let dotted = typed.trim().replace(['-', '_'], ".");
+        let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);
+        if let Some((_, why)) = DECIDED.iter().find(|(key, _)| *key == name) {
+            return Err(format!("{name} cannot be set here: {why}"));
+        }
+        if let Some(config) = name.strip_prefix("topic.") {
+            return match config.is_empty() {
+                true => Err("topic. must be followed by a topic configuration, as in topic.flush.messages".to_owned()),
+                false => Ok(Setting::Topic(config.to_owned())),
+            };
+        }
+        Ok(match name {
+            "partitions" => Setting::Partitions,
+            "replication.factor" => Setting::ReplicationFactor,
+            "record.size" => Setting::RecordSize,
+            "records" => Setting::Records,
+            "throughput" => Setting::Throughput,
+            "rtt" => Setting::Rtt,
+            "bandwidth" => Setting::Bandwidth,
+            _ => match notice(name) {
+                None => Setting::Producer(name.to_owned()),
+                Some(_) if TOPIC_CONFIGS.contains(&name) => Setting::Topic(name.to_owned()),
+                Some(why) => return Err(unknown(typed, name, why)),
+            },
+        })
+    }
+
+    /// The name in reports and files.
+    pub fn name(&self) -> String {
+        match self {
+            Setting::Producer(key) if key == IN_FLIGHT => "max.in.flight".to_owned(),
+            Setting::Producer(key) => key.clone(),
+            Setting::Topic(config) => format!("topic.{config}"),
+            Setting::Partitions => "partitions".to_owned(),
+            Setting::ReplicationFactor => "replication-factor".to_owned(),
+            Setting::RecordSize => "record-size".to_owned(),
+            Setting::Records => "records".to_owned(),
+            Setting::Throughput => "throughput".to_owned(),
+            Setting::Rtt => "rtt".to_owned(),
+            Setting::Bandwidth => "bandwidth".to_owned(),
+        }
+    }
+
+    /// Whether this is the producer's max.in.flight.requests.per.connection.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self, Setting::Producer(key) if key == IN_FLIGHT)
+    }
+
+    /// Whether this says what there is to do, rather than how it is done: points that differ in it do not compete.
+    pub fn is_circumstance(&self) -> bool {
+        matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
+    }
+
+    /// Whether its value is something secret, which no report may show.
+    pub fn is_secret(&self) -> bool {
+        matches!(self, Setting::Producer(key) if is_secret_key(key))
+    }
+}
+
+/// Whether the property of this name holds something secret.
+pub fn is_secret_key(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["password", "secret", "jaas", "ssl.keystore.key", "ssl_keystore_key", "token"]
+        .iter()
+        .any(|part| key.contains(part))
+}
+
+/// A whole number from `min` to `max`.
+pub(super) fn whole(value: &str, min: u64, max: u64) -> Result<u64, String> {
+    let parsed = value.parse().ok().filter(|number| (min..=max).contains(number));
+    parsed.ok_or_else(|| format!("must be a whole number from {min} to {max}"))
+}
+
+pub(super) fn partitions(value: &str) -> Result<i32, String> {
+    whole(value, 1, PARTITIONS_MAX).map(|count| count as i32)
+}
+
+pub(super) fn replicas(value: &str) -> Result<i16, String> {
+    whole(value, 1, i16::MAX as u64).map(|count| count as i16)
+}
+
+pub(super) fn record_size(value: &str) -> Result<usize, String> {
+    whole(value, 1, RECORD_SIZE_MAX).map(|size| size as usize)
+}
+
+pub(super) fn throughput(value: &str) -> Result<f64, String> {
+    match value.parse::<f64>() {
+        Ok(rate) if rate == -1.0 || (rate > 0.0 && rate.is_finite()) => Ok(rate),
+        _ => Err("must be records a second above 0, or -1 for as fast as it goes".to_owned()),
+    }
+}
+
+/// `150`, `150ms`, `0.5ms`: a round trip.
+pub(super) fn rtt(value: &str) -> Result<Duration, String> {
+    let rtt = units::milliseconds(value)?;
+    if rtt <= RTT_MAX { Ok(rtt) } else { Err(format!("must be at most {} ms", RTT_MAX.as_millis())) }
+}
+
+/// `200mbit`, `1.5gbit`, or `unlimited`: bytes a second.
+pub(super) fn bandwidth(value: &str) -> Result<Option<u64>, String> {
+    match value {
+        "unlimited" => Ok(None),
+        _ => units::rate(value).map(Some).map_err(|allowed| format!("{allowed}; or unlimited")),
+    }
+}
+
+fn unknown(typed: &str, name: &str, why: &str) -> String {
+    if why.contains("no effect") {
+        return format!("{typed} {why}");
+    }
+    let own = ["partitions", "replication.factor", "record.size", "records", "throughput", "rtt", "bandwidth"];
+    let short = SHORT.iter().map(|(short, _)| *short);
+    let names = KEYS.iter().map(|key| key.name).chain(TOPIC_CONFIGS.iter().copied()).chain(own).chain(short);
+    let nearest = names.map(|known| (distance(name, known), known)).min();
+    let hint = match nearest {
+        Some((far, known)) if far <= TYPO_DISTANCE_MAX => format!("did you mean {known}?"),
+        _ => "use a producer setting by Kafka's name, topic.<config>, partitions, replication-factor, record-size, \
+              records, throughput, rtt or bandwidth"
+            .to_owned(),
+    };
+    format!("{typed} is nothing that can be varied; {hint}")
+}
+
+/// How many letters must be changed, added or left out to make one name the other (Levenshtein's distance).
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (diagonal + usize::from(a != *b)).min(above + 1).min(row[j] + 1);
+            diagonal = above;
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_spellings_are_one_setting() {
+        for (typed, name) in [
+            ("max.in.flight", "max.in.flight"),
+            ("max-in-flight", "max.in.flight"),
+            ("max.in.flight.requests.per.connection", "max.in.flight"),
+            ("batch-size", "batch.size"),
+            ("linger", "linger.ms"),
+            ("record_size", "record-size"),
+            ("num-records", "records"),
+            ("flush.messages", "topic.flush.messages"),
+            ("topic.compression.type", "topic.compression.type"),
+            ("compression.type", "compression.type"),
+            ("min-insync-replicas", "topic.min.insync.replicas"),
+            ("rtt", "rtt"),
+        ] {
+            let setting = Setting::parse(typed).unwrap_or_else(|error| panic!("{typed}: {error}"));
+            assert_eq!(setting.name(), name, "{typed}");
+            assert_eq!(Setting::parse(&setting.name()), Ok(setting), "a name in a report can be typed again");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_told_the_nearest() {
+        for (typed, told) in [
+            ("lingr.ms", "did you mean linger.ms?"),
+            ("partition", "did you mean partitions?"),
+            ("record-sise", "did you mean record.size?"),
+            ("colour", "use a producer setting by Kafka's name"),
+            ("interceptor.classes", "has no effect on this producer"),
+            ("bootstrap.servers", "--against"),
+            ("topic.", "topic.flush.messages"),
+        ] {
+            let refusal = Setting::parse(typed).expect_err(typed);
+            assert!(refusal.contains(told), "{typed}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn values_with_units() {
+        assert_eq!(rtt("150"), Ok(Duration::from_millis(150)));
+        assert_eq!(rtt("0.5ms"), Ok(Duration::from_micros(500)));
+        assert_eq!(bandwidth("200mbit"), Ok(Some(25_000_000)));
+        assert_eq!(bandwidth("unlimited"), Ok(None));
+        for wrong in ["", "-1", "ms", "1e9", "NaN", "20s"] {
+            assert!(rtt(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "200", "0mbit", "-1gbit", "NaNmbit", "mbit"] {
+            assert!(bandwidth(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((throughput("-1"), throughput("1000.5")), (Ok(-1.0), Ok(1000.5)));
+        assert!(["0", "-2", "inf", "x"].iter().all(|wrong| throughput(wrong).is_err()));
+    }
+
+    #[test]
+    fn what_is_secret() {
+        assert!(is_secret_key("ssl.key.password") && is_secret_key("sasl.jaas.config"));
+        assert!(!is_secret_key("acks") && !is_secret_key("ssl.truststore.location"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Ready-made sweeps, each named for the document whose table it makes and described by what it shows.
+//!
+//! Invariant: every table is a plan that passes [`Plan::check`](super::Plan::check).
+
+use super::axis::{Axis, fixed};
+use super::plan::Amount;
+use super::setting::Setting;
+use std::time::Duration;
+
+/// How a table is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One grid for each figure: the first axis down, the second and third across.
+    Grids,
+    /// One row for each value of the first axis, with throughput and every latency.
+    Rows,
+}
+
+/// A ready-made sweep.
+#[derive(Debug)]
+pub struct Table {
+    /// As `--table` takes it.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// How to read it, and what it needs.
+    pub about: &'static str,
+    /// How it is printed.
+    pub layout: Layout,
+    over: &'static [&'static str],
+    set: &'static [&'static str],
+    /// When a measurement ends.
+    pub amount: Amount,
+    /// How often each point is measured.
+    pub repeats: u32,
+}
+
+/// Every table.
+pub static TABLES: &[Table] = &[
+    Table {
+        name: "seed-000",
+        title: "Throughput and latency against requests in flight, for acks=1 and acks=all",
+        about: "Where do more requests in flight stop to help, and what does acks=all cost? Three record sizes, nine \
+                partitions and one, as fast as it goes, so that latency is mostly the time spent in the producer's \
+                buffer. acks=all differs from acks=1 only with replicas: name a cluster of three brokers with \
+                --bootstrap-server and add --set replication-factor=3.",
+        layout: Layout::Grids,
+        over: &["max.in.flight=1,2,3,4,5", "acks=1,all", "record-size=64,1024,10240", "partitions=9,1"],
+        set: &[],
+        amount: Amount::Time(Duration::from_secs(3)),
+        repeats: 1,
+    },
+    Table {
+        name: "seed-001-wan",
+        title: "One record a request over 150 ms: throughput is requests in flight per round trip",
+        about: "Each request carries one record of 1,000 bytes, so that only more requests in flight move more records. A \
+                broker that remembers five batches of an idempotent producer stops at five. The link is a relay (rtt=150); \
+                on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
+        layout: Layout::Rows,
+        over: &["max.in.flight=1,5,10,20,50,100"],
+        // With room for one record of 1,000 bytes and no more, a batch that waits cannot grow. The last of so many
+        // records waits longer than Kafka's two minutes.
+        set: &[
+            "rtt=150",
+            "record-size=1000",
+            "partitions=1",
+            "batch.size=1",
+            "max.request.size=1100",
+            "linger.ms=0",
+            "delivery.timeout.ms=1800000",
+            "enable.idempotence=true",
+        ],
+        amount: Amount::Records(500),
+        repeats: 1,
+    },
+    Table {
+        name: "seed-001-localhost",
+        title: "Records of 1,000 bytes on one machine, with 1, 5 and 10 requests in flight",
+        about: "Without a distance, what is in flight hides only the broker's own time. As fast as it goes, so that latency \
+                is mostly the time spent in the producer's buffer.",
+        layout: Layout::Rows,
+        over: &["max.in.flight=1,5,10"],
+        set: &["record-size=1000", "partitions=1", "enable.idempotence=true"],
+        amount: Amount::Time(Duration::from_secs(5)),
+        repeats: 3,
+    },
+];
+
+impl Table {
+    /// The table of this name.
+    pub fn named(name: &str) -> Option<&'static Table> {
+        TABLES.iter().find(|table| table.name == name)
+    }
+
+    /// Its axes, each replaced by the one of `over` that has the same setting; other axes follow.
+    pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
+        let mut axes: Vec<Axis> =
+            self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();
+        for axis in over {
+            match axes.iter_mut().find(|own| own.setting == axis.setting) {
+                Some(own) => *own = axis.clone(),
+                None => axes.push(axis.clone()),
+            }
+        }
+        axes
+    }
+
+    /// What is the same for all its points; whatever is set after these replaces them.
+    pub fn fixed(&self) -> Vec<(Setting, String)> {
+        self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::plan;
+    use super::*;
+
+    #[test]
+    fn every_table_is_a_plan_without_contradictions() {
+        for table in TABLES {
+            let mut plan = plan(&[], &["a"], table.repeats);
+            plan.axes = table.axes(&[]);
+            plan.fixed = table.fixed();
+            let refusals = plan.check().unwrap_or_else(|error| panic!("{}: {error}", table.name));
+            assert_eq!(refusals.iter().flatten().count(), 0, "{}", table.name);
+            assert_eq!(Table::named(table.name).map(|found| found.title), Some(table.title));
+        }
+    }
+
+    #[test]
+    fn an_axis_of_ones_own_replaces_the_tables() {
+        let table = Table::named("seed-001-wan").expect("there is one");
+        let own = ["max.in.flight=1,2", "acks=all"].map(|typed| Axis::parse(typed).expect("valid"));
+        assert_eq!(table.axes(&own), own);
+    }
+}

@@ -1,0 +1,98 @@
+//! Where and how a sweep was made: machine, versions, command. A figure without these says nothing.
+//!
+//! Invariant: nothing secret is among them; the values of properties that may be secret are left out.
+
+use fullbore_bench::report::DateFormat;
+use fullbore_bench::sweep::setting::is_secret_key;
+use std::time::SystemTime;
+
+/// As reports write a time, UTC.
+const TIME: &str = "yyyy-MM-dd HH:mm:ss 'UTC'";
+/// As the folder of a report is called.
+const FOLDER: &str = "'sweep-'yyyyMMdd-HHmmss";
+
+/// A time for people.
+pub fn shown(time: SystemTime) -> String {
+    DateFormat::parse(TIME).expect("the pattern is valid").format(time)
+}
+
+/// The name of a report's folder.
+pub fn folder_name(time: SystemTime) -> String {
+    DateFormat::parse(FOLDER).expect("the pattern is valid").format(time)
+}
+
+/// This program, and whether it is one to measure with.
+pub fn program() -> String {
+    let build = if cfg!(debug_assertions) { " (a debug build: figures are low)" } else { "" };
+    format!("fullbore {}{build}, {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH)
+}
+
+/// Processor, memory and kernel, as far as the system tells.
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    described(&read("/proc/cpuinfo"), cores, &read("/proc/meminfo"), read("/proc/sys/kernel/osrelease").trim())
+}
+
+fn described(cpuinfo: &str, cores: usize, meminfo: &str, kernel: &str) -> String {
+    let after = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let model = after(cpuinfo, "model name").unwrap_or_else(|| "unknown processor".to_owned());
+    let kib = after(meminfo, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<f64>().ok());
+    let memory = kib.map(|kib| format!(", {:.1} GiB", kib / f64::from(1 << 20))).unwrap_or_default();
+    let kernel = if kernel.is_empty() { String::new() } else { format!(", Linux {kernel}") };
+    format!("{model}, {cores} cores for this process{memory}{kernel}")
+}
+
+/// The command as it was typed, so that it can be typed again, without what may be secret.
+pub fn command(arguments: impl Iterator<Item = String>) -> String {
+    arguments.map(|argument| quoted(&public(&argument))).collect::<Vec<_>>().join(" ")
+}
+
+fn public(argument: &str) -> String {
+    match argument.split_once('=') {
+        // --set=name=value as well as name=value.
+        Some((name, value)) if name.starts_with("--") => format!("{name}={}", public(value)),
+        Some((name, _)) if is_secret_key(&name.replace('-', ".")) => format!("{name}=(left out)"),
+        _ => argument.to_owned(),
+    }
+}
+
+fn quoted(argument: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=.,:/@+%".contains(letter);
+    match !argument.is_empty() && argument.chars().all(is_plain) {
+        true => argument.to_owned(),
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn a_command_can_be_typed_again_but_has_no_secrets() {
+        let typed = ["fullbore", "--set", "ssl.key.password=x", "--set=sasl.jaas.config=y z", "--note", "it's me", ""];
+        let shown = command(typed.into_iter().map(str::to_owned));
+        let expected = "fullbore --set 'ssl.key.password=(left out)' '--set=sasl.jaas.config=(left out)' \
+                        --note 'it'\\''s me' ''";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_machine_is_described_as_far_as_it_is_known() {
+        let cpu = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: again\n";
+        let found = described(cpu, 2, "MemTotal:       25165824 kB\nMemFree: 1 kB\n", "6.18.1");
+        assert_eq!(found, "Some CPU @ 2 GHz, 2 cores for this process, 24.0 GiB, Linux 6.18.1");
+        assert_eq!(described("", 1, "", ""), "unknown processor, 1 cores for this process");
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(shown(UNIX_EPOCH), "1970-01-01 00:00:00 UTC");
+        assert_eq!(folder_name(UNIX_EPOCH), "sweep-19700101-000000");
+    }
+}

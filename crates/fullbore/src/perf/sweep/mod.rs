@@ -1,0 +1,399 @@
+//! `fullbore perf sweep`: what the user types, and what they see. Measuring is in `fullbore_bench::sweep`, reports in
+//! `fullbore_bench::report::sweep`.
+//!
+//! Invariant: however a sweep ends - done, interrupted, a broker gone - what was measured is written, and a broker of its
+//! own is stopped and its data removed.
+
+mod facts;
+mod own;
+mod progress;
+
+use crate::client::{BOOTSTRAP_SERVERS, client_properties, key_value};
+use crate::failure::Failure;
+use crate::output::{self, line};
+use crate::stop::Stop;
+use clap::Args;
+use fullbore_bench::client::Cluster;
+use fullbore_bench::link::units;
+use fullbore_bench::report::sweep::{About, FILES, text, write_files};
+use fullbore_bench::sweep::tables::{TABLES, Table};
+use fullbore_bench::sweep::{
+    Amount, Axis, CLIENT_ID, Plan, Results, Run, RunError, Runner, Setting, Target, fixed, setting::is_secret_key,
+};
+use own::Own;
+use progress::{Progress, duration};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How long a measurement sends, unless told.
+const DURATION: Duration = Duration::from_secs(2);
+/// How often a point is measured, unless told.
+const REPEATS: u32 = 3;
+/// As a target's address: the broker of the sweep's own.
+const OWN: &str = "own";
+/// The longest name of a target.
+const NAME_LETTERS_MAX: usize = 40;
+
+/// Measure the producer at every point of a product of settings, and draw the curves.
+///
+/// Each --over names a setting and the values it takes. The first is what the curves run over, the second tells them
+/// apart, each further one multiplies the plots. A setting is
+///   any producer setting by Kafka's name, or max.in.flight, linger, compression, idempotence for short;
+///   a topic's: partitions, replication-factor, topic.<config>;
+///   the workload's: record-size (1000), records, throughput (-1: as fast as it goes);
+///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker. It shows what
+///   waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
+///
+/// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary folder. Each measurement
+/// makes a topic (1 partition unless told), warms up, measures and deletes the topic. Two repeats of a point are never
+/// adjacent, and every second round runs backwards.
+///
+/// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both), and report.html: one
+/// page with tables and curves that needs no network.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "\
+Examples:
+  fullbore perf sweep --over max.in.flight=1,2,5,20 --over acks=1,all
+  fullbore perf sweep --over max.in.flight=1,5 --over record-size=64,1024,10240 --over rtt=0,150
+  fullbore perf sweep --over linger.ms=0,5,20 --set throughput=10000 --set partitions=9 --repeats 5
+  fullbore perf sweep --over acks=1,all --against kafka=localhost:9092 --against fullbore=localhost:9093
+  fullbore perf sweep --table list
+  fullbore perf sweep --table seed-001-wan --against kafka=localhost:9092 --against fullbore=own")]
+pub struct Sweep {
+    /// A setting and the values it takes, such as max.in.flight=1,5,20; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = Axis::parse)]
+    over: Vec<Axis>,
+    /// A setting that is the same for every point, such as partitions=9; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = fixed)]
+    set: Vec<(Setting, String)>,
+    /// A ready-made sweep, printed in the layout of its document; --over and --set replace parts of it. `list` shows them.
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// A cluster to measure [default: a broker of the sweep's own].
+    #[arg(long, value_name = "HOST:PORT,...", conflicts_with = "against")]
+    bootstrap_server: Option<String>,
+    /// A cluster and its name in the report; repeated, clusters are measured side by side. `own` for HOST:PORT is the
+    /// broker of the sweep's own.
+    #[arg(long, value_name = "NAME=HOST:PORT,...", value_parser = target)]
+    against: Vec<Target>,
+    /// A file of producer properties.
+    #[arg(long, value_name = "FILE")]
+    command_config: Option<PathBuf>,
+    /// A setting of the sweep's own broker, by its name in a broker's properties; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    broker_set: Vec<(String, String)>,
+    /// How long each measurement sends: 500ms, 10s [default: 2s, or the table's].
+    #[arg(long, value_name = "TIME", value_parser = positive, conflicts_with = "num_records")]
+    duration: Option<Duration>,
+    /// How many records each measurement sends, instead of a time.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    num_records: Option<u64>,
+    /// How long each measurement's producer sends before it, about; not in the figures. 0 for none.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
+    warmup: Duration,
+    /// How often each point is measured [default: 3, or the table's].
+    #[arg(long, value_name = "COUNT")]
+    repeats: Option<u32>,
+    /// Where to write the report and the raw files; made if it does not exist [default: ./sweep-DATE-TIME].
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// What the report should say besides, such as the versions of the clusters.
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// Runs the sweep.
+pub fn run(args: Sweep) -> Result<(), Failure> {
+    if args.table.as_deref() == Some("list") {
+        list_tables();
+        return Ok(());
+    }
+    let table = args.table()?;
+    let mut plan = args.plan(table)?;
+    let refusals = plan.check()?;
+    let folder = args.folder()?;
+    let temporary = if args.needs_own(&plan) { Some(own::folder()?) } else { None };
+    let data = temporary.as_ref().map(|folder| folder.path().to_owned());
+    // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
+    let stop = Stop::at_signal(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data))))?;
+    let settings = own::settings(plan.in_flight_max(), &args.broker_set);
+    let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
+    if let Some(own) = &own {
+        let ours = plan.targets.iter_mut().filter(|target| target.bootstrap_servers == OWN);
+        ours.for_each(|target| target.bootstrap_servers = own.address());
+    }
+    let outcome = measure(&args, table, plan, &refusals, own.as_ref(), &stop, &folder);
+    if let Some(own) = own {
+        own.stop()?;
+    }
+    outcome
+}
+
+/// Measures everything, writes the report, and says how it went.
+fn measure(
+    args: &Sweep,
+    table: Option<&Table>,
+    plan: Plan,
+    refusals: &[Option<String>],
+    own: Option<&Own>,
+    stop: &Stop,
+    folder: &Path,
+) -> Result<(), Failure> {
+    let begun = SystemTime::now();
+    let facts = args.facts(&plan, own, begun)?;
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Failure::new(format!("cannot make the folder {}: {error}", folder.display())))?;
+    line(&intention(&plan));
+    let results = turns(plan, refusals, stop)?;
+    let lead =
+        [table.map(|table| table.about), args.note.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let about = About { title: title(table, &results.plan), lead, facts };
+    if results.runs.is_empty() {
+        return Err(Failure::interrupted("interrupted before the first measurement; nothing was written"));
+    }
+    write_files(folder, &about, &results)?;
+    line("");
+    line(&match table {
+        Some(table) => format!("{}\n\n{}", table.title, text::ready_made(&results, table.layout)),
+        None => text::points(&results),
+    });
+    let others = FILES.iter().filter(|name| **name != "report.html").copied().collect::<Vec<_>>().join(", ");
+    line(&format!("\nReport: {}; raw figures beside it: {others}", folder.join("report.html").display()));
+    verdict(&results, folder)
+}
+
+fn turns(plan: Plan, refusals: &[Option<String>], stop: &Stop) -> Result<Results, Failure> {
+    let (points, turns) = (plan.points(), plan.turns());
+    let mut progress = Progress::new(turns.len(), plan.turn_time());
+    let mut runs = Vec::with_capacity(turns.len());
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let topics = format!("fullbore-sweep-{}-{}", since.as_secs(), std::process::id());
+    let mut runner = Runner::new(&plan, &topics, stop.receiver())?;
+    for turn in turns {
+        let target = &plan.targets[turn.target].name;
+        let point = plan.label(&points[turn.point]);
+        let label = if plan.targets.len() > 1 { format!("{target} {point}") } else { point };
+        let started = SystemTime::now();
+        progress.begins(&label);
+        let refusal = refusals[turn.point].clone();
+        let was_measured = refusal.is_none();
+        let outcome = match refusal {
+            Some(refused) => Err(refused),
+            None => match runner.run(turn) {
+                Ok(Some(figures)) => Ok(figures),
+                Ok(None) => break,
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        if stop.is_asked() && outcome.is_err() {
+            break;
+        }
+        progress.ended(&label, &outcome, was_measured);
+        runs.push(Run { turn, started, outcome });
+        if stop.is_asked() {
+            break;
+        }
+    }
+    progress.finish();
+    drop(runner);
+    let interrupted = runs.len() < plan.turns().len();
+    Ok(Results { plan, runs, interrupted })
+}
+
+/// The end of the story: whoever interrupts is told so, and a sweep without one figure has failed.
+fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
+    if results.interrupted && output::is_lost() {
+        // Nobody is told, since nobody reads.
+        return Ok(());
+    }
+    if results.interrupted {
+        let (done, all) = (results.runs.len(), results.plan.turns().len());
+        let written = folder.display();
+        return Err(Failure::interrupted(format!(
+            "interrupted after {done} of {all} measurements; what was measured is in {written}"
+        )));
+    }
+    let errors: Vec<&String> = results.runs.iter().filter_map(|run| run.outcome.as_ref().err()).collect();
+    match errors.first() {
+        Some(first) if errors.len() == results.runs.len() => {
+            Err(Failure::new(format!("no measurement succeeded; the first: {first}")))
+        }
+        Some(_) => {
+            line(&format!("{} of {} measurements failed; the report says why.", errors.len(), results.runs.len()));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn intention(plan: &Plan) -> String {
+    let (points, turns) = (plan.points().len(), plan.turns().len());
+    let clusters = match &plan.targets[..] {
+        [one] => format!("on {}", one.name),
+        several => {
+            format!("on each of {}", several.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let time = plan.turn_time().map(|each| format!(", about {}", duration(each * turns as u32))).unwrap_or_default();
+    let times = if plan.repeats == 1 { "once".to_owned() } else { format!("{} times", plan.repeats) };
+    let points = if points == 1 { "1 point".to_owned() } else { format!("{points} points") };
+    format!("{points} {clusters}, each {times}: {turns} measurements{time}")
+}
+
+fn title(table: Option<&Table>, plan: &Plan) -> String {
+    match table {
+        Some(table) => table.title.to_owned(),
+        None => {
+            let names: Vec<String> = plan.axes.iter().map(Axis::name).collect();
+            format!("Throughput and latency over {}", names.join(", "))
+        }
+    }
+}
+
+fn list_tables() {
+    for table in TABLES {
+        line(&format!("{}\n    {}\n    {}", table.name, table.title, table.about));
+    }
+    line("\nExample: fullbore perf sweep --table seed-001-localhost");
+}
+
+/// `NAME=HOST:PORT,...`
+fn target(typed: &str) -> Result<Target, String> {
+    match typed.split_once('=') {
+        Some((name, servers)) if !name.trim().is_empty() && !servers.trim().is_empty() => {
+            let name = name.trim().to_owned();
+            if name.chars().count() > NAME_LETTERS_MAX || name.chars().any(char::is_control) {
+                return Err(format!("the name must be at most {NAME_LETTERS_MAX} printable letters"));
+            }
+            Ok(Target { name, bootstrap_servers: servers.trim().to_owned() })
+        }
+        _ => Err("must be NAME=HOST:PORT, as in kafka=localhost:9092".to_owned()),
+    }
+}
+
+fn positive(typed: &str) -> Result<Duration, String> {
+    units::duration(typed).and_then(|time| if time.is_zero() { Err("must be above 0".to_owned()) } else { Ok(time) })
+}
+
+impl Sweep {
+    fn table(&self) -> Result<Option<&'static Table>, Failure> {
+        let Some(name) = &self.table else { return Ok(None) };
+        let names = || TABLES.iter().map(|table| table.name).collect::<Vec<_>>().join(", ");
+        Table::named(name).map(Some).ok_or_else(|| Failure::new(format!("--table {name}: must be list, {}", names())))
+    }
+
+    fn plan(&self, table: Option<&Table>) -> Result<Plan, Failure> {
+        if let Some((setting, _)) = self.set.iter().find(|(set, _)| self.over.iter().any(|axis| axis.setting == *set)) {
+            return Err(Failure::new(format!("{} is in --over and in --set; leave one of them out", setting.name())));
+        }
+        let mut axes = table.map_or_else(|| self.over.clone(), |table| table.axes(&self.over));
+        for axis in &mut axes {
+            // A table keeps its layout when one value is chosen of an axis.
+            if let Some((_, value)) = self.set.iter().rev().find(|(setting, _)| *setting == axis.setting) {
+                axis.values = vec![value.clone()];
+            }
+        }
+        let mut fixed = table.map(Table::fixed).unwrap_or_default();
+        fixed.extend(self.set.iter().cloned());
+        let typed: Vec<(String, String)> = fixed
+            .iter()
+            .filter_map(|(setting, value)| match setting {
+                Setting::Producer(key) => Some((key.clone(), value.clone())),
+                _ => None,
+            })
+            .collect();
+        let properties = client_properties(self.command_config.as_deref(), &typed)?;
+        let mine = |(key, value): (&str, &str)| (key != BOOTSTRAP_SERVERS).then(|| (key.to_owned(), value.to_owned()));
+        let amount = self.num_records.map(Amount::Records).or(self.duration.map(Amount::Time));
+        Ok(Plan {
+            axes,
+            fixed,
+            targets: self.targets(properties.get(BOOTSTRAP_SERVERS))?,
+            properties: properties.iter().filter_map(mine).collect(),
+            amount: amount.or(table.map(|table| table.amount)).unwrap_or(Amount::Time(DURATION)),
+            warmup: self.warmup,
+            repeats: self.repeats.or(table.map(|table| table.repeats)).unwrap_or(REPEATS),
+        })
+    }
+
+    fn targets(&self, of_file: Option<&str>) -> Result<Vec<Target>, Failure> {
+        let named = |name: &str, servers: &str| Target { name: name.to_owned(), bootstrap_servers: servers.to_owned() };
+        let targets = match (self.bootstrap_server.as_deref().or(of_file), &self.against[..]) {
+            (_, against @ [_, ..]) => against.to_vec(),
+            (Some(servers), []) => vec![named(servers, servers)],
+            (None, []) => vec![named("fullbore", OWN)],
+        };
+        let twice = |(i, target): &(usize, &Target)| targets[..*i].iter().any(|earlier| earlier.name == target.name);
+        if let Some((_, target)) = targets.iter().enumerate().find(twice) {
+            return Err(Failure::new(format!(
+                "--against {}: two clusters have this name; give each its own",
+                target.name
+            )));
+        }
+        for target in targets.iter().filter(|target| target.bootstrap_servers != OWN) {
+            Cluster::new(&target.bootstrap_servers, CLIENT_ID)?;
+        }
+        if !self.broker_set.is_empty() && targets.iter().all(|target| target.bootstrap_servers != OWN) {
+            return Err(Failure::new(
+                "--broker-set is for the sweep's own broker, and the sweep has none; leave it out, or add --against NAME=own",
+            ));
+        }
+        Ok(targets)
+    }
+
+    fn needs_own(&self, plan: &Plan) -> bool {
+        plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
+    }
+
+    /// The folder of the report, which has none in it yet.
+    fn folder(&self) -> Result<PathBuf, Failure> {
+        let folder = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::folder_name(SystemTime::now())));
+        if let Some(there) = FILES.iter().find(|name| folder.join(name).exists()) {
+            let shown = folder.display();
+            return Err(Failure::new(format!("{shown} has a {there} already; name another folder with --output")));
+        }
+        Ok(folder)
+    }
+
+    /// What a reader needs to know; asks every cluster, so that one that is not there is noticed before anything.
+    fn facts(&self, plan: &Plan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
+        let mut facts = vec![
+            ("Date".to_owned(), facts::shown(begun)),
+            ("Command".to_owned(), facts::command(std::env::args())),
+            ("Producer".to_owned(), facts::program()),
+            ("Machine".to_owned(), facts::machine()),
+        ];
+        for target in &plan.targets {
+            let mut cluster = Cluster::new(&target.bootstrap_servers, CLIENT_ID)?;
+            let brokers = cluster.metadata(Some(&[])).map_err(RunError::from)?.brokers.len();
+            let about = match own.filter(|own| own.address() == target.bootstrap_servers) {
+                Some(own) => format!(
+                    "fullbore {}, in the producer's process; {}",
+                    env!("CARGO_PKG_VERSION"),
+                    pairs(&own.settings)
+                ),
+                None => {
+                    let brokers = if brokers == 1 { "1 broker".to_owned() } else { format!("{brokers} brokers") };
+                    format!("{}, {brokers}", target.bootstrap_servers)
+                }
+            };
+            facts.push((format!("Cluster {}", target.name), about));
+        }
+        let fixed: Vec<(String, String)> =
+            plan.fixed.iter().map(|(setting, value)| (setting.name(), value.clone())).collect();
+        if !fixed.is_empty() {
+            facts.push(("For every point".to_owned(), pairs(&fixed)));
+        }
+        Ok(facts)
+    }
+}
+
+/// `key=value key=value`, without what may be secret.
+fn pairs(pairs: &[(String, String)]) -> String {
+    let shown = |(key, value): &(String, String)| match is_secret_key(key) {
+        true => format!("{key}=(left out)"),
+        false => format!("{key}={value}"),
+    };
+    pairs.iter().map(shown).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,113 @@
+//! The broker of the sweep's own: in this process, on a free port, with its data in a temporary folder.
+//!
+//! Invariant: when [`Own::stop`] returns, the broker has stopped and its folder is gone.
+
+use crate::failure::Failure;
+use fullbore_broker::Broker;
+use fullbore_broker::config::{BrokerConfig, Properties};
+use std::path::Path;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// How many batches of a producer a broker remembers.
+const RETAIN: &str = "max.idempotence.batches.to.retain";
+/// What a broker remembers at least, and unless told otherwise.
+const RETAIN_MIN: u64 = 5;
+
+/// A broker that runs.
+pub struct Own {
+    folder: TempDir,
+    runtime: Runtime,
+    broker: Broker,
+    /// What differs from the defaults and matters to who reads the figures.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The settings of a broker that lets a producer have so many requests in flight; `more` replaces them.
+pub fn settings(in_flight_max: Option<u64>, more: &[(String, String)]) -> Vec<(String, String)> {
+    let pair = |key: &str, value: String| (key.to_owned(), value);
+    let retain = in_flight_max.filter(|count| *count > RETAIN_MIN).map(|count| pair(RETAIN, count.to_string()));
+    // Every measurement has a topic of its own, which would stay on the disk for a minute.
+    let delete = pair("log.segment.delete.delay.ms", "0".to_owned());
+    let mut settings: Vec<(String, String)> = retain.into_iter().chain([delete]).collect();
+    for (key, value) in more {
+        settings.retain(|(own, _)| own != key);
+        settings.push((key.clone(), value.clone()));
+    }
+    settings
+}
+
+/// A folder for its data, not yet in use.
+pub fn folder() -> Result<TempDir, Failure> {
+    tempfile::Builder::new().prefix("fullbore-sweep-").tempdir().map_err(|error| {
+        let place = std::env::temp_dir();
+        Failure::new(format!("cannot make a folder in {}: {error}; set TMPDIR to one that exists", place.display()))
+    })
+}
+
+impl Own {
+    /// Starts it in this folder.
+    pub fn start(folder: TempDir, settings: Vec<(String, String)>) -> Result<Own, Failure> {
+        let config = config(folder.path(), &settings)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let broker = runtime.block_on(Broker::start(config))?;
+        Ok(Own { folder, runtime, broker, settings })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> String {
+        self.broker.addr().to_string()
+    }
+
+    /// Stops it and removes its data.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.runtime.block_on(self.broker.shutdown());
+        drop(self.runtime);
+        self.folder.close()?;
+        Ok(())
+    }
+}
+
+fn config(folder: &Path, settings: &[(String, String)]) -> Result<BrokerConfig, Failure> {
+    let mut properties = Properties::default();
+    properties.set("fullbore.admin.listener", "");
+    for (key, value) in settings {
+        properties.set(key.as_str(), value.as_str());
+    }
+    properties.set("log.dirs", folder.join("data").display().to_string());
+    properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+    let (config, warnings) = BrokerConfig::from_properties(&properties)
+        .map_err(|error| Failure::new(format!("the sweep's own broker does not start: {error}")))?;
+    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_opened_as_far_as_the_sweep_needs() {
+        let of = |max| settings(max, &[]).into_iter().find(|(key, _)| key == RETAIN).map(|(_, value)| value);
+        assert_eq!((of(None), of(Some(5)), of(Some(100))), (None, None, Some("100".to_owned())));
+        let own = settings(Some(100), &[(RETAIN.to_owned(), "7".to_owned())]);
+        assert_eq!(own.iter().filter(|(key, _)| key == RETAIN).count(), 1);
+        assert!(own.contains(&(RETAIN.to_owned(), "7".to_owned())), "what the user says counts");
+    }
+
+    #[test]
+    fn nothing_stays() {
+        let folder = folder().expect("a folder");
+        let path = folder.path().to_owned();
+        let own = Own::start(folder, settings(Some(20), &[])).expect("started");
+        assert!(path.exists());
+        own.stop().expect("stopped");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn more_than_a_broker_remembers_is_refused_with_its_limit() {
+        let refusal = Own::start(folder().expect("a folder"), settings(Some(20_000), &[])).err().expect("refused");
+        assert!(refusal.to_string().contains("max.idempotence.batches.to.retain=20000: must be"), "{refusal}");
+    }
+}

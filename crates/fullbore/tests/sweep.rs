@@ -1,0 +1,287 @@
+//! `perf sweep` as its user meets it: what it prints, and that its four files agree. Figures are not judged here.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A folder for the reports and one for temporary data, which must be empty in the end.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("temp")).expect("made");
+        Place { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(arguments).current_dir(self.path()).env("TMPDIR", self.path().join("temp"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The exit status, standard output and standard error of `perf sweep --output report` with these arguments.
+    fn sweep(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let all = [&["perf", "sweep", "--output", "report"], arguments].concat();
+        let output = self.command(&all).output().expect("it starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    fn file(&self, name: &str) -> String {
+        let path = self.path().join("report").join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The lines of a CSV file by their columns. No cell of these tests holds a comma.
+    fn csv(&self, name: &str) -> Vec<HashMap<String, String>> {
+        let text = self.file(name);
+        let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let header = lines.next().expect("a header");
+        lines.map(|line| header.iter().cloned().zip(line).collect()).collect()
+    }
+
+    fn assert_nothing_temporary_is_left(&self) {
+        assert_eq!(std::fs::read_dir(self.path().join("temp")).expect("readable").count(), 0);
+    }
+}
+
+/// A broker process in a folder of its own; killed when dropped.
+struct Broker {
+    child: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Broker {
+    fn start() -> Broker {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data").display().to_string();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fullbore"))
+            .args(["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data])
+            .args(["--set", "fullbore.admin.listener="])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut greeting = String::new();
+        lines.read_line(&mut greeting).expect("it greets");
+        let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
+        let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
+        // The rest is read too, so that the broker never waits for a reader.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Broker { child, address, _folder: folder }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The cells of each row of the page's table of points, without thousands' commas.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    let body = page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1));
+    let body = body.and_then(|body| body.split("</tbody>").next()).expect("a table of points");
+    let text = |cell: &str| {
+        let text = cell.split_once('>').and_then(|(_, rest)| rest.split("</td>").next()).unwrap_or_default();
+        text.replace(',', "")
+    };
+    body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(text).collect()).collect()
+}
+
+/// A measurement of few records, once or as often as told.
+const SHORT: [&str; 4] = ["--num-records", "200", "--warmup", "0"];
+
+#[test]
+fn a_small_sweep_writes_files_that_agree() {
+    let place = Place::new();
+    let axes = ["--over", "max.in.flight=1,5", "--over", "record-size=64,1024", "--repeats", "3"];
+    let (status, stdout, stderr) = place.sweep(&[&axes[..], &SHORT].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let (runs, points) = (place.csv("runs.csv"), place.csv("points.csv"));
+    assert_eq!((runs.len(), points.len()), (12, 4));
+    assert!(runs.iter().all(|run| run["records"] == "200" && run["error"].is_empty()), "{runs:?}");
+    let order: Vec<&str> = runs.iter().map(|run| run["max.in.flight"].as_str()).collect();
+    assert_eq!(order[..8], ["1", "5", "1", "5", "5", "1", "5", "1"], "the second round runs backwards");
+    let (page, json) = (place.file("report.html"), place.file("sweep.json"));
+    for (point, row) in points.iter().zip(rows(&page)) {
+        let same = |run: &&HashMap<String, String>| {
+            ["max.in.flight", "record-size", "target"].iter().all(|name| run[*name] == point[*name])
+        };
+        // The middle of the point's three measurements, as far as its digits go.
+        let rates = runs.iter().filter(same).map(|run| run["records_per_sec"].parse::<f64>().expect("a number"));
+        let mut rates: Vec<f64> = rates.collect();
+        rates.sort_by(f64::total_cmp);
+        let median: f64 = point["records_per_sec"].parse().expect("a number");
+        assert!((median - rates[1]).abs() <= 0.005 * rates[1] && rates.len() == 3, "{median} of {rates:?}");
+        let shown = ["max.in.flight", "record-size", "target", "records_per_sec", "records_per_sec_min"];
+        let shown = shown.iter().chain(&["records_per_sec_max", "mb_per_sec", "avg_ms", "p50_ms", "p95_ms"]);
+        let shown = shown.chain(&["p99_ms", "p999_ms", "max_ms", "ratio_to_best"]);
+        let expected: Vec<String> = shown.map(|name| point[*name].clone()).collect();
+        assert_eq!(row, expected);
+        let in_json = format!(
+            "\"records_per_sec\":{{\"median\":{},\"min\":{},\"max\":{}}}",
+            point["records_per_sec"], point["records_per_sec_min"], point["records_per_sec_max"]
+        );
+        assert!(json.contains(&in_json), "{in_json} in {json}");
+    }
+    assert!(page.contains("--over max.in.flight=1,5 --over record-size=64,1024"), "the command is in the page");
+    assert!(page.contains("Each point was measured 3 times") && page.contains("There was no warm-up"), "{page}");
+    assert!(stdout.contains("4 points on fullbore, each 3 times: 12 measurements"), "{stdout}");
+    place.assert_nothing_temporary_is_left();
+}
+
+#[test]
+fn two_clusters_are_swept_side_by_side() {
+    let place = Place::new();
+    let (first, second) = (Broker::start(), Broker::start());
+    let named = [format!("first={}", first.address), format!("<b>={}", second.address)];
+    let against = ["--against", &named[0], "--against", &named[1], "--against", "mine=own"];
+    let axes = ["--over", "acks=1,all", "--repeats", "1"];
+    let (status, stdout, stderr) = place.sweep(&[&axes[..], &against, &SHORT].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let targets: Vec<String> = place.csv("runs.csv").iter().map(|run| run["target"].clone()).collect();
+    assert_eq!(targets, ["first", "<b>", "mine", "first", "<b>", "mine"], "clusters alternate");
+    let points = place.csv("points.csv");
+    assert!(points.iter().all(|point| (point["target"] == "first") == point["ratio_to_first_target"].is_empty()));
+    let page = place.file("report.html");
+    assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"), "names are escaped");
+    let servers = ["--bootstrap-server", &second.address];
+    let topics = place.command(&[&["topics", "list"][..], &servers].concat()).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&topics.stdout), "", "every topic was deleted");
+}
+
+#[test]
+fn a_distance_is_in_every_latency() {
+    let place = Place::new();
+    let broker = Broker::start();
+    let axes = ["--over", "rtt=0,20", "--set", "max.in.flight=1", "--repeats", "1"];
+    let given = ["--bootstrap-server", &broker.address];
+    let (status, stdout, stderr) = place.sweep(&[&axes[..], &given, &SHORT].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let points = place.csv("points.csv");
+    let p50: f64 =
+        points.iter().find(|point| point["rtt"] == "20").expect("measured")["p50_ms"].parse().expect("a number");
+    assert!(p50 >= 20.0, "the half that took longest came no sooner than a round trip: {p50}");
+    assert!(place.file("report.html").contains("is a relay between the producer and each broker"));
+}
+
+#[test]
+fn an_interrupted_sweep_writes_what_it_has() {
+    let place = Place::new();
+    let endless = ["--over", "acks=1,all", "--duration", "100ms", "--warmup", "0", "--repeats", "100"];
+    let all = [&["perf", "sweep", "--output", "report"], &endless[..]].concat();
+    let mut child = place.command(&all).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    // The plan, then the first measurement.
+    for _ in 0..2 {
+        lines.read_line(&mut stdout).expect("a line");
+    }
+    let killed = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    lines.read_to_string(&mut stdout).expect("read");
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{stderr}");
+    let runs = place.csv("runs.csv").len();
+    assert!((1..200).contains(&runs), "{runs}");
+    assert_eq!(
+        stderr,
+        format!("fullbore: interrupted after {runs} of 200 measurements; what was measured is in report\n")
+    );
+    assert!(place.file("report.html").contains(&format!("Interrupted after {runs} of 200 measurements")));
+    assert!(place.file("sweep.json").contains("\"interrupted\":true"));
+    place.assert_nothing_temporary_is_left();
+}
+
+#[test]
+fn a_point_that_fails_does_not_stop_the_others() {
+    let place = Place::new();
+    let axes = ["--over", "acks=1,all", "--over", "enable.idempotence=true,false", "--over", "replication-factor=1,2"];
+    let (status, stdout, stderr) = place.sweep(&[&axes[..], &["--repeats", "1"], &SHORT].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let points = place.csv("points.csv");
+    let failed = |point: &&HashMap<String, String>| point["runs"] == "0";
+    assert_eq!((points.len(), points.iter().filter(failed).count()), (8, 5));
+    let refused =
+        points.iter().find(|point| point["acks"] == "1" && point["replication-factor"] == "1").expect("there");
+    assert!(refused["error"].contains("enable.idempotence=true contradicts acks=1"), "{refused:?}");
+    let page = place.file("report.html");
+    assert!(page.contains("enable.idempotence=true contradicts acks=1") && page.contains("replication factor of 2"));
+    assert!(stdout.ends_with("5 of 8 measurements failed; the report says why.\n"), "{stdout}");
+}
+
+#[test]
+fn the_tables_are_printed_in_their_documents_layout() {
+    let place = Place::new();
+    let few = ["--num-records", "20", "--warmup", "0", "--repeats", "1"];
+    let wan = ["--table", "seed-001-wan", "--over", "max.in.flight=1,6", "--set", "rtt=5"];
+    let (status, stdout, stderr) = place.sweep(&[&wan[..], &few].concat());
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let header = "| max.in.flight |           throughput | avg latency | max latency | 50th latency | 95th latency |";
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let line = |start: &str| stdout.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{stdout}"));
+    assert!(words(line("| max.in.flight |")).starts_with(&words(header)), "{stdout}");
+    assert_eq!(words(line("| 6 "))[4..6], ["records/sec", "|"], "{stdout}");
+    let page = place.file("report.html");
+    assert!(page.contains("max.idempotence.batches.to.retain=6"), "the own broker lets six be in flight");
+    // One record a request: with one request in flight, twenty records take twenty round trips.
+    let alone = &place.csv("points.csv")[0];
+    assert!(alone["max_ms"].parse::<f64>().expect("a number") >= 20.0 * 5.0, "{alone:?}");
+
+    let place = Place::new();
+    let grids = ["--table", "seed-000", "--over", "max.in.flight=1,2", "--set", "partitions=2"];
+    let (status, stdout, _) = place.sweep(&[&grids[..], &["--over", "record-size=64,128"], &few].concat());
+    assert_eq!(status, Some(0), "{stdout}");
+    assert_eq!(place.csv("points.csv").len(), 2 * 2 * 2);
+    for grid in ["p95 latency, ms\n", "Throughput, records/s\n", "acks=1 record-size=64 | acks=1 record-size=128 |"] {
+        assert!(stdout.contains(grid), "{stdout}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line_and_leaves_nothing() {
+    let place = Place::new();
+    for (arguments, status, told) in [
+        (&["--over", "akcs=1"][..], 2, "did you mean acks?"),
+        (&["--over", "rtt=-1"], 2, "rtt=-1: must be"),
+        (&["--over", "acks=1", "--against", "kafka"], 2, "must be NAME=HOST:PORT"),
+        (&[], 1, "fullbore: nothing varies; give --over"),
+        (&["--table", "seed-999"], 1, "must be list, seed-000, seed-001-wan, seed-001-localhost"),
+        (
+            &["--over", "acks=1,0", "--set", "enable.idempotence=true"],
+            1,
+            "no point can be measured: enable.idempotence",
+        ),
+        (&["--over", "acks=1", "--bootstrap-server", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1"),
+        (&["--over", "max.in.flight=1,20000"], 1, "max.idempotence.batches.to.retain=20000: must be"),
+        (&["--over", "acks=1", "--repeats", "101"], 1, "--repeats 101: must be from 1 to 100"),
+    ] {
+        let (found, stdout, stderr) = place.sweep(arguments);
+        assert_eq!((found, stdout.as_str()), (Some(status), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(told) && stderr.trim_end().lines().count() <= 3, "{arguments:?}: {stderr}");
+        assert!(!place.path().join("report").exists(), "{arguments:?}");
+    }
+    place.assert_nothing_temporary_is_left();
+    std::fs::create_dir(place.path().join("report")).expect("made");
+    std::fs::write(place.path().join("report/points.csv"), "mine").expect("written");
+    let (status, _, stderr) = place.sweep(&["--over", "acks=1"]);
+    assert_eq!(
+        (status, stderr.as_str()),
+        (Some(1), "fullbore: report has a points.csv already; name another folder with --output\n")
+    );
+    assert_eq!(place.file("points.csv"), "mine");
+}
