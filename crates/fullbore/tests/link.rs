@@ -85,6 +85,28 @@ fn a_broker_behind_a_relay_is_as_far_as_asked() {
 }
 
 #[test]
+fn a_demo_over_a_distance_measures_it() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let small = ["demo", "--records", "300", "--record-size", "100"];
+    let demo = |rtt: &str| fullbore(&[&small[..], &["--rtt", rtt]].concat()).env("TMPDIR", temp.path()).output();
+    let output = demo("40").expect("it starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.contains("which clients use: 40 ms there and back, as fast as it goes"), "{stdout}");
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|row| row.split_whitespace().collect()).collect();
+    let acknowledged: Vec<f64> = rows
+        .iter()
+        .filter(|row| row.first() == Some(&"acknowledged"))
+        .map(|row| row[3].parse().expect("the median"))
+        .collect();
+    assert!(acknowledged.len() == 2 && acknowledged.iter().all(|p50| *p50 >= RTT_MS), "{stdout}");
+    assert_eq!(std::fs::read_dir(temp.path()).expect("readable").count(), 0);
+    let output = demo("40x").expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("150ms"), "{output:?}");
+}
+
+#[test]
 fn an_address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = taken.local_addr().expect("bound").to_string();

@@ -3,6 +3,7 @@
 //! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too, as does a
 //! reader of the output that goes away.
 
+mod distance;
 pub mod figures;
 mod progress;
 mod stream;
@@ -11,7 +12,9 @@ use crate::failure::Failure;
 use crate::output::{self, line};
 use crate::stop::Stop;
 use clap::Args;
+use distance::Distance;
 use fullbore_bench::client::{Cluster, create_topic};
+use fullbore_bench::link::units;
 use fullbore_bench::workload::VALUE_LEN_MIN;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
@@ -23,6 +26,10 @@ use stream::{Phase, Stream};
 
 /// The demo's topic.
 const TOPIC: &str = "demo";
+/// Records of the first phase.
+const RECORDS: u64 = 1_000_000;
+/// The same over a distance, where the reader waits a round trip for each answer: some seconds at 150 ms.
+const DISTANT_RECORDS: u64 = 200_000;
 /// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
 /// How long the second phase is.
@@ -30,17 +37,28 @@ const PACED_SECONDS: u64 = 3;
 
 /// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
 #[derive(Args, Debug)]
-#[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6")]
+#[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
+    Example: fullbore demo --rtt 150")]
 pub struct Demo {
-    /// How many records to stream.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    records: u64,
+    /// How many records to stream [default: 1000000, with --rtt 200000].
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    records: Option<u64>,
     /// Bytes of each record's value.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
     record_size: u32,
     /// Partitions to spread them over.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
     partitions: i32,
+    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay of
+    /// `fullbore perf link`.
+    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
+    rtt: Option<Duration>,
+}
+
+impl Demo {
+    fn records(&self) -> u64 {
+        self.records.unwrap_or(if self.rtt.is_some() { DISTANT_RECORDS } else { RECORDS })
+    }
 }
 
 /// Runs the demo.
@@ -53,9 +71,14 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
     let stop = Stop::at_signal(move || drop(std::fs::remove_dir_all(data)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let broker = runtime.block_on(Broker::start(config(folder.path())?))?;
+    let distance = demo.rtt.map(|rtt| Distance::new(rtt, &runtime)).transpose()?;
+    let advertised = distance.as_ref().map(Distance::advertised);
+    let broker = runtime.block_on(Broker::start(config(folder.path(), advertised.as_deref())?))?;
     line(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
-    let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &stop);
+    let address = broker.addr().to_string();
+    let relayed = distance.map(|distance| distance.relay_to(&address, &runtime));
+    let outcome = stream(&demo, relayed.as_ref().map_or(&address, |relayed| &relayed.address), &runtime, &stop);
+    drop(relayed);
     runtime.block_on(broker.shutdown());
     drop(runtime);
     folder.close()?;
@@ -68,11 +91,14 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
-fn config(folder: &Path) -> Result<BrokerConfig, Failure> {
+fn config(folder: &Path, advertised: Option<&str>) -> Result<BrokerConfig, Failure> {
     let mut properties = Properties::default();
     properties.set("log.dirs", folder.join("data").display().to_string());
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     properties.set("fullbore.admin.listener", "");
+    if let Some(advertised) = advertised {
+        properties.set("advertised.listeners", advertised);
+    }
     Ok(BrokerConfig::from_properties(&properties)?.0)
 }
 
@@ -81,9 +107,9 @@ fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &
     create_topic(&mut cluster, TOPIC, Some(demo.partitions), None, &[])?;
     let producer = Producer::new(ProducerConfig::new(address))?;
     let mut stream = Stream::new(TOPIC, &mut cluster, demo.record_size as usize)?;
-    let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(demo.records);
+    let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(demo.records());
     let phases = [
-        Phase { name: "as fast as it goes", records: demo.records, throughput: -1.0 },
+        Phase { name: "as fast as it goes", records: demo.records(), throughput: -1.0 },
         Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
     ];
     let mut rows = figures::heading();
@@ -112,10 +138,10 @@ mod tests {
     use std::path::PathBuf;
 
     fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
-        let demo = Demo { records, record_size: 64, partitions: 2 };
+        let demo = Demo { records: Some(records), record_size: 64, partitions: 2, rtt: None };
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let broker = runtime.block_on(Broker::start(config(folder.path()).expect("valid"))).expect("started");
+        let broker = runtime.block_on(Broker::start(config(folder.path(), None).expect("valid"))).expect("started");
         let asked = Stop::new();
         if stop {
             asked.ask();
@@ -136,7 +162,7 @@ mod tests {
     fn a_record_nobody_sent_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let broker = runtime.block_on(Broker::start(config(folder.path()).expect("valid"))).expect("started");
+        let broker = runtime.block_on(Broker::start(config(folder.path(), None).expect("valid"))).expect("started");
         let address = broker.addr().to_string();
         let mut cluster = Cluster::new(&address, "test").expect("valid");
         create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
