@@ -134,6 +134,40 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
     }
 }
 
+/// Rounds of one window over five connections, some of which are lost with batches on their way, waiting or answered.
+/// Those are sent again over others; every answer that comes is the offset of its sequence. No batch is lost more often
+/// than copies of it may wait.
+#[test]
+fn connections_lost_with_batches_under_way_cost_no_batch_and_no_order() {
+    const WINDOW: i32 = 64;
+    let (broker, mut client, topic, id) = start(&[FOREVER, "max.idempotence.batches.to.retain=64"], &[]);
+    let mut random = Random(7);
+    let mut lanes: Vec<(Client, VecDeque<i32>)> = (0..5).map(|_| (broker.client(), VecDeque::new())).collect();
+    let mut losses = vec![0; 20 * 64];
+    for first in (0..20).map(|round| round * WINDOW) {
+        let mut left: Vec<i32> = (first..first + WINDOW).collect();
+        while !left.is_empty() {
+            let sequence = left.swap_remove(random.below(left.len()));
+            let lane = random.below(lanes.len());
+            send(&mut lanes[lane].0, topic, &one(id, sequence));
+            lanes[lane].1.push_back(sequence);
+            let lost = random.below(lanes.len());
+            let often = |sequence: &i32| losses[*sequence as usize] == 3;
+            if random.below(16) == 0 && !lanes[lost].1.iter().any(often) {
+                lanes[lost].0 = broker.client();
+                let sent = std::mem::take(&mut lanes[lost].1);
+                sent.iter().for_each(|sequence| losses[*sequence as usize] += 1);
+                left.extend(sent);
+            }
+        }
+        for (client, sent) in &mut lanes {
+            sent.drain(..).for_each(|sequence| assert_eq!(receive_offset(client), i64::from(sequence)));
+        }
+    }
+    assert!(losses.iter().filter(|losses| **losses > 0).count() > 100, "connections were lost");
+    assert_in_order(&mut client, "striped", 20 * 64);
+}
+
 #[test]
 fn every_answer_of_version_14_tells_how_many_batches_may_wait() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.batches.max=77"], &[]);

@@ -28,6 +28,9 @@ use crate::metrics::Metrics;
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
 
+const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
+const FENCED: AppendError = AppendError::Sequence(Refusal::InvalidProducerEpoch);
+
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
 /// of a client that does not wait for answers.
 const COPIES_MAX: usize = 4;
@@ -144,15 +147,17 @@ struct Early {
 }
 
 impl Early {
-    /// One more copy waits for the same answer.
-    fn join(&mut self) -> Result<ParkedAnswer, AppendError> {
+    /// One more copy waits for the same answer. With too many, the oldest does not wait any longer: the connection of
+    /// the newest is the one that is alive.
+    fn join(&mut self) -> ParkedAnswer {
         self.answers.retain(|answer| !answer.is_closed());
         if self.answers.len() >= COPIES_MAX {
-            return Err(AppendError::Sequence(Refusal::OutOfOrderSequence));
+            self.held.reordering.metrics.produce_failed(OUT_OF_ORDER.code());
+            let _ = self.answers.remove(0).send(Err(OUT_OF_ORDER));
         }
         let (answer, awaited) = oneshot::channel();
         self.answers.push(answer);
-        Ok(ParkedAnswer(awaited))
+        ParkedAnswer(awaited)
     }
 
     fn appended(self, appended: &Appended) {
@@ -179,16 +184,16 @@ impl Parked {
         reordering: &Arc<Reordering>,
     ) -> Result<ParkedAnswer, AppendError> {
         if let Some(same) = self.batches.find(&stamp) {
-            return same.join();
+            return Ok(same.join());
         }
         let own = self.batches.room_for(&stamp, reordering.batches_max).map_err(AppendError::Sequence)?;
         let bytes = batch.size() + BATCH_COST;
-        let held = reordering.hold(own, bytes).ok_or(AppendError::Sequence(Refusal::OutOfOrderSequence))?;
+        let held = reordering.hold(own, bytes).ok_or(OUT_OF_ORDER)?;
         let (answer, awaited) = oneshot::channel();
         let early = Early { stamp, bytes: Bytes::copy_from_slice(batch.bytes()), answers: vec![answer], held };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
-        refuse_all(fenced, AppendError::Sequence(Refusal::InvalidProducerEpoch));
+        refuse_all(fenced, FENCED);
         Ok(ParkedAnswer(awaited))
     }
 
@@ -224,7 +229,7 @@ impl Partition {
             return self.append_locked(state, batch, now_ms).map(Admission::Appended);
         }
         log.idle_rounds = 0;
-        let reordering = reordering.ok_or(AppendError::Sequence(Refusal::OutOfOrderSequence))?;
+        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
         if reordering.closed.load(Ordering::SeqCst) {
             return Err(AppendError::Gone);
         }
@@ -254,7 +259,7 @@ impl Partition {
         let mut failed = failed;
         while failed.is_none() {
             let Freed { fenced, next } = parked.batches.appended(&stamp);
-            refuse_all(fenced, AppendError::Sequence(Refusal::InvalidProducerEpoch));
+            refuse_all(fenced, FENCED);
             let Some(early) = next else { break };
             let batch = BatchView::first(&early.bytes).expect("it was a batch when it was parked");
             stamp = early.stamp;
@@ -283,7 +288,7 @@ impl Partition {
         }
         drop(state);
         reordering.metrics.reorder_expired(expired.len());
-        refuse_all(expired, AppendError::Sequence(Refusal::OutOfOrderSequence));
+        refuse_all(expired, OUT_OF_ORDER);
         reordering.started.checked_add(Duration::from_millis(due_ms?))
     }
 

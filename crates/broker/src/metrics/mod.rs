@@ -245,6 +245,18 @@ mod tests {
     }
 
     #[test]
+    fn parked_is_what_came_and_did_not_leave() {
+        let metrics = Metrics::default();
+        metrics.parked(100);
+        metrics.parked(200);
+        metrics.unparked(100);
+        metrics.reorder_expired(1);
+        let reorder = &metrics.counters.produce.reorder;
+        assert_eq!((reorder.batches_now(), reorder.bytes_now()), (1, 200));
+        assert_eq!((reorder.parked.get(), reorder.expired.get()), (2, 1));
+    }
+
+    #[test]
     fn threads_lose_nothing() {
         let metrics = Metrics::default();
         std::thread::scope(|scope| {
