@@ -24,6 +24,15 @@ describe() {
   has 'Partition: 2.Leader: ([0-9]+).Replicas: \1.Isr: \1' "$described"
 }
 
+has_window() { ! topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1 | grep -q 'nknown topic config'; }
+
+window() {
+  topics create --topic "$topic-window" --config producer.state.batches.to.retain=64
+  has 'Configs: .*producer.state.batches.to.retain=64' "$(topics describe --topic "$topic-window")"
+  refused 'producer.state.batches.to.retain=4: must be between 5 and 10000' topics create --topic "$topic-bad" --config producer.state.batches.to.retain=4
+  topics delete --topic "$topic-window"
+}
+
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
   topics create --topic "$name" --partitions 1 --replication-factor 1
@@ -53,6 +62,7 @@ delete() {
 
 check 'topics create' create
 check 'topics list, describe' describe
+! has_window || check 'topics create with a window of its own (KIP-1269)' window
 check 'topics create with a bad config is refused' refused 'no.such.key' topics create --topic "$topic-bad" --config no.such.key=1
 for codec in none gzip snappy lz4 zstd; do check "perf produce, idempotent, $codec" produce compression.type=$codec; done
 for acks in 0 1; do check "perf produce, acks=$acks" produce acks=$acks enable.idempotence=false; done

@@ -43,6 +43,46 @@ describe_configs() {
   has '^ *log.retention.hours=168 ' "$(configs --entity-type brokers --entity-name "$(broker)")"
 }
 
+alter() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --alter "$@"; }
+
+alter_configs() { # of a topic, of a broker, of every broker
+  local node of_topic=(--entity-type topics --entity-name "$topic")
+  node=$(broker)
+  alter "${of_topic[@]}" --add-config retention.ms=54321000,max.message.bytes=2000000
+  local found; found=$(configs "${of_topic[@]}")
+  has '^ *retention.ms=54321000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:retention.ms=54321000' "$found"
+  has '^ *max.message.bytes=2000000 ' "$found"
+  alter "${of_topic[@]}" --delete-config max.message.bytes
+  refused 'retention.ms' alter "${of_topic[@]}" --add-config retention.ms=soon
+  refused 'no.such.key' alter "${of_topic[@]}" --add-config no.such.key=1
+  refused 'not exist' alter --entity-type topics --entity-name "$topic-absent" --add-config retention.ms=1
+
+  alter --entity-type brokers --entity-default --add-config message.max.bytes=1500000
+  eventually described_as DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000 "${of_topic[@]}"
+  alter --entity-type brokers --entity-name "$node" --add-config message.max.bytes=1600000
+  eventually described_as '1600000 .*DYNAMIC_BROKER_CONFIG:message.max.bytes=1600000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000' "${of_topic[@]}"
+  alter --entity-type brokers --entity-name "$node" --delete-config message.max.bytes
+  alter --entity-type brokers --entity-default --delete-config message.max.bytes
+  eventually described_as 'max.message.bytes=1048588 ' "${of_topic[@]}"
+  refused '[Cc]annot' alter --entity-type brokers --entity-name "$node" --add-config node.id=9
+}
+
+described_as() { local pattern=$1 found; shift; found=$(configs "$@") && has "$pattern" "$found"; }
+
+alter_window() { # KIP-1269, which Apache Kafka does not know yet
+  local key=max.idempotence.batches.to.retain of_topic=producer.state.batches.to.retain
+  alter --entity-type topics --entity-name "$topic" --add-config $of_topic=64
+  alter --entity-type brokers --entity-default --add-config $key=20
+  described_as "$of_topic=64 .*DYNAMIC_TOPIC_CONFIG:$of_topic=64, DYNAMIC_DEFAULT_BROKER_CONFIG:$key=20, DEFAULT_CONFIG:$key=5" \
+    --entity-type topics --entity-name "$topic"
+  refused "$key=4: must be between 5 and 10000" alter --entity-type brokers --entity-default --add-config $key=4
+  refused "$of_topic=10001: must be between 5 and 10000" alter --entity-type topics --entity-name "$topic" --add-config $of_topic=10001
+  alter --entity-type brokers --entity-default --delete-config $key
+  alter --entity-type topics --entity-name "$topic" --delete-config $of_topic
+}
+
+knows_window() { described_as '^ *max.idempotence.batches.to.retain=' --entity-type brokers --entity-name "$(broker)" >/dev/null; }
+
 broker() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: 0.Leader: ([0-9]+).*/\1/p'; }
 
 console() { # what goes in by the console comes out by the console
@@ -111,6 +151,8 @@ check 'kafka-topics --list, --describe' list_and_describe
 check 'kafka-topics --create with a bad config is refused' refused 'no.such.key' topics --create --topic "$topic-bad" --config no.such.key=1
 check 'kafka-topics --create with a bad name is refused' refused 'illegal|invalid' topics --create --topic 'bad name!'
 check 'kafka-configs --describe' describe_configs
+check 'kafka-configs --alter' alter_configs
+! knows_window || check 'kafka-configs --alter, KIP-1269' alter_window
 check 'kafka-console-producer, kafka-console-consumer' console
 check 'kafka-producer-perf-test, defaults' perf linger.ms=5
 check 'kafka-producer-perf-test, acks=1, lz4' perf acks=1 compression.type=lz4

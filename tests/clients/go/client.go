@@ -399,6 +399,7 @@ func adminCases() []testCase {
 		{"metadata and cluster", cluster},
 		{"topic: create, list, describe, delete, create again", topicLife},
 		{"configs of a topic and of the broker", configs},
+		{"alter configs of a topic and of the broker", alterConfigs},
 		{"validate only creates nothing", validateOnly},
 		{"refused: topic exists, topic unknown", existsOrNot},
 	}
@@ -480,6 +481,47 @@ func configs() {
 	found, err := admin.DescribeBrokerConfigs(within(), metadata.Brokers[0].NodeID)
 	value, _ := find(found, err, "log.retention.hours")
 	want(value == "168", "log.retention.hours is %s", value)
+}
+
+// altered returns the error of the one resource that was to be changed.
+func altered(responses kadm.AlterConfigsResponses, err error) error {
+	check(err)
+	want(len(responses) == 1, "%d answers", len(responses))
+	return responses[0].Err
+}
+
+func alterConfigs() {
+	topic := newTopic("alter", 1, "retention.ms=12345000")
+	metadata, err := admin.BrokerMetadata(within())
+	check(err)
+	node := metadata.Brokers[0].NodeID
+	value := func(key string) string {
+		found, err := admin.DescribeTopicConfigs(within(), topic)
+		check(err)
+		for _, config := range found[0].Configs {
+			if config.Key == key {
+				return config.MaybeValue()
+			}
+		}
+		return "absent"
+	}
+	set := func(key, value string) []kadm.AlterConfig {
+		return []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
+	}
+	unset := func(key string) []kadm.AlterConfig { return []kadm.AlterConfig{{Op: kadm.DeleteConfig, Name: key}} }
+	check(altered(admin.AlterTopicConfigs(within(), append(set("segment.bytes", "20000000"), unset("retention.ms")...), topic)))
+	until(func() bool { return value("segment.bytes") == "20000000" && value("retention.ms") == "604800000" })
+	check(altered(admin.ValidateAlterTopicConfigs(within(), set("segment.bytes", "30000000"), topic)))
+	want(value("segment.bytes") == "20000000", "changed by a validation")
+	refused(kerr.InvalidConfig, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "many"), topic)))
+	refused(kerr.UnknownTopicOrPartition, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "20000000"), run+"-absent")))
+	check(altered(admin.AlterBrokerConfigs(within(), set("log.roll.ms", "86400001")))) // of every broker
+	until(func() bool { return value("segment.ms") == "86400001" })
+	check(altered(admin.AlterBrokerConfigs(within(), set("log.roll.ms", "86400002"), node)))
+	until(func() bool { return value("segment.ms") == "86400002" })
+	check(altered(admin.AlterBrokerConfigs(within(), unset("log.roll.ms"), node)))
+	check(altered(admin.AlterBrokerConfigs(within(), unset("log.roll.ms"))))
+	until(func() bool { return value("segment.ms") == "604800000" })
 }
 
 func validateOnly() {

@@ -1,0 +1,41 @@
+// Java's idempotent producer for python/lost.py: `java -cp 'jars/*' Lost.java BOOTSTRAP TOPIC`.
+//
+// Sends 0, 1, 2 ... to partition 0 until its input ends, and prints a line for each that is acknowledged or failed.
+
+import java.util.Map;
+import java.util.concurrent.Semaphore;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+public class Lost {
+    static volatile boolean stopping = false;
+
+    public static void main(String[] args) throws Exception {
+        var input = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) { }
+            } catch (java.io.IOException closed) { } // which ends it as well
+            stopping = true;
+        });
+        input.setDaemon(true);
+        input.start();
+        // Small batches, so that five requests are on their way all the time.
+        Map<String, Object> settings = Map.of("bootstrap.servers", args[0], "enable.idempotence", true, "acks", "all",
+            "max.in.flight.requests.per.connection", 5, "batch.size", 100, "linger.ms", 0, "reconnect.backoff.max.ms", 200);
+        var unanswered = new Semaphore(200);
+        long sent = 0;
+        try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            for (; !stopping; sent++) {
+                unanswered.acquire();
+                String value = "" + sent;
+                producer.send(new ProducerRecord<>(args[1], 0, null, value), (metadata, error) -> {
+                    System.out.println(error == null ? "acked " + value : "failed " + value + " " + error);
+                    unanswered.release();
+                });
+            }
+            producer.flush();
+        }
+        System.out.println("sent " + sent + " left " + (200 - unanswered.availablePermits()));
+    }
+}
