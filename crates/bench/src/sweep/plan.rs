@@ -296,7 +296,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_largest_number_in_flight() {
-        assert_eq!(plan(&["max.in.flight=5,100,7"], &["a"], 1).in_flight_max(), Some(100));
+        assert_eq!(plan(&["max.in.flight=5,100,auto"], &["a"], 1).in_flight_max(), Some(100));
         assert_eq!(plan(&["acks=1"], &["a"], 1).in_flight_max(), None);
     }
 }

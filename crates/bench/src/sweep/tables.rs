@@ -35,6 +35,9 @@ pub struct Table {
     pub repeats: u32,
 }
 
+/// What is in flight is counted for each connection, so that the documents' numbers mean something with one alone.
+const ONE_CONNECTION: &str = "connections.per.broker=1";
+
 /// Every table.
 pub static TABLES: &[Table] = &[
     Table {
@@ -45,8 +48,8 @@ pub static TABLES: &[Table] = &[
                 buffer. acks=all differs from acks=1 only with replicas: name a cluster of three brokers with \
                 --bootstrap-server and add --set replication-factor=3.",
         layout: Layout::Grids,
-        over: &["max.in.flight=1,2,3,4,5", "acks=1,all", "record-size=64,1024,10240", "partitions=9,1"],
-        set: &[],
+        over: &["max.in.flight=1,2,3,4,5,auto", "acks=1,all", "record-size=64,1024,10240", "partitions=9,1"],
+        set: &[ONE_CONNECTION],
         amount: Amount::Time(Duration::from_secs(3)),
         repeats: 1,
     },
@@ -61,6 +64,7 @@ pub static TABLES: &[Table] = &[
         // With room for one record of 1,000 bytes and no more, a batch that waits cannot grow. The last of so many
         // records waits longer than Kafka's two minutes.
         set: &[
+            ONE_CONNECTION,
             "rtt=150",
             "record-size=1000",
             "partitions=1",
@@ -80,7 +84,7 @@ pub static TABLES: &[Table] = &[
                 is mostly the time spent in the producer's buffer.",
         layout: Layout::Rows,
         over: &["max.in.flight=1,5,10"],
-        set: &["record-size=1000", "partitions=1", "enable.idempotence=true"],
+        set: &[ONE_CONNECTION, "record-size=1000", "partitions=1", "enable.idempotence=true"],
         amount: Amount::Time(Duration::from_secs(5)),
         repeats: 3,
     },

@@ -188,6 +188,9 @@ fn table(results: &Results, points: &[PointResult], out: &mut String) {
     if several {
         let _ = write!(out, "<th>&times; {}</th>", escape(&results.plan.targets[0].name));
     }
+    if points.iter().any(|point| point.cut_short) {
+        out.push_str("<th></th>");
+    }
     out.push_str("</tr></thead>\n<tbody>\n");
     let (to_best, to_first) = (results.ratios_to_best(points), results.ratios_to_first(points));
     for (i, point) in points.iter().enumerate() {
@@ -219,6 +222,9 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
     let _ = write!(out, "<td{class}>{}</td>", to_best.map(ratio).unwrap_or_default());
     if several {
         let _ = write!(out, "<td>{}</td>", to_first.map(ratio).unwrap_or_default());
+    }
+    if point.cut_short {
+        out.push_str("<td class=\"v\">cut short</td>");
     }
     out.push_str("</tr>\n");
     // Some repeats worked and others did not.
@@ -276,7 +282,7 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
     }
     if points.iter().any(|point| point.cut_short) {
         out.push_str(
-            "<p>In some measurements (cut_short in the files) not every record was acknowledged when its time was over; \
+            "<p>In measurements that were cut short not every record was acknowledged when the time was over; \
              such records are in no figure, so that latencies there are lower than the last records' would have been.</p>\n",
         );
     }
@@ -368,6 +374,16 @@ mod tests {
         assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
         // Of 8 points one was refused.
         assert_eq!(page.matches("class=\"mark\"").count(), 5 * 7 + 4);
+    }
+
+    #[test]
+    fn a_point_that_was_cut_short_is_marked() {
+        let mut results = sample_results();
+        assert!(!page(&about(), &results).contains("cut short"));
+        results.runs[0].outcome.as_mut().expect("measured").cut_short = true;
+        let page = page(&about(), &results);
+        assert_eq!(rows(&page).iter().filter(|row| row.last().is_some_and(|cell| cell == "cut short")).count(), 1);
+        assert!(page.contains("In measurements that were cut short"));
     }
 
     #[test]

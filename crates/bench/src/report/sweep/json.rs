@@ -15,6 +15,9 @@ pub fn document(about: &About, results: &Results) -> String {
     let target = |target: &crate::sweep::Target| {
         object([("name", string(&target.name)), ("bootstrap_servers", string(&target.bootstrap_servers))])
     };
+    // What is secret is nobody's business who reads a report.
+    let open = plan.fixed.iter().filter(|(setting, _)| !setting.is_secret());
+    let fixed: Vec<(String, &String)> = open.map(|(setting, value)| (setting.name(), value)).collect();
     let amount = match plan.amount {
         Amount::Time(time) => ("duration_ms", time.as_millis().to_string()),
         Amount::Records(records) => ("records", records.to_string()),
@@ -28,6 +31,7 @@ pub fn document(about: &About, results: &Results) -> String {
         ("lead", string(&about.lead)),
         ("facts", object(about.facts.iter().map(|(name, value)| (name.as_str(), string(value))))),
         ("axes", array(plan.axes.iter().map(axis))),
+        ("fixed", object(fixed.iter().map(|(name, value)| (name.as_str(), string(value))))),
         ("targets", array(plan.targets.iter().map(target))),
         amount,
         ("warmup_ms", plan.warmup.as_millis().to_string()),
@@ -120,6 +124,63 @@ mod tests {
     #[test]
     fn strings_are_escaped() {
         assert_eq!(string("a\"b\\c\nd<é"), "\"a\\\"b\\\\c\\u000ad<é\"");
+    }
+
+    /// Where the value that starts here ends; panics where the text is no JSON.
+    fn end_of(text: &[u8], at: usize) -> usize {
+        let space = |mut at: usize| {
+            while text[at].is_ascii_whitespace() {
+                at += 1;
+            }
+            at
+        };
+        let rest = |at: usize| String::from_utf8_lossy(&text[at..text.len().min(at + 40)]).into_owned();
+        let at = space(at);
+        let close = match text[at] {
+            b'{' => b'}',
+            b'[' => b']',
+            b'"' => {
+                let mut end = at + 1;
+                while text[end] != b'"' {
+                    assert!(text[end] >= b' ', "a bare control character before {}", rest(end));
+                    end += if text[end] == b'\\' { 2 } else { 1 };
+                }
+                return end + 1;
+            }
+            _ => {
+                let word = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
+                let end = at + word.count();
+                let word = String::from_utf8_lossy(&text[at..end]);
+                let known = ["true", "false", "null"].contains(&word.as_ref());
+                assert!(known || word.parse::<f64>().is_ok_and(f64::is_finite), "{}", rest(at));
+                return end;
+            }
+        };
+        let mut next = space(at + 1);
+        while text[next] != close {
+            if close == b'}' {
+                assert_eq!(text[next], b'"', "{}", rest(next));
+                next = space(end_of(text, next));
+                assert_eq!(text[next], b':', "{}", rest(next));
+                next += 1;
+            }
+            next = space(end_of(text, next));
+            assert!(text[next] == close || text[next] == b',', "{}", rest(next));
+            if text[next] == b',' {
+                next = space(next + 1);
+                assert_ne!(text[next], close, "a comma before the end");
+            }
+        }
+        next + 1
+    }
+
+    #[test]
+    fn the_document_is_json() {
+        let about = About { title: "quote \" and \\ and \n".to_owned(), ..About::default() };
+        for interrupted in [false, true] {
+            let text = document(&about, &crate::sweep::Results { interrupted, ..sample_results() });
+            assert_eq!(text[end_of(text.as_bytes(), 0)..].trim(), "");
+        }
     }
 
     #[test]

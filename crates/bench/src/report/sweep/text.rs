@@ -42,10 +42,17 @@ pub fn points(results: &Results) -> String {
         if several {
             row.push(to_first[i].map(ratio).unwrap_or_default());
         }
+        if point.cut_short {
+            row.push("cut short".to_owned());
+        }
         row
     };
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(points.iter().enumerate().map(row)).collect();
-    table(&rows) + &errors(results, &points)
+    let cut = match points.iter().any(|point| point.cut_short) {
+        true => "\n\ncut short: time was over before every record was acknowledged; those are in no figure.",
+        false => "",
+    };
+    table(&rows) + cut + &errors(results, &points)
 }
 
 /// Why points have no figures, a line each.

@@ -237,8 +237,9 @@ fn intention(plan: &Plan) -> String {
     };
     let time = plan.turn_time().map(|each| format!(", about {}", duration(each * turns as u32))).unwrap_or_default();
     let times = if plan.repeats == 1 { "once".to_owned() } else { format!("{} times", plan.repeats) };
+    let plural = if turns == 1 { "" } else { "s" };
     let points = if points == 1 { "1 point".to_owned() } else { format!("{points} points") };
-    format!("{points} {clusters}, each {times}: {turns} measurements{time}")
+    format!("{points} {clusters}, each {times}: {turns} measurement{plural}{time}")
 }
 
 fn title(table: Option<&Table>, plan: &Plan) -> String {
@@ -396,4 +397,98 @@ fn pairs(pairs: &[(String, String)]) -> String {
         false => format!("{key}={value}"),
     };
     pairs.iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        sweep: Sweep,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Sweep, clap::Error> {
+        Line::try_parse_from([&["sweep"], flags].concat()).map(|line| line.sweep)
+    }
+
+    fn plan(flags: &[&str]) -> Result<Plan, Failure> {
+        let sweep = parse(flags).expect("flags");
+        sweep.plan(sweep.table()?)
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let plan = plan(&["--over", "acks=1,all"]).expect("valid");
+        assert_eq!((plan.repeats, plan.amount), (REPEATS, Amount::Time(DURATION)));
+        assert_eq!(plan.warmup, Duration::from_secs(1));
+        assert_eq!((plan.targets[0].name.as_str(), plan.targets[0].bootstrap_servers.as_str()), ("fullbore", OWN));
+    }
+
+    #[test]
+    fn flags_replace_parts_of_a_table() {
+        let wan = ["--table", "seed-001-wan"];
+        let of = |more: &[&str]| plan(&[&wan[..], more].concat()).expect("valid");
+        let rtt = |plan: &Plan| plan.setup(&plan.points()[0]).expect("valid").link.rtt.as_millis();
+        assert_eq!((rtt(&of(&[])), of(&[]).amount), (150, Amount::Records(500)));
+        assert_eq!(rtt(&of(&["--set", "rtt=20"])), 20);
+        assert_eq!(of(&["--duration", "500ms"]).amount, Amount::Time(Duration::from_millis(500)));
+        let one = of(&["--set", "max.in.flight=7"]);
+        assert_eq!((one.axes.len(), &one.axes[0].values), (1, &vec!["7".to_owned()]), "an axis with one value");
+        let both = of(&["--over", "rtt=20,40"]);
+        assert_eq!((both.axes.len(), rtt(&both)), (2, 20), "an axis wins over what the table sets");
+    }
+
+    #[test]
+    fn clusters_are_named_once() {
+        let of = |more: &[&str]| plan(&[&["--over", "acks=1"], more].concat()).map(|plan| plan.targets);
+        let names = |targets: Vec<Target>| targets.into_iter().map(|target| target.name).collect::<Vec<_>>();
+        assert_eq!(names(of(&["--bootstrap-server", "h:1,i:2"]).expect("valid")), ["h:1,i:2"]);
+        assert_eq!(names(of(&["--against", "a=h:1", "--against", "b=own"]).expect("valid")), ["a", "b"]);
+        for (flags, told) in [
+            (&["--against", "a=h:1", "--against", "a=h:2"][..], "two clusters have this name"),
+            (&["--bootstrap-server", "nonsense"], "is not host:port"),
+            (&["--bootstrap-server", "h:1", "--broker-set", "node.id=2"], "--broker-set is for the sweep's own broker"),
+            (&["--set", "acks=all"], "acks is in --over and in --set"),
+        ] {
+            let refusal = of(flags).expect_err(told).to_string();
+            assert!(refusal.contains(told), "{refusal}");
+        }
+        let long = format!("{}=h:1", "n".repeat(41));
+        for flags in
+            [&["--bootstrap-server", "h:1", "--against", "a=h:1"][..], &["--against", "h:1"], &["--against", &long]]
+        {
+            assert!(parse(&[&["--over", "acks=1"], flags].concat()).is_err(), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_says_beforehand_how_long_it_takes() {
+        let of = |flags: &[&str]| intention(&plan(flags).expect("valid"));
+        assert_eq!(
+            of(&["--over", "acks=1,all", "--against", "a=h:1", "--against", "b=i:1"]),
+            "2 points on each of a, b, each 3 times: 12 measurements, about 38 s"
+        );
+        assert_eq!(
+            of(&["--over", "acks=1", "--num-records", "5", "--repeats", "1"]),
+            "1 point on fullbore, each once: 1 measurement"
+        );
+    }
+
+    #[test]
+    fn only_a_sweep_without_any_figure_has_failed() {
+        let plan = plan(&["--over", "acks=1,all", "--repeats", "1"]).expect("valid");
+        let run = |turn| Run { turn, started: SystemTime::UNIX_EPOCH, outcome: Err("no luck".to_owned()) };
+        let runs: Vec<Run> = plan.turns().into_iter().map(run).collect();
+        let of = |runs: &[Run], interrupted| {
+            verdict(&Results { plan: plan.clone(), runs: runs.to_vec(), interrupted }, Path::new("there"))
+        };
+        let failed = of(&runs, false).expect_err("every one failed");
+        assert_eq!((failed.status, failed.to_string().as_str()), (1, "no measurement succeeded; the first: no luck"));
+        let ended = of(&runs[..1], true).expect_err("interrupted");
+        assert_eq!(ended.status, 130);
+        assert!(ended.to_string().contains("after 1 of 2 measurements; what was measured is in there"), "{ended}");
+    }
 }
