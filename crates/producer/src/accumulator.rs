@@ -318,17 +318,17 @@ impl Partition {
             return Take::Identity(spent);
         }
         // What goes again does so in order, which only one lane keeps.
-        let striped = round.striped && !state.window.has_retries();
+        let any_lane = round.striped && !state.window.has_retries();
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
-        let may_join = state.sent_to == broker.id && (striped || same_lane);
-        if !(striped || is_home) || (state.window.in_flight() > 0 && !may_join) {
+        let may_join = state.sent_to == broker.id && (round.striped || same_lane);
+        if !(any_lane || is_home) || (state.window.in_flight() > 0 && !may_join) {
             return Take::NotYet(None);
         }
         if let Some(at) = state.retry_at.filter(|at| *at > round.now) {
             return Take::NotYet(Some(at));
         }
         let granted = round.grants.of(&self.topic);
-        state.window.grant(if striped { granted.min(round.grants.reorder + 1) } else { granted });
+        state.window.grant(if round.striped { granted.min(round.grants.reorder + 1) } else { granted });
         self.take_batch(state, broker, round)
     }
 
@@ -344,7 +344,9 @@ impl Partition {
             // A retry may be as large as that; it starts the next request.
             return Take::NoRoom;
         }
-        if let Some((ticket, stamp, batch)) = state.window.next_retry() {
+        // Batches that the broker holds until this one comes need not wait in vain.
+        let retry = if round.striped { state.window.next_missing() } else { state.window.next_retry() };
+        if let Some((ticket, stamp, batch)) = retry {
             return self.leave(state, broker, round, ticket, stamp, batch);
         }
         if !state.window.may_open() {

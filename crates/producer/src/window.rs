@@ -298,6 +298,28 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
+    /// The oldest batch that waits to be sent again, although others are in flight: the broker holds those until this one
+    /// comes. That is no round, so that nothing counts as evidence until there is one.
+    pub(crate) fn next_missing(&mut self) -> Option<(Ticket, Stamp, B)> {
+        if self.in_flight == 0 || self.round.is_some() {
+            return self.next_retry();
+        }
+        if self.retries == 0 || !self.established || self.must_settle() {
+            return None;
+        }
+        let at = self.slots.iter().take(self.limit()).position(|slot| matches!(slot.state, State::Retry(_)))?;
+        let slot = &mut self.slots[at];
+        let State::Retry(batch) = std::mem::replace(&mut slot.state, State::InFlight) else {
+            unreachable!("just found");
+        };
+        (slot.out_of_order, slot.sent) = (false, self.generation);
+        let (place, sequence) = (self.first + at as u64, slot.sequence);
+        self.generation += 1;
+        self.retries -= 1;
+        self.in_flight += 1;
+        Some((Ticket { place, sequence }, self.stamp(sequence), batch))
+    }
+
     /// The place of the round's next batch, if it may leave.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;

@@ -151,20 +151,26 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
     for connection in 0..4 {
         let fake = striped(64, 63).await;
         let producer = producer(&fake, FOUR);
-        let first = open(&fake, &producer, 4).await;
+        let begin = open(&fake, &producer, 4).await;
         let before = fake.lock().seen.len();
         fake.hold(true);
-        let deliveries = flood(&producer, 1, first..first + 200).await;
+        let deliveries = flood(&producer, 1, begin..begin + 200).await;
         fake.until("many are in flight", move |state| state.seen.len() == before + 64).await;
         fake.end(connection);
         fake.hold(false);
         settle(deliveries).await;
-        assert_eq!(fake.values(0), expected(first + 200));
+        assert_eq!(fake.values(0), expected(begin + 200));
         // Those whose answers were lost went again, in one round over one connection, and were recognised.
         let seen = fake.lock().seen[before..].to_vec();
         let mut firsts = HashSet::new();
-        let again: Vec<_> = seen.iter().filter(|batch| !firsts.insert(batch.stamp.base_sequence)).collect();
+        let (again, first): (Vec<_>, Vec<_>) = seen.iter().partition(|batch| !firsts.insert(batch.stamp.base_sequence));
+        let lost: HashSet<i32> = first
+            .iter()
+            .filter(|batch| batch.connection == connection)
+            .map(|batch| batch.stamp.base_sequence)
+            .collect();
         assert!(!again.is_empty());
+        assert!(again.iter().all(|batch| lost.contains(&batch.stamp.base_sequence)), "the others' answers came");
         assert!(again.is_sorted_by_key(|batch| batch.stamp.base_sequence));
         assert_eq!(again.iter().map(|batch| batch.connection).collect::<HashSet<_>>().len(), 1);
     }
