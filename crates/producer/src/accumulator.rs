@@ -303,6 +303,15 @@ impl Partition {
         true
     }
 
+    /// Whether a batch is ready that only a lane keeps from leaving.
+    pub(crate) fn waits(&self, now: Instant, hurry: bool) -> bool {
+        let state = self.state.lock();
+        let is_ready = |open: &OpenBatch| {
+            hurry || open.size() >= self.limits.batch_size || open.outcome.opened_at + self.limits.linger <= now
+        };
+        state.window.is_open() && (!state.queue.is_empty() || state.open.as_ref().is_some_and(is_ready))
+    }
+
     /// What `broker` may send now over the lane that asks.
     pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
         let is_home = self.spread % round.path.lanes == round.path.lane;

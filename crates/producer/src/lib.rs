@@ -27,3 +27,4 @@ pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ConfigError, MetadataError, ProduceError, SendError};
 pub use metadata::Cluster;
 pub use producer::{Header, Producer, Record};
+pub use sender::{BrokerStatus, LaneStatus};

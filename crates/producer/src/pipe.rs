@@ -135,7 +135,6 @@ impl Pipe {
     }
 
     /// Bytes answered so far.
-    #[cfg(test)]
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }

@@ -12,6 +12,7 @@ use crate::config::ProducerConfig;
 use crate::delivery::Delivery;
 use crate::error::{ConfigError, SendError};
 use crate::partitioner;
+use crate::sender::BrokerStatus;
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
 use std::sync::Arc;
@@ -235,6 +236,11 @@ impl Producer {
                 return Err(self.timeout("metadata of the topic", started));
             }
         }
+    }
+
+    /// The brokers it sends to: what they granted, and what is in flight. For tools that show it.
+    pub fn brokers(&self) -> Vec<BrokerStatus> {
+        self.core.statuses()
     }
 
     /// Sends what lingers, and waits until every record handed over before the call has its result.

@@ -9,17 +9,21 @@
 //! back and wakes this one, so that nothing is asked twice and nothing is missed.
 
 mod answer;
+mod demand;
 mod grant;
 mod lane;
 mod lanes;
+mod status;
 pub(crate) mod verdict;
 
 use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
 use crate::config::Acks;
 use crate::error::MetadataError;
 use crate::producer::Core;
+use demand::{Demand, Look};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
+use lane::SharedPipe;
 use lanes::Lanes;
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -31,11 +35,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 pub(crate) use grant::Grants;
+pub use status::{BrokerStatus, LaneStatus};
 
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
 /// The first version whose requests may say `reorder`.
 const REORDER: i16 = 14;
+
+/// Attempts in a row to open another lane before those there are have to do.
+const LANE_FAILURES: u32 = 3;
 
 /// A broker as the partitions it leads see it.
 pub(crate) struct Broker {
@@ -45,6 +53,8 @@ pub(crate) struct Broker {
     wake: Notify,
     /// What it said of windows; written by the answers, read by the task.
     grants: Mutex<Grants>,
+    /// Those of the lanes that are open; for [`Broker::status`] only.
+    pipes: Mutex<Vec<SharedPipe>>,
     /// How often the task has looked for work.
     turns: AtomicU64,
 }
@@ -56,6 +66,7 @@ impl Broker {
             incoming: Mutex::default(),
             wake: Notify::new(),
             grants: Mutex::default(),
+            pipes: Mutex::default(),
             turns: AtomicU64::new(0),
         })
     }
@@ -78,17 +89,23 @@ struct Sender {
     /// Partitions with work, in the order in which they are asked.
     active: Vec<Arc<Partition>>,
     lanes: Lanes,
+    /// How many lanes there should be, if the configuration does not say.
+    demand: Option<Demand>,
     connect_failures: u32,
+    /// [`Lanes::changes`] when the broker was last told.
+    told: u64,
 }
 
 /// Runs until the producer closes.
 pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
-    let lanes = Lanes::new(core.config.connections_per_broker.unwrap_or(1));
-    let mut sender = Sender { core, broker, active: Vec::new(), lanes, connect_failures: 0 };
+    let setting = core.config.connections_per_broker;
+    let (lanes, demand) = (Lanes::new(setting.unwrap_or(1)), setting.is_none().then(Demand::new));
+    let mut sender = Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, told: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.incoming.lock());
         sender.lanes.prune();
+        sender.tell();
         if sender.active.is_empty() {
             sender.rest(None).await;
             continue;
@@ -96,7 +113,9 @@ pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         if sender.lanes.open.is_empty() && !sender.connect().await {
             continue;
         }
+        sender.tell();
         let next = sender.fill().await;
+        sender.look();
         let next = earlier(next, sender.grow());
         sender.rest(next).await;
     }
@@ -116,6 +135,13 @@ impl Sender {
         match next {
             Some(at) => drop(tokio::time::timeout_at(at.into(), news).await),
             None => news.await,
+        }
+    }
+
+    /// Lets others see which lanes there are.
+    fn tell(&mut self) {
+        if std::mem::replace(&mut self.told, self.lanes.changes) != self.lanes.changes {
+            *self.broker.pipes.lock() = self.lanes.open.iter().map(|lane| lane.pipe.clone()).collect();
         }
     }
 
@@ -146,6 +172,35 @@ impl Sender {
             () = self.core.stopped() => {}
         }
         false
+    }
+
+    /// Sees whether the lanes are the limit, if their number is left to us.
+    fn look(&mut self) {
+        let now = Instant::now();
+        let Some(mut demand) = self.demand.take_if(|demand| demand.is_due(now)) else { return };
+        let lanes = self.lanes.open.len();
+        if self.lanes.failures >= LANE_FAILURES {
+            self.lanes.failures = 0;
+            demand.refused(lanes, now);
+        }
+        if let Some(least) = self.lanes.least() {
+            let full = self.lanes.freest(0).is_none();
+            let (delivered, pressed) = (self.lanes.delivered(), full && self.could_use_more(now));
+            demand.look(&Look { now, lanes, delivered, least, pressed });
+            self.lanes.wanted = demand.wanted();
+            self.lanes.shrink();
+        }
+        self.demand = Some(demand);
+    }
+
+    /// Whether batches wait that another lane could take: any, or, where partitions keep to a lane, those of more
+    /// partitions than there are lanes.
+    fn could_use_more(&self, now: Instant) -> bool {
+        let hurry = self.core.is_hurried();
+        let wait = self.active.iter().filter(|partition| partition.waits(now, hurry));
+        let others = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
+        let enough = if others { 1 } else { self.lanes.open.len() + 1 };
+        wait.take(enough).count() == enough
     }
 
     /// Begins to open another lane if one is wanted.

@@ -1,8 +1,9 @@
 //! The producer against a real broker, Apache Kafka or Fullbore: `FULLBORE_TEST_KAFKA=host:port cargo test -p
-//! fullbore-producer --test kafka`. Without the variable the tests say so and pass.
+//! fullbore-producer --test kafka`. Without the variable the tests say so and pass. `FULLBORE_TEST_PRODUCER="key=value ..."`
+//! adds producer settings.
 
 use fullbore_producer::config::ClientConfig;
-use fullbore_producer::{Cluster, Header, Producer, ProducerConfig, Record};
+use fullbore_producer::{Cluster, Header, Producer, Record};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};
@@ -15,6 +16,13 @@ fn bootstrap() -> Option<String> {
         eprintln!("skipped: set FULLBORE_TEST_KAFKA=host:port to run this test against a broker");
     }
     found
+}
+
+fn producer(bootstrap: &str, settings: &[(&str, &str)]) -> Producer {
+    let more = std::env::var("FULLBORE_TEST_PRODUCER").unwrap_or_default();
+    let more = more.split_whitespace().filter_map(|setting| setting.split_once('='));
+    let all = [("bootstrap.servers", bootstrap)].into_iter().chain(settings.iter().copied()).chain(more);
+    Producer::from_properties(all).unwrap()
 }
 
 /// A record as it lies in the log.
@@ -104,7 +112,7 @@ fn unpack(batch: &BatchView<'_>, from: i64, stored: &mut Vec<Stored>) {
 async fn records_are_stored_as_sent_and_where_their_deliveries_say() {
     let Some(bootstrap) = bootstrap() else { return };
     let topic = Topic::create(&bootstrap, "as-sent", 3, &[]).await;
-    let producer = Producer::new(ProducerConfig::new(&bootstrap)).unwrap();
+    let producer = producer(&bootstrap, &[]);
     let headers = [Header { key: "h", value: Some(b"1") }, Header { key: "h", value: None }];
     let plain = Record::new(&topic.name, b"value").partition(1).timestamp(1_700_000_000_123).headers(&headers);
     let nulls = Record { key: None, value: None, headers: &[], ..plain };
@@ -125,8 +133,7 @@ async fn many_records_keep_their_order_on_every_partition_with_every_codec() {
     let Some(bootstrap) = bootstrap() else { return };
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let topic = Topic::create(&bootstrap, codec, 4, &[]).await;
-        let settings = [("bootstrap.servers", bootstrap.as_str()), ("compression.type", codec)];
-        let producer = Producer::from_properties(settings).unwrap();
+        let producer = producer(&bootstrap, &[("compression.type", codec)]);
         let mut deliveries = Vec::new();
         for i in 0..20_000u32 {
             let value = format!("{i:08}-{}", "x".repeat(100));
@@ -151,8 +158,7 @@ async fn many_records_keep_their_order_on_every_partition_with_every_codec() {
 async fn a_batch_larger_than_the_topic_takes_is_split() {
     let Some(bootstrap) = bootstrap() else { return };
     let topic = Topic::create(&bootstrap, "small", 1, &[("max.message.bytes", "20000")]).await;
-    let settings = [("bootstrap.servers", bootstrap.as_str()), ("batch.size", "200000"), ("linger.ms", "50")];
-    let producer = Producer::from_properties(settings).unwrap();
+    let producer = producer(&bootstrap, &[("batch.size", "200000"), ("linger.ms", "50")]);
     let mut deliveries = Vec::new();
     for i in 0..200u32 {
         let value = format!("{i:04}-{}", "x".repeat(1000));
@@ -170,11 +176,35 @@ async fn a_batch_larger_than_the_topic_takes_is_split() {
 }
 
 #[tokio::test]
+async fn one_partition_over_four_connections_keeps_its_order() {
+    let Some(bootstrap) = bootstrap() else { return };
+    let topic = Topic::create(&bootstrap, "lanes", 1, &[]).await;
+    let settings =
+        [("connections.per.broker", "4"), ("linger.ms", "0"), ("max.request.size", "2048"), ("batch.size", "1024")];
+    let producer = producer(&bootstrap, &settings);
+    let mut deliveries = Vec::new();
+    for i in 0..20_000u32 {
+        let value = format!("{i:08}-{}", "x".repeat(200));
+        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+    }
+    let lanes = producer.brokers().iter().map(|broker| broker.lanes.len()).max();
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, i as i64);
+    }
+    let stored = topic.read(0, 20_000).await;
+    for (i, record) in stored.iter().enumerate() {
+        assert_eq!(&record.value.as_ref().unwrap()[..8], format!("{i:08}").as_bytes());
+    }
+    eprintln!("{lanes:?} lanes, {:?}", producer.brokers());
+    producer.close(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
 async fn acks_0_and_1_work() {
     let Some(bootstrap) = bootstrap() else { return };
     for (acks, offset) in [("0", -1), ("1", 0)] {
         let topic = Topic::create(&bootstrap, "acks", 1, &[]).await;
-        let producer = Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("acks", acks)]).unwrap();
+        let producer = producer(&bootstrap, &[("acks", acks)]);
         let written = producer.send(Record::new(&topic.name, b"v")).await.unwrap().await.unwrap();
         assert_eq!(written.offset, offset);
         producer.close(Duration::from_secs(10)).await;
@@ -191,7 +221,7 @@ async fn a_broker_that_is_killed_under_load_has_every_acknowledged_record_once()
         return;
     };
     let topic = Topic::create(&bootstrap, "killed", 1, &[]).await;
-    let producer = Producer::from_properties([("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")]).unwrap();
+    let producer = producer(&bootstrap, &[("linger.ms", "0")]);
     let (loaded, load) = std::sync::mpsc::channel();
     let killer = tokio::task::spawn_blocking(move || {
         load.recv().unwrap();

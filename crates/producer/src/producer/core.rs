@@ -10,7 +10,7 @@ use crate::error::{SendError, answer};
 use crate::metadata::{Cluster, TopicInfo};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
-use crate::sender::{self, Broker, backoff};
+use crate::sender::{self, Broker, BrokerStatus, backoff};
 use crate::window::Identity;
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -213,6 +213,13 @@ impl Core {
 
     pub(crate) fn wake_all(&self) {
         self.brokers.lock().values().for_each(|broker| broker.wake());
+    }
+
+    /// What is to be seen of each broker, by id.
+    pub(crate) fn statuses(&self) -> Vec<BrokerStatus> {
+        let mut found: Vec<BrokerStatus> = self.brokers.lock().values().map(|broker| broker.status()).collect();
+        found.sort_unstable_by_key(|broker| broker.id);
+        found
     }
 
     fn partitions(&self) -> Vec<Arc<Partition>> {

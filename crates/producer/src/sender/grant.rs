@@ -39,6 +39,11 @@ impl Grants {
         self.topics.get(topic).copied().unwrap_or(self.node)
     }
 
+    /// The window where a topic has no value of its own.
+    pub(crate) fn of_node(&self) -> usize {
+        self.node
+    }
+
     /// Takes what a response says of the whole broker. What it does not say is the default. Returns whether the value
     /// is the first that makes no sense.
     #[must_use]

@@ -14,13 +14,15 @@ use std::task::{Context, Poll};
 /// What may be under way without being waited for.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// A lane's pipe, shared with the answers to its requests and with whoever looks from outside.
+pub(super) type SharedPipe = Arc<Mutex<Pipe>>;
+
 /// See the module.
 pub(super) struct Lane {
     pub(super) connection: Connection,
     /// Tells it from every other connection this producer ever had to the broker.
     pub(super) path: u64,
-    /// Shared with the answers to the lane's requests.
-    pub(super) pipe: Arc<Mutex<Pipe>>,
+    pub(super) pipe: SharedPipe,
     writing: Option<Pending<()>>,
 }
 
@@ -32,6 +34,11 @@ impl Lane {
     /// Whether it takes another request now.
     pub(super) fn has_room(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room()
+    }
+
+    /// Whether nothing is under way on it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
     /// Begins to write; what the socket does not take at once goes on with [`Lane::poll`].

@@ -10,23 +10,36 @@ use crate::error::MetadataError;
 use crate::pipe::Pipe;
 use crate::sender::backoff;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// See the module.
 pub(super) struct Lanes {
     pub(super) open: Vec<Lane>,
+    /// Given up, until their requests are answered.
+    leaving: Vec<Lane>,
     opening: Option<Pending<Result<Connection, MetadataError>>>,
     /// How many there should be.
     pub(super) wanted: usize,
-    failures: u32,
+    pub(super) failures: u32,
     /// No attempt to open one before.
     retry_at: Option<Instant>,
     next_path: u64,
+    /// Changes when a lane is added or goes.
+    pub(super) changes: u64,
 }
 
 impl Lanes {
     pub(super) fn new(wanted: usize) -> Self {
-        Lanes { open: Vec::new(), opening: None, wanted, failures: 0, retry_at: None, next_path: 0 }
+        Lanes {
+            open: Vec::new(),
+            leaving: Vec::new(),
+            opening: None,
+            wanted,
+            failures: 0,
+            retry_at: None,
+            next_path: 0,
+            changes: 0,
+        }
     }
 
     /// Adds a connection.
@@ -34,20 +47,45 @@ impl Lanes {
         let pipe = Pipe::new(config.max_in_flight, config.buffer_memory, Instant::now());
         self.open.push(Lane::new(connection, self.next_path, pipe));
         self.next_path += 1;
+        self.changes += 1;
         (self.failures, self.retry_at) = (0, None);
     }
 
     /// Lets go of those whose connection has ended. What was in flight on them has its result, or gets it now.
     pub(super) fn prune(&mut self) {
+        let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
+        self.changes += u64::from(self.open.len() < before);
+        self.leaving.retain(|lane| !lane.connection.is_closed() && !lane.is_idle());
         if self.open.is_empty() {
+            self.opening = None;
+        }
+    }
+
+    /// Gives up lanes beyond those wanted. What they carry ends on them; what it belongs to moves when it has.
+    pub(super) fn shrink(&mut self) {
+        if self.open.len() > self.wanted {
+            self.leaving.extend(self.open.drain(self.wanted..));
+            self.changes += 1;
+        }
+        if self.open.len() >= self.wanted {
             self.opening = None;
         }
     }
 
     /// Requests in flight on all lanes.
     pub(super) fn requests(&self) -> usize {
-        self.open.iter().map(|lane| lane.pipe.lock().requests()).sum()
+        self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
+    }
+
+    /// Bytes answered so far on those open.
+    pub(super) fn delivered(&self) -> u64 {
+        self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
+    }
+
+    /// The least time of a request on any.
+    pub(super) fn least(&self) -> Option<Duration> {
+        self.open.iter().filter_map(|lane| lane.pipe.lock().least()).min()
     }
 
     /// Of the lanes with room that are not among `tried` (bits), the one with the least in flight.
@@ -75,7 +113,7 @@ impl Lanes {
     /// Ready when there is something new: a write has ended, or a lane was opened or could not be.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, config: &ProducerConfig) -> Poll<()> {
         let mut news = Poll::Pending;
-        for lane in &mut self.open {
+        for lane in self.open.iter_mut().chain(&mut self.leaving) {
             if lane.poll(cx).is_ready() {
                 news = Poll::Ready(());
             }

@@ -45,15 +45,17 @@ async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usi
 }
 
 /// Sends one record at a time until so many lanes are open; returns how many records it took.
-async fn open(fake: &Fake, producer: &Producer, lanes: usize) -> usize {
+async fn open(producer: &Producer, lanes: usize) -> usize {
     let mut sent = 0;
-    while fake.lock().connections[0] < lanes || sent == 0 {
+    while producer.brokers().first().is_none_or(|broker| broker.lanes.len() < lanes) {
         settle(vec![send(producer, 0, &sent.to_string()).await]).await;
         sent += 1;
     }
-    // The newest has its lane only when the producer has heard of it: that takes a wake, which a record is.
-    settle(vec![send(producer, 0, &sent.to_string()).await]).await;
-    sent + 1
+    sent
+}
+
+fn turns(producer: &Producer) -> u64 {
+    producer.brokers().iter().map(|broker| broker.turns).sum()
 }
 
 fn expected(count: usize) -> Vec<String> {
@@ -79,7 +81,7 @@ const FOUR: &[(&str, &str)] = &[("connections.per.broker", "4")];
 async fn a_partition_keeps_to_one_connection_and_partitions_take_turns() {
     let fake = Fake::start(1, 8).await;
     let producer = producer(&fake, FOUR);
-    open(&fake, &producer, 4).await;
+    open(&producer, 4).await;
     settle(flood(&producer, 8, 0..1).await).await;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 8, 1..100).await).await;
@@ -98,7 +100,7 @@ async fn a_partition_keeps_to_one_connection_and_partitions_take_turns() {
 async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, FOUR);
-    let first = open(&fake, &producer, 4).await;
+    let first = open(&producer, 4).await;
     let before = fake.lock().seen.len();
     // What one connection carries is looked at last, time and again.
     let stall = tokio::spawn({
@@ -125,7 +127,7 @@ async fn no_more_are_in_flight_than_the_broker_holds_or_remembers() {
     for (retain, reorder, window) in [(64, 9, 10), (20, 63, 20)] {
         let fake = striped(retain, reorder).await;
         let producer = producer(&fake, FOUR);
-        let first = open(&fake, &producer, 4).await;
+        let first = open(&producer, 4).await;
         let before = fake.lock().seen.len();
         fake.hold(true);
         let deliveries = flood(&producer, 1, first..first + 100).await;
@@ -151,7 +153,7 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
     for connection in 0..4 {
         let fake = striped(64, 63).await;
         let producer = producer(&fake, FOUR);
-        let begin = open(&fake, &producer, 4).await;
+        let begin = open(&producer, 4).await;
         let before = fake.lock().seen.len();
         fake.hold(true);
         let deliveries = flood(&producer, 1, begin..begin + 200).await;
@@ -180,7 +182,7 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
 async fn a_batch_that_is_refused_takes_those_behind_it_along_in_order() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, FOUR);
-    let first = open(&fake, &producer, 4).await;
+    let first = open(&producer, 4).await;
     let mut refused = HashSet::new();
     fake.script(move |seen| match seen.stamp.base_sequence {
         sequence if sequence % 40 == 7 && refused.insert(sequence) => Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
@@ -194,7 +196,7 @@ async fn a_batch_that_is_refused_takes_those_behind_it_along_in_order() {
 async fn striping_ends_when_the_broker_stops_offering_it() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, FOUR);
-    let first = open(&fake, &producer, 4).await;
+    let first = open(&producer, 4).await;
     settle(flood(&producer, 1, first..first + 200).await).await;
     fake.lock().says[0].reorder = 0;
     fake.hold(true);
@@ -222,7 +224,7 @@ async fn a_broker_that_takes_fewer_connections_is_served_over_those() {
     let fake = striped(64, 63).await;
     fake.lock().connections_max = 2;
     let producer = producer(&fake, FOUR);
-    let first = open(&fake, &producer, 5).await;
+    let first = open(&producer, 2).await;
     settle(flood(&producer, 1, first..first + 200).await).await;
     assert_eq!(fake.values(0), expected(first + 200));
     let used: HashSet<usize> = fake.seen(0).iter().map(|batch| batch.connection).collect();
@@ -245,4 +247,51 @@ async fn the_leader_moves_while_a_partition_is_striped() {
     assert_eq!(fake.values(0), expected(1000));
     // The other broker does not put batches in order.
     assert!(fake.seen(0).iter().all(|batch| batch.broker == 0 || !batch.reorder));
+}
+
+#[tokio::test]
+async fn a_producer_with_nothing_to_do_or_nothing_that_it_may_do_does_not_turn() {
+    let fake = striped(64, 63).await;
+    // A connection is refused again and again, with a pause that would be many turns.
+    fake.lock().connections_max = 3;
+    let settings =
+        [("connections.per.broker", "4"), ("reconnect.backoff.ms", "10000"), ("reconnect.backoff.max.ms", "10000")];
+    let producer = producer(&fake, &settings);
+    let first = open(&producer, 3).await;
+    let quiet = async |what: &str| {
+        // What is under way ends.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let before = turns(&producer);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let turned = turns(&producer) - before;
+        assert!(turned <= 2, "{what}: {turned} turns");
+    };
+    quiet("idle").await;
+    fake.hold(true);
+    let before = fake.lock().seen.len();
+    let deliveries = flood(&producer, 1, first..first + 100).await;
+    fake.until("the window is full", move |state| state.seen.len() == before + 64).await;
+    quiet("batches wait for answers").await;
+    fake.hold(false);
+    settle(deliveries).await;
+    quiet("idle again").await;
+    assert_eq!(fake.values(0), expected(first + 100));
+}
+
+#[tokio::test]
+async fn what_is_in_flight_can_be_seen() {
+    let fake = striped(64, 63).await;
+    let producer = producer(&fake, FOUR);
+    let first = open(&producer, 4).await;
+    fake.hold(true);
+    let before = fake.lock().seen.len();
+    let deliveries = flood(&producer, 1, first..first + 100).await;
+    fake.until("the window is full", move |state| state.seen.len() == before + 64).await;
+    let seen = &producer.brokers()[0];
+    assert_eq!((seen.id, seen.batches_to_retain, seen.reorder_batches, seen.lanes.len()), (0, 64, 63, 4));
+    assert_eq!(seen.lanes.iter().map(|lane| lane.requests).sum::<usize>(), 64);
+    assert!(seen.lanes.iter().all(|lane| lane.requests > 4 && lane.bytes > 4 * 600));
+    fake.hold(false);
+    settle(deliveries).await;
+    assert!(producer.brokers()[0].lanes.iter().all(|lane| lane.least.is_some() && lane.bytes_per_second > 0.0));
 }

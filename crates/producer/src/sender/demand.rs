@@ -1,0 +1,261 @@
+//! How many lanes a broker should have when nobody says: one, and more as long as more carry more.
+//!
+//! Pure: time is an argument. Lanes are of use where a connection is the limit, by its own congestion window or by the far
+//! end's buffers, and only a trial tells. When batches have waited for a lane all through an epoch (some round trips) at a rate
+//! that no longer grows, the lanes are doubled. If that does not bring a fifth more in a few epochs, they are halved again, and
+//! the next trial is a while away, longer each time. Lanes that nothing waits for in half a minute are halved as well.
+//! Invariant: where a request takes less than [`LEAST`], there is one lane: on a short path more of them only cost.
+
+use std::time::{Duration, Instant};
+
+/// The most lanes.
+const LANES_MAX: usize = 8;
+/// The least time of a request that more lanes may help.
+const LEAST: Duration = Duration::from_millis(5);
+/// An epoch, in least times of a request.
+const EPOCH_ROUNDS: u32 = 6;
+/// The shortest epoch: its samples must be more than a few.
+const EPOCH_MIN: Duration = Duration::from_millis(100);
+/// Looks per epoch.
+const SAMPLES: u32 = 16;
+/// A trial must bring this much.
+const GAIN: f64 = 1.2;
+/// What grows by less in an epoch is steady.
+const STEADY: f64 = 1.1;
+/// Epochs that a trial has.
+const TRIAL_EPOCHS: u32 = 5;
+/// From a failed trial to the next, at first and at most.
+const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(960);
+/// Without anything that waited, lanes are given up.
+const UNUSED: Duration = Duration::from_secs(30);
+
+/// What is to be seen of the lanes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) now: Instant,
+    pub(super) lanes: usize,
+    /// Bytes answered so far, over all of them.
+    pub(super) delivered: u64,
+    /// The least time of a request.
+    pub(super) least: Duration,
+    /// No lane has room, and there are batches that more lanes could take.
+    pub(super) pressed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Demand {
+    wanted: usize,
+    epoch: Option<Epoch>,
+    /// The last epoch's rate.
+    last_rate: f64,
+    trial: Option<Trial>,
+    no_trial_before: Option<Instant>,
+    pause: Duration,
+    pressed_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    began: Instant,
+    ends: Instant,
+    next_look: Instant,
+    delivered: u64,
+    looks: u32,
+    pressed: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    rate: f64,
+    epochs: u32,
+}
+
+impl Demand {
+    pub(super) fn new() -> Self {
+        Demand {
+            wanted: 1,
+            epoch: None,
+            last_rate: 0.0,
+            trial: None,
+            no_trial_before: None,
+            pause: PAUSE,
+            pressed_at: None,
+        }
+    }
+
+    /// Lanes there should be.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Whether it is time to look: looking costs.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.epoch.is_none_or(|epoch| epoch.next_look <= now)
+    }
+
+    /// The broker takes no more connections than `lanes`.
+    pub(super) fn refused(&mut self, lanes: usize, now: Instant) {
+        self.give_up(lanes, now);
+    }
+
+    /// Takes a look.
+    pub(super) fn look(&mut self, look: &Look) {
+        let now = look.now;
+        if look.pressed {
+            self.pressed_at = Some(now);
+        }
+        let unused = self.pressed_at.is_some_and(|at| now - at >= UNUSED);
+        if look.lanes > 1 && unused {
+            self.wanted = (look.lanes / 2).max(1);
+            (self.trial, self.epoch, self.pressed_at) = (None, None, Some(now));
+            return;
+        }
+        let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
+            // Also while a lane is being opened: what is measured then says nothing.
+            self.epoch = Some(Epoch::new(look));
+            return;
+        };
+        epoch.looks += 1;
+        epoch.pressed += u32::from(look.pressed);
+        epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
+        if now >= epoch.ends {
+            let ended = *epoch;
+            self.epoch = Some(Epoch::new(look));
+            self.decide(&ended, look);
+        }
+    }
+
+    fn decide(&mut self, epoch: &Epoch, look: &Look) {
+        let took = (look.now - epoch.began).as_secs_f64();
+        let rate = look.delivered.saturating_sub(epoch.delivered) as f64 / took;
+        let before = std::mem::replace(&mut self.last_rate, rate);
+        if epoch.pressed * 4 < epoch.looks * 3 {
+            // Nothing waits: whatever the lanes are, they are enough.
+            self.trial = None;
+            return;
+        }
+        match &mut self.trial {
+            Some(trial) if rate >= trial.rate * GAIN => (self.trial, self.pause) = (None, PAUSE),
+            Some(trial) => {
+                trial.epochs += 1;
+                if trial.epochs >= TRIAL_EPOCHS {
+                    self.give_up(look.lanes / 2, look.now);
+                }
+                return;
+            }
+            None if rate > before * STEADY => return,
+            None => {}
+        }
+        let may = self.no_trial_before.is_none_or(|at| at <= look.now);
+        if may && look.least >= LEAST && look.lanes * 2 <= LANES_MAX {
+            self.wanted = look.lanes * 2;
+            self.trial = Some(Trial { rate, epochs: 0 });
+        }
+    }
+
+    fn give_up(&mut self, lanes: usize, now: Instant) {
+        self.wanted = lanes.max(1);
+        self.trial = None;
+        self.no_trial_before = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+impl Epoch {
+    fn new(look: &Look) -> Self {
+        let length = (look.least * EPOCH_ROUNDS).max(EPOCH_MIN);
+        Epoch {
+            began: look.now,
+            ends: look.now + length,
+            next_look: look.now + length / SAMPLES,
+            delivered: look.delivered,
+            looks: 0,
+            pressed: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs for a time with a rate that depends on the lanes; lanes open and close at once. Returns the most there were.
+    fn run(demand: &mut Demand, at: &mut Look, time: Duration, pressed: bool, rate: impl Fn(usize) -> f64) -> usize {
+        let (end, step) = (at.now + time, Duration::from_millis(10));
+        let mut most = at.lanes;
+        while at.now < end {
+            at.now += step;
+            at.delivered += (rate(at.lanes) * step.as_secs_f64()) as u64;
+            at.pressed = pressed;
+            if demand.is_due(at.now) {
+                demand.look(at);
+            }
+            at.lanes = demand.wanted();
+            most = most.max(at.lanes);
+        }
+        most
+    }
+
+    fn start(least: u64) -> (Demand, Look) {
+        let least = Duration::from_millis(least);
+        (Demand::new(), Look { now: Instant::now(), lanes: 1, delivered: 0, least, pressed: false })
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn lanes_are_doubled_while_that_brings_more() {
+        let (mut demand, mut at) = start(150);
+        run(&mut demand, &mut at, 15 * SECOND, true, |lanes| 20e6 * lanes as f64);
+        assert_eq!(at.lanes, 8, "and no more than that");
+        let (mut demand, mut at) = start(150);
+        let most = run(&mut demand, &mut at, 30 * SECOND, true, |lanes| 20e6 * lanes.min(4) as f64);
+        assert_eq!((most, at.lanes), (8, 4));
+    }
+
+    #[test]
+    fn a_trial_that_brings_nothing_is_not_repeated_soon() {
+        let (mut demand, mut at) = start(150);
+        assert_eq!(run(&mut demand, &mut at, 10 * SECOND, true, |_| 20e6), 2);
+        assert_eq!(at.lanes, 1);
+        assert_eq!(run(&mut demand, &mut at, 50 * SECOND, true, |_| 20e6), 1);
+        assert_eq!(run(&mut demand, &mut at, 20 * SECOND, true, |_| 20e6), 2, "but once in a while");
+        assert_eq!(at.lanes, 1);
+        assert_eq!(run(&mut demand, &mut at, 100 * SECOND, true, |_| 20e6), 1, "less and less");
+    }
+
+    #[test]
+    fn nothing_is_opened_where_nothing_waits_the_path_is_short_or_the_rate_still_grows() {
+        let (mut demand, mut at) = start(150);
+        assert_eq!(run(&mut demand, &mut at, 60 * SECOND, false, |_| 20e6), 1);
+        let (mut demand, mut at) = start(1);
+        assert_eq!(run(&mut demand, &mut at, 60 * SECOND, true, |_| 20e6), 1);
+        let (mut demand, mut at) = start(150);
+        for second in 0..20 {
+            assert_eq!(run(&mut demand, &mut at, SECOND, true, |_| 1e6 * 1.3f64.powi(second)), 1);
+        }
+    }
+
+    #[test]
+    fn lanes_that_nothing_waits_for_are_closed() {
+        let (mut demand, mut at) = start(150);
+        run(&mut demand, &mut at, 15 * SECOND, true, |lanes| 20e6 * lanes as f64);
+        run(&mut demand, &mut at, 25 * SECOND, false, |_| 1e6);
+        assert_eq!(at.lanes, 8);
+        run(&mut demand, &mut at, 100 * SECOND, false, |_| 1e6);
+        assert_eq!(at.lanes, 1);
+    }
+
+    #[test]
+    fn a_broker_that_refuses_connections_is_left_alone_for_a_while() {
+        let (mut demand, mut at) = start(150);
+        while demand.wanted() == 1 {
+            run(&mut demand, &mut at, SECOND / 10, true, |_| 20e6);
+        }
+        at.lanes = 1;
+        demand.refused(1, at.now);
+        assert_eq!(run(&mut demand, &mut at, 50 * SECOND, true, |_| 20e6), 1);
+    }
+}

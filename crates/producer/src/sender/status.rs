@@ -1,0 +1,58 @@
+//! What is to be seen of a producer from outside: what each broker granted, and what its lanes carry.
+
+use super::Broker;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A broker as this producer sees it now.
+#[derive(Clone, Debug)]
+pub struct BrokerStatus {
+    /// Its id.
+    pub id: i32,
+    /// Batches it says it remembers per producer and partition, where a topic has no value of its own; 5 until it has said.
+    pub batches_to_retain: usize,
+    /// The most batches per partition that it puts back in order; 0 if it does not.
+    pub reorder_batches: usize,
+    /// The connections open to it.
+    pub lanes: Vec<LaneStatus>,
+    /// How often its task has looked for work.
+    pub turns: u64,
+}
+
+/// One connection as this producer sees it now.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneStatus {
+    /// Produce requests without a response.
+    pub requests: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Bytes that may be in flight by the estimate of what the path holds.
+    pub window_bytes: usize,
+    /// The least time a request took in a while.
+    pub least: Option<Duration>,
+    /// Bytes a second: the most of the last rounds.
+    pub bytes_per_second: f64,
+}
+
+impl Broker {
+    pub(crate) fn status(&self) -> BrokerStatus {
+        let grants = self.grants.lock();
+        let lane = |pipe: &super::lane::SharedPipe| {
+            let pipe = pipe.lock();
+            LaneStatus {
+                requests: pipe.requests(),
+                bytes: pipe.bytes(),
+                window_bytes: pipe.window(),
+                least: pipe.least(),
+                bytes_per_second: pipe.rate(),
+            }
+        };
+        BrokerStatus {
+            id: self.id,
+            batches_to_retain: grants.of_node(),
+            reorder_batches: grants.reorder,
+            lanes: self.pipes.lock().iter().map(lane).collect(),
+            turns: self.turns.load(Ordering::Relaxed),
+        }
+    }
+}
