@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, Request, Visit};
+use fullbore_wire::consumer_protocol::{self, Embedded};
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
@@ -50,6 +51,14 @@ fn fixed_point<T: Codec + Debug>(body: Bytes, version: Version) {
     let twice = T::decode(&mut reader, version).expect("our own bytes");
     assert_eq!(reader.remaining(), 0);
     assert_eq!(format!("{once:?}"), format!("{twice:?}"));
+}
+
+/// Takes the data as a message inside JoinGroup or SyncGroup: if it decodes, it survives its own encoding.
+pub fn embedded<T: Embedded + Debug + PartialEq>(data: &[u8]) {
+    let Ok((version, once)) = consumer_protocol::decode::<T>(Bytes::copy_from_slice(data)) else { return };
+    let version = version.min(*consumer_protocol::VERSIONS.end());
+    let bytes = consumer_protocol::encode(&once, version).expect("what was decoded can be encoded");
+    assert_eq!(consumer_protocol::decode::<T>(bytes).expect("our own bytes"), (version, once));
 }
 
 /// A frame's bytes without the length prefix.

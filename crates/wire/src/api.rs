@@ -106,15 +106,27 @@ api_table! {
     18 ApiVersions, 0..=4, flexible 3, api_versions::ApiVersionsRequest => ApiVersionsResponse;
     19 CreateTopics, 2..=7, flexible 5, create_topics::CreateTopicsRequest => CreateTopicsResponse;
     20 DeleteTopics, 1..=6, flexible 4, delete_topics::DeleteTopicsRequest => DeleteTopicsResponse;
+    21 DeleteRecords, 0..=2, flexible 2, delete_records::DeleteRecordsRequest => DeleteRecordsResponse;
     22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     32 DescribeConfigs, 1..=4, flexible 4, describe_configs::DescribeConfigsRequest => DescribeConfigsResponse;
+    33 AlterConfigs, 0..=2, flexible 2, alter_configs::AlterConfigsRequest => AlterConfigsResponse;
+    35 DescribeLogDirs, 1..=5, flexible 2, describe_log_dirs::DescribeLogDirsRequest => DescribeLogDirsResponse;
+    37 CreatePartitions, 0..=3, flexible 2, create_partitions::CreatePartitionsRequest => CreatePartitionsResponse;
     42 DeleteGroups, 0..=3, flexible 2, delete_groups::DeleteGroupsRequest => DeleteGroupsResponse;
+    43 ElectLeaders, 0..=2, flexible 2, elect_leaders::ElectLeadersRequest => ElectLeadersResponse;
     44 IncrementalAlterConfigs, 0..=1, flexible 1, incremental_alter_configs::IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse;
+    45 AlterPartitionReassignments, 0..=1, flexible 0, alter_partition_reassignments::AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse;
+    46 ListPartitionReassignments, 0..=0, flexible 0, list_partition_reassignments::ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse;
     47 OffsetDelete, 0..=0, flexible NEVER, offset_delete::OffsetDeleteRequest => OffsetDeleteResponse;
+    55 DescribeQuorum, 0..=2, flexible 0, describe_quorum::DescribeQuorumRequest => DescribeQuorumResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
+    61 DescribeProducers, 0..=0, flexible 0, describe_producers::DescribeProducersRequest => DescribeProducersResponse;
     68 ConsumerGroupHeartbeat, 0..=1, flexible 0, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse;
     69 ConsumerGroupDescribe, 0..=1, flexible 0, consumer_group_describe::ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse;
+    71 GetTelemetrySubscriptions, 0..=0, flexible 0, get_telemetry_subscriptions::GetTelemetrySubscriptionsRequest => GetTelemetrySubscriptionsResponse;
+    72 PushTelemetry, 0..=0, flexible 0, push_telemetry::PushTelemetryRequest => PushTelemetryResponse;
+    74 ListConfigResources, 0..=1, flexible 0, list_config_resources::ListConfigResourcesRequest => ListConfigResourcesResponse;
     75 DescribeTopicPartitions, 0..=0, flexible 0, describe_topic_partitions::DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse;
 }
 

@@ -165,6 +165,12 @@ impl Writer {
         self.len() == 0
     }
 
+    /// The bytes alone, of a message that goes into another one's field.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        debug_assert!(self.external.is_empty(), "no such message holds records");
+        self.inline.freeze().slice(4..)
+    }
+
     /// Fills in the length and cuts the buffer where records belong.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! * `message!`: one declaration per API gives struct, codec and documentation.
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
+//! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
 //!
 //! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
@@ -18,6 +19,7 @@ mod uuid;
 pub mod api;
 pub mod apis;
 pub mod batch;
+pub mod consumer_protocol;
 mod error_code;
 
 pub use codec::{

@@ -107,6 +107,7 @@ fn type_name(rust: &str) -> String {
     match rust {
         "i8" => "int8",
         "i16" => "int16",
+        "u16" => "uint16",
         "i32" => "int32",
         "i64" => "int64",
         "ErrorCode" => "int16 (error code)",

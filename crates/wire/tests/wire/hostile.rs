@@ -164,6 +164,15 @@ proptest! {
     }
 
     #[test]
+    fn nested_claims_never_panic(seed: u64) {
+        let mut dice = Dice(seed);
+        for (key, side, version) in every_message() {
+            let bytes = Schema::new(key, side, version).claims(1 + dice.below(300), &mut dice);
+            decodes_to_a_fixed_point(key, side, version, bytes.into());
+        }
+    }
+
+    #[test]
     fn random_frames_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), key in 0i16..80, version in -1i16..20) {
         let header = [&key.to_be_bytes()[..], &version.to_be_bytes(), &[0; 4], &bytes].concat();
         let mut reader = api::request_reader(header.into());

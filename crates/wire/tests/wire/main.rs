@@ -1,5 +1,6 @@
 //! The protocol tests: round trips, another implementation as the oracle, hostile bytes.
 
+mod consumer_protocol;
 mod hostile;
 mod oracle;
 mod produce;

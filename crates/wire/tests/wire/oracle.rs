@@ -12,14 +12,16 @@ use proptest::prelude::*;
 const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     // KIP-1269, not yet released.
     (ApiKey::Produce, 14),
-    // KIP-1023, Kafka 4.2.
+    // KIP-1023.
     (ApiKey::ListOffsets, 11),
-    // KIP-848's topic ids, unstable when the oracle was made.
+    // Topic ids: not stable in Kafka 4.1.
     (ApiKey::OffsetCommit, 10),
     (ApiKey::OffsetFetch, 10),
-    // KIP-939, Kafka 4.2.
+    // KIP-939.
     (ApiKey::InitProducerId, 6),
-    // Error messages, Kafka 4.4.
+    // Cordoned directories (KIP-1066).
+    (ApiKey::DescribeLogDirs, 5),
+    // Error messages, since Kafka 4.4.
     (ApiKey::DeleteGroups, 3),
 ];
 
@@ -29,6 +31,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "reorderbatches"),
     (ApiKey::Produce, "maxidempotencebatchestoretain"),
     (ApiKey::Produce, "producerstatebatchestoretain"),
+    (ApiKey::DescribeLogDirs, "iscordoned"),
     (ApiKey::DeleteGroups, "errormessage"),
     // It has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),

@@ -4,7 +4,10 @@
 //! Invariant: the bytes are canonical, so decoding and encoding them again must give the same bytes.
 
 use fullbore_wire::api::ApiKey;
-use fullbore_wire::{FieldSpec, StructSpec, Version};
+use fullbore_wire::{Codec, FieldSpec, StructSpec, Version};
+
+/// The first tag that no declaration has, below Fullbore's own.
+const UNKNOWN_TAG: u8 = 100;
 
 /// Which of an API's two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +59,59 @@ impl Schema {
         Schema { structs: if side == Side::Request { spec.request } else { spec.response }, version }
     }
 
+    /// The schema of a message that is not an API's.
+    pub fn of<T: Codec>(version: Version) -> Self {
+        let mut structs = Vec::new();
+        T::specs(&mut structs);
+        Schema { structs, version }
+    }
+
     /// A random message.
     pub fn message(&self, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.structure(&self.structs[0]);
         message.out
+    }
+
+    /// A message cut off inside its innermost array: each array on the way there, and the tagged fields at its end,
+    /// claim as many elements as `filler` bytes could be. The dice choose the way.
+    pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
+        let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
+        message.claim(&self.structs[0], filler);
+        message.out.resize(message.out.len() + filler, 1);
+        message.out
+    }
+
+    /// The fewest bytes of a value.
+    fn size_min(&self, type_name: &str) -> usize {
+        let length = |plain| if self.version.flexible { 1 } else { plain };
+        match type_name {
+            "bool" | "i8" => 1,
+            "i16" | "u16" | "ErrorCode" => 2,
+            "i32" => 4,
+            "i64" => 8,
+            "Uuid" => 16,
+            "Text" => length(2),
+            "Records" | "Bytes" => length(4),
+            name if inside(name, "Vec").is_some() => length(4),
+            name => match inside(name, "Option") {
+                Some(inner) if self.is_struct(inner) => 1,
+                Some(inner) => self.size_min(inner),
+                None => {
+                    let fields = self.plain(self.find(name));
+                    fields.map(|field| self.size_min(field.type_name)).sum::<usize>() + length(0)
+                }
+            },
+        }
+    }
+
+    fn is_struct(&self, type_name: &str) -> bool {
+        self.structs.iter().any(|spec| spec.name == type_name)
+    }
+
+    fn plain<'a>(&self, spec: &'a StructSpec) -> impl Iterator<Item = &'a FieldSpec> + use<'a> {
+        let number = self.version.number;
+        spec.fields.iter().filter(move |field| field.tag.is_none() && field.versions.contains(&number))
     }
 
     fn find(&self, name: &str) -> &StructSpec {
@@ -87,6 +138,39 @@ impl Message<'_> {
         }
     }
 
+    /// The smallest struct up to an array that claims, and its first element; or to its tagged fields, which claim
+    /// too. Whether anything claimed.
+    fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
+        for field in self.schema.plain(spec) {
+            let option = inside(field.type_name, "Option");
+            let type_name = option.unwrap_or(field.type_name);
+            if let Some(element) = inside(type_name, "Vec").filter(|_| !self.dice.one_in(3)) {
+                self.length(Some(filler / self.schema.size_min(element)), false);
+                if self.is_struct(element) {
+                    self.claim(self.schema.find(element), filler);
+                }
+                return true;
+            }
+            if self.is_struct(type_name) {
+                if option.is_some() {
+                    self.out.push(1);
+                }
+                if self.claim(self.schema.find(type_name), filler) {
+                    return true;
+                }
+            } else if matches!(type_name, "Text" | "Bytes" | "Records") || type_name.starts_with("Vec") {
+                self.length(Some(0), type_name == "Text");
+            } else {
+                self.out.resize(self.out.len() + self.schema.size_min(type_name), 0);
+            }
+        }
+        if self.schema.version.flexible {
+            uvarint(&mut self.out, filler / 2);
+            self.out.extend([UNKNOWN_TAG, 0]);
+        }
+        self.schema.version.flexible
+    }
+
     fn field(&mut self, field: &FieldSpec) {
         let number = self.schema.version.number;
         match inside(field.type_name, "Option") {
@@ -103,7 +187,7 @@ impl Message<'_> {
     }
 
     fn is_struct(&self, type_name: &str) -> bool {
-        self.schema.structs.iter().any(|spec| spec.name == type_name)
+        self.schema.is_struct(type_name)
     }
 
     fn value(&mut self, type_name: &str) {
@@ -116,7 +200,7 @@ impl Message<'_> {
                 self.out.push(value.into());
             }
             "i8" => self.number(1),
-            "i16" | "ErrorCode" => self.number(2),
+            "i16" | "u16" | "ErrorCode" => self.number(2),
             "i32" => self.number(4),
             "i64" => self.number(8),
             "Uuid" => self.number(16),
@@ -182,7 +266,7 @@ impl Message<'_> {
         }
         fields.sort_by_key(|(tag, _)| *tag);
         if self.dice.one_in(6) {
-            let tag = 100 + self.dice.below(1 << 20) as u32;
+            let tag = u32::from(UNKNOWN_TAG) + self.dice.below(1 << 20) as u32;
             fields.push((tag, b"unknown".repeat(self.dice.below(30))));
             fields.push((tag + 1, Vec::new()));
         }

@@ -1,0 +1,54 @@
+//! AlterConfigs, key 33 (AlterConfigsRequest.json, AlterConfigsResponse.json).
+//!
+//! KIP-133; 2 flexible. Replaces all of a resource's configurations: IncrementalAlterConfigs is what newer tools use.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Resources and all the configurations they are to have.
+    pub struct AlterConfigsRequest {
+        /// Each resource.
+        resources: Vec<AlterConfigsResource>, 0..;
+        /// Check only, change nothing.
+        validate_only: bool, 0..;
+    }
+
+    /// One resource.
+    pub struct AlterConfigsResource {
+        /// What it is: 2 a topic, 4 a broker.
+        resource_type: i8, 0..;
+        /// The topic's name or the broker's id; empty for every broker.
+        resource_name: Text, 0..;
+        /// Each configuration; those not named go back to their defaults.
+        configs: Vec<AlterableConfig>, 0..;
+    }
+
+    /// One configuration.
+    pub struct AlterableConfig {
+        /// Its name.
+        name: Text, 0..;
+        /// Its value, or null.
+        value: Option<Text>, 0..;
+    }
+
+    /// The outcome for each resource.
+    pub struct AlterConfigsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each resource of the request.
+        responses: Vec<AlterConfigsResourceResponse>, 0..;
+    }
+
+    /// One resource's outcome.
+    pub struct AlterConfigsResourceResponse {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// What the resource is.
+        resource_type: i8, 0..;
+        /// The resource's name.
+        resource_name: Text, 0..;
+    }
+}

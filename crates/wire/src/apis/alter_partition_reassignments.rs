@@ -1,0 +1,67 @@
+//! AlterPartitionReassignments, key 45 (AlterPartitionReassignmentsRequest.json,
+//! AlterPartitionReassignmentsResponse.json).
+//!
+//! KIP-455; 1 the replication factor may be held (KIP-860).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Partitions that are to move to other brokers.
+    pub struct AlterPartitionReassignmentsRequest {
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0.., default 60_000;
+        /// Whether a partition may get more or fewer replicas than it has.
+        allow_replication_factor_change: bool, 1.., default true;
+        /// Each topic.
+        topics: Vec<ReassignableTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct ReassignableTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<ReassignablePartition>, 0..;
+    }
+
+    /// One partition's brokers.
+    pub struct ReassignablePartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The brokers it is to be on, or null to stop a move that is under way.
+        replicas: Option<Vec<i32>>, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct AlterPartitionReassignmentsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Whether a partition might get more or fewer replicas.
+        allow_replication_factor_change: bool, 1.., default true;
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each topic of the request.
+        responses: Vec<ReassignableTopicResponse>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct ReassignableTopicResponse {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<ReassignablePartitionResponse>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct ReassignablePartitionResponse {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0; NO_REASSIGNMENT_IN_PROGRESS when there is nothing to stop.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+    }
+}

@@ -1,0 +1,52 @@
+//! CreatePartitions, key 37 (CreatePartitionsRequest.json, CreatePartitionsResponse.json).
+//!
+//! KIP-195; 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Topics that are to have more partitions.
+    pub struct CreatePartitionsRequest {
+        /// Each topic.
+        topics: Vec<CreatePartitionsTopic>, 0..;
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0..;
+        /// Check only, create nothing.
+        validate_only: bool, 0..;
+    }
+
+    /// One topic.
+    pub struct CreatePartitionsTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// How many partitions it is to have in all.
+        count: i32, 0..;
+        /// Which brokers hold each new partition, or null to let the cluster choose.
+        assignments: Option<Vec<CreatePartitionsAssignment>>, 0..;
+    }
+
+    /// One new partition's brokers.
+    pub struct CreatePartitionsAssignment {
+        /// Its brokers, the preferred leader first.
+        broker_ids: Vec<i32>, 0..;
+    }
+
+    /// The outcome for each topic.
+    pub struct CreatePartitionsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic of the request.
+        results: Vec<CreatePartitionsTopicResult>, 0..;
+    }
+
+    /// One topic's outcome.
+    pub struct CreatePartitionsTopicResult {
+        /// The topic name.
+        name: Text, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+    }
+}

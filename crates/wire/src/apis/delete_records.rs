@@ -1,0 +1,58 @@
+//! DeleteRecords, key 21 (DeleteRecordsRequest.json, DeleteRecordsResponse.json).
+//!
+//! KIP-107; 2 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Partitions whose log start is to move forward.
+    pub struct DeleteRecordsRequest {
+        /// Each topic.
+        topics: Vec<DeleteRecordsTopic>, 0..;
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct DeleteRecordsTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<DeleteRecordsPartition>, 0..;
+    }
+
+    /// One partition's new start.
+    pub struct DeleteRecordsPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The first offset to keep; -1 for the high watermark.
+        offset: i64, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct DeleteRecordsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic of the request.
+        topics: Vec<DeleteRecordsTopicResult>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct DeleteRecordsTopicResult {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition of the request.
+        partitions: Vec<DeleteRecordsPartitionResult>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct DeleteRecordsPartitionResult {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The lowest log start among its replicas, or -1 after an error.
+        low_watermark: i64, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+    }
+}

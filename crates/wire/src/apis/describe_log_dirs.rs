@@ -1,0 +1,68 @@
+//! DescribeLogDirs, key 35 (DescribeLogDirsRequest.json, DescribeLogDirsResponse.json).
+//!
+//! KIP-113; 2 flexible; 3 an error for the whole; 4 the volume's size (KIP-827); 5 cordoned directories (KIP-1066).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// What is wanted of the broker's log directories.
+    pub struct DescribeLogDirsRequest {
+        /// Each topic, or null for all.
+        topics: Option<Vec<DescribableLogDirTopic>>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct DescribableLogDirTopic {
+        /// The topic name.
+        topic: Text, 0..;
+        /// The partitions.
+        partitions: Vec<i32>, 0..;
+    }
+
+    /// The log directories.
+    pub struct DescribeLogDirsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 3..;
+        /// Each directory.
+        results: Vec<DescribeLogDirsResult>, 0..;
+    }
+
+    /// One directory.
+    pub struct DescribeLogDirsResult {
+        /// The error, or 0; KAFKA_STORAGE_ERROR when the directory is offline.
+        error_code: ErrorCode, 0..;
+        /// Its absolute path.
+        log_dir: Text, 0..;
+        /// Each topic with a log in it.
+        topics: Vec<DescribeLogDirsTopic>, 0..;
+        /// The size of its volume, in bytes, or -1.
+        total_bytes: i64, 4.., default -1;
+        /// What is free of it, in bytes, or -1.
+        usable_bytes: i64, 4.., default -1;
+        /// Whether it takes no new partitions.
+        is_cordoned: bool, 5..;
+    }
+
+    /// One topic's partitions.
+    pub struct DescribeLogDirsTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<DescribeLogDirsPartition>, 0..;
+    }
+
+    /// One partition's log.
+    pub struct DescribeLogDirsPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The size of its segments, in bytes.
+        partition_size: i64, 0..;
+        /// How far its end is behind the high watermark, or a future log's behind the log it is to replace.
+        offset_lag: i64, 0..;
+        /// Whether it is a future log, which replaces another directory's when it has caught up.
+        is_future_key: bool, 0..;
+    }
+}

@@ -1,0 +1,66 @@
+//! DescribeProducers, key 61 (DescribeProducersRequest.json, DescribeProducersResponse.json).
+//!
+//! KIP-664.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Partitions whose producers are wanted.
+    pub struct DescribeProducersRequest {
+        /// Each topic.
+        topics: Vec<TopicRequest>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicRequest {
+        /// The topic name.
+        name: Text, 0..;
+        /// The partitions.
+        partition_indexes: Vec<i32>, 0..;
+    }
+
+    /// The producers that the partitions' leader remembers.
+    pub struct DescribeProducersResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic of the request.
+        topics: Vec<TopicResponse>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicResponse {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<PartitionResponse>, 0..;
+    }
+
+    /// One partition's producers.
+    pub struct PartitionResponse {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each producer.
+        active_producers: Vec<ProducerState>, 0..;
+    }
+
+    /// One producer.
+    pub struct ProducerState {
+        /// Its id.
+        producer_id: i64, 0..;
+        /// Its epoch.
+        producer_epoch: i32, 0..;
+        /// The sequence number of its last record, or -1.
+        last_sequence: i32, 0.., default -1;
+        /// The timestamp of its last batch, in milliseconds, or -1.
+        last_timestamp: i64, 0.., default -1;
+        /// The epoch of the coordinator that ended its last transaction.
+        coordinator_epoch: i32, 0..;
+        /// The first offset of its open transaction, or -1.
+        current_txn_start_offset: i64, 0.., default -1;
+    }
+}

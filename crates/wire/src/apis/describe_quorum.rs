@@ -1,0 +1,101 @@
+//! DescribeQuorum, key 55 (DescribeQuorumRequest.json, DescribeQuorumResponse.json).
+//!
+//! KIP-595; 1 when each replica last fetched (KIP-836); 2 error messages, directories, nodes (KIP-853).
+
+use crate::message::message;
+use crate::{ErrorCode, Text, Uuid};
+
+message! {
+    /// Partitions of the metadata log whose replicas are wanted.
+    pub struct DescribeQuorumRequest {
+        /// Each topic; Kafka's tools ask for `__cluster_metadata`.
+        topics: Vec<TopicRequest>, 0..;
+    }
+
+    /// One topic's partitions (Kafka's `TopicData`).
+    pub struct TopicRequest {
+        /// The topic name.
+        topic_name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<PartitionRequest>, 0..;
+    }
+
+    /// One partition (Kafka's `PartitionData`).
+    pub struct PartitionRequest {
+        /// The partition.
+        partition_index: i32, 0..;
+    }
+
+    /// The quorum.
+    pub struct DescribeQuorumResponse {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 2..;
+        /// Each topic of the request.
+        topics: Vec<TopicData>, 0..;
+        /// Where the nodes of the quorum are.
+        nodes: Vec<Node>, 2..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicData {
+        /// The topic name.
+        topic_name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<PartitionData>, 0..;
+    }
+
+    /// One partition's replicas.
+    pub struct PartitionData {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 2..;
+        /// The leader, or -1.
+        leader_id: i32, 0..;
+        /// Its epoch.
+        leader_epoch: i32, 0..;
+        /// The end of what a majority has.
+        high_watermark: i64, 0..;
+        /// The replicas with a vote.
+        current_voters: Vec<ReplicaState>, 0..;
+        /// The others.
+        observers: Vec<ReplicaState>, 0..;
+    }
+
+    /// One replica.
+    pub struct ReplicaState {
+        /// Its node id.
+        replica_id: i32, 0..;
+        /// The id of its metadata directory.
+        replica_directory_id: Uuid, 2..;
+        /// The end of its log, or -1.
+        log_end_offset: i64, 0..;
+        /// When it last fetched, in milliseconds by the leader's clock; -1 for the leader.
+        last_fetch_timestamp: i64, 1.., default -1;
+        /// When the leader had no more than what the replica asked for last, in milliseconds by the leader's clock;
+        /// for the leader now, -1 if unknown.
+        last_caught_up_timestamp: i64, 1.., default -1;
+    }
+
+    /// One node of the quorum.
+    pub struct Node {
+        /// Its id.
+        node_id: i32, 2..;
+        /// Where it listens.
+        listeners: Vec<Listener>, 2..;
+    }
+
+    /// One address of a node.
+    pub struct Listener {
+        /// The listener's name.
+        name: Text, 2..;
+        /// The host.
+        host: Text, 2..;
+        /// The port.
+        port: u16, 2..;
+    }
+}

@@ -1,0 +1,54 @@
+//! ElectLeaders, key 43 (ElectLeadersRequest.json, ElectLeadersResponse.json).
+//!
+//! KIP-183; 1 unclean elections, an error for the whole (KIP-460); 2 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Partitions whose leader is to be elected.
+    pub struct ElectLeadersRequest {
+        /// 0 the preferred replica; 1 any live one when none in sync is left.
+        election_type: i8, 1..;
+        /// Each topic, or null for every partition.
+        topic_partitions: Option<Vec<TopicPartitions>>, 0..;
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0.., default 60_000;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicPartitions {
+        /// The topic name.
+        topic: Text, 0..;
+        /// The partitions.
+        partitions: Vec<i32>, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct ElectLeadersResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 1..;
+        /// Each topic.
+        replica_election_results: Vec<ReplicaElectionResult>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct ReplicaElectionResult {
+        /// The topic name.
+        topic: Text, 0..;
+        /// Each partition.
+        partition_result: Vec<PartitionResult>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct PartitionResult {
+        /// The partition.
+        partition_id: i32, 0..;
+        /// The error, or 0; ELECTION_NOT_NEEDED when the leader is already the right one.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+    }
+}

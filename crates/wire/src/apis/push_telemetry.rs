@@ -1,0 +1,31 @@
+//! PushTelemetry, key 72 (PushTelemetryRequest.json, PushTelemetryResponse.json).
+//!
+//! KIP-714.
+
+use crate::message::message;
+use crate::{ErrorCode, Uuid};
+use bytes::Bytes;
+
+message! {
+    /// A client's metrics.
+    pub struct PushTelemetryRequest {
+        /// The client instance.
+        client_instance_id: Uuid, 0..;
+        /// The subscription they are for.
+        subscription_id: i32, 0..;
+        /// Whether this is the client's last push.
+        terminating: bool, 0..;
+        /// The codec of the metrics: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        compression_type: i8, 0..;
+        /// OpenTelemetry's MetricsData v1 in protobuf, compressed.
+        metrics: Bytes, 0..;
+    }
+
+    /// Whether they were taken.
+    pub struct PushTelemetryResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+    }
+}
