@@ -1,7 +1,9 @@
 //! What the client commands share: where the cluster is, and properties from files and the command line.
 
 use crate::failure::Failure;
+use fullbore_bench::client::Cluster;
 use fullbore_broker::config::Properties;
+use fullbore_producer::Security;
 use std::path::Path;
 
 /// Where a command looks for a broker when nothing says so.
@@ -9,7 +11,7 @@ pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
 /// The property that names the cluster.
 pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
 /// The property that asks for TLS or SASL.
-pub const SECURITY_PROTOCOL: &str = "security.protocol";
+const SECURITY_PROTOCOL: &str = "security.protocol";
 
 /// The properties of a file in Java's format; an empty set without one.
 fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
@@ -28,19 +30,33 @@ pub fn client_properties(file: Option<&Path>, flags: &[(String, String)]) -> Res
     for (key, value) in flags {
         properties.set(key.as_str(), value.as_str());
     }
-    let is_secure = |(key, value): &(&str, &str)| match *key {
-        SECURITY_PROTOCOL => *value != "PLAINTEXT",
-        _ => key.starts_with("ssl.") || key.starts_with("sasl."),
+    let protocol = properties.get(SECURITY_PROTOCOL).unwrap_or("PLAINTEXT");
+    if !matches!(protocol, "PLAINTEXT" | "SSL") {
+        return Err(Failure::new(format!(
+            "{SECURITY_PROTOCOL}={protocol}: must be PLAINTEXT or SSL; SASL is not offered yet"
+        )));
+    }
+    let in_vain = |(key, value): &(&str, &str)| {
+        key.starts_with("sasl.") || (key.starts_with("ssl.") && protocol == "PLAINTEXT" && !value.is_empty())
     };
-    // The protocol says most, wherever it stands.
-    let secure = properties.iter().filter(is_secure).max_by_key(|(key, _)| *key == SECURITY_PROTOCOL);
-    match secure {
-        Some((SECURITY_PROTOCOL, value)) => Err(Failure::new(format!(
-            "{SECURITY_PROTOCOL}={value}: must be PLAINTEXT; TLS and SASL are not offered yet"
-        ))),
-        Some((key, _)) => Err(Failure::new(format!("{key}: TLS and SASL are not offered yet; leave it out"))),
+    let found = properties.iter().find(in_vain).map(|(key, _)| match key.starts_with("sasl.") {
+        true => format!("{key}: SASL is not offered yet; leave it out"),
+        false => format!("{key}: has no effect without {SECURITY_PROTOCOL}=SSL; set it, or leave this out"),
+    });
+    match found {
+        Some(sentence) => Err(Failure::new(sentence)),
         None => Ok(properties),
     }
+}
+
+/// The cluster that the flag, the properties or the default name, by connections as the properties say.
+///
+/// # Errors
+/// An address that is none, or security settings that cannot be used.
+pub fn cluster(flag: Option<&str>, properties: &Properties, client_id: &str) -> Result<Cluster, Failure> {
+    let security = Security::from_properties(properties.iter())?;
+    let client_id = properties.get("client.id").unwrap_or(client_id);
+    Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security))
 }
 
 /// The flag, or the property, or the default.
@@ -78,15 +94,20 @@ mod tests {
     #[test]
     fn security_that_is_not_spoken_is_refused() {
         let of = |key: &str, value: &str| client_properties(None, &[(key.into(), value.into())]);
-        for protocol in ["SSL", "SASL_PLAINTEXT", "SASL_SSL", "ssl"] {
+        for protocol in ["SASL_PLAINTEXT", "SASL_SSL", "ssl"] {
             let refusal = of("security.protocol", protocol).expect_err(protocol).to_string();
-            assert!(refusal.starts_with(&format!("security.protocol={protocol}: must be PLAINTEXT")), "{refusal}");
+            assert!(
+                refusal.starts_with(&format!("security.protocol={protocol}: must be PLAINTEXT or SSL")),
+                "{refusal}"
+            );
         }
+        // What should be secret must not go out in clear because a line is missing.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();
             assert!(refusal.starts_with(key) && !refusal.contains("secret"), "{refusal}");
         }
         of("security.protocol", "PLAINTEXT").expect("that is spoken");
+        of("security.protocol", "SSL").expect("that is spoken");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod client;
 mod demo;
 mod failure;
+mod log;
 mod output;
 mod perf;
 mod serve;
@@ -21,6 +22,9 @@ use std::process::ExitCode;
 #[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
+    /// Log to standard error what goes on below.
+    #[arg(long, global = true, value_name = "WHAT")]
+    debug: Vec<log::Debug>,
     #[command(subcommand)]
     command: Command,
 }
@@ -35,13 +39,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
-    let outcome: Result<(), Failure> = match cli.command {
-        Command::Serve(serve) => serve::run(serve),
-        Command::Demo(demo) => demo::run(demo),
-        Command::Topics(topics) => topics::run(topics),
-        Command::Perf(perf) => perf::run(perf),
-    };
-    let outcome = outcome.and_then(|()| match output::error() {
+    let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
         Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
         None => Ok(()),
     });
@@ -51,5 +49,17 @@ fn main() -> ExitCode {
             eprintln!("fullbore: {failure}");
             ExitCode::from(failure.status)
         }
+    }
+}
+
+fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
+    if !matches!(command, Command::Serve(_)) {
+        log::of_client(debug)?;
+    }
+    match command {
+        Command::Serve(serve) => serve::run(serve, debug),
+        Command::Demo(demo) => demo::run(demo),
+        Command::Topics(topics) => topics::run(topics),
+        Command::Perf(perf) => perf::run(perf),
     }
 }

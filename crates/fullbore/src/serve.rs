@@ -1,14 +1,13 @@
 //! `fullbore serve`: from what the user typed to a running broker, and back out at a signal.
 
 use crate::failure::Failure;
+use crate::log::{self, Debug};
 use crate::output::line;
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 /// Run the broker. Needs no argument: data goes to ./fullbore-data, clients come to 127.0.0.1:9092.
 #[derive(Args, Debug)]
@@ -60,26 +59,6 @@ impl Serve {
     }
 }
 
-/// Warnings of everything, and the start and stop of this program.
-const LOG_DEFAULT: &str = "warn,fullbore::serve=info";
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-/// A filter of levels and of `target=level`. A word alone that is no level would be taken for a target, and log
-/// nothing of ours.
-fn parse_log(text: &str) -> Result<EnvFilter, Failure> {
-    let refused = |part: &str| {
-        Failure::new(format!(
-            "--log {text}: {part} must be {}, or target=level, as fullbore_broker=debug",
-            LEVELS.join(", ")
-        ))
-    };
-    let is_known = |part: &str| part.contains('=') || LEVELS.contains(&part.to_ascii_lowercase().as_str());
-    match text.split(',').map(str::trim).find(|part| !is_known(part)) {
-        Some(part) => Err(refused(part)),
-        None => EnvFilter::try_new(text).map_err(|_| refused("it")),
-    }
-}
-
 /// What `--listen` means: the short form, or Kafka's with the protocol in front.
 fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
@@ -92,8 +71,8 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
 }
 
 /// Serves until SIGINT or SIGTERM.
-pub fn run(serve: Serve) -> Result<(), Failure> {
-    start_log(serve.log.as_deref())?;
+pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
+    log::of_broker(serve.log.as_deref(), debug)?;
     let (config, warnings) = BrokerConfig::from_properties(&serve.properties()?)?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -149,23 +128,6 @@ fn host_port((host, port): (String, i32)) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// `--log`, or RUST_LOG, or warnings and the stop; to standard error, so that standard output stays for people and
-/// scripts.
-fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let from_environment = std::env::var("RUST_LOG").ok();
-    let filter = match filter {
-        Some(text) => parse_log(text)?,
-        None => EnvFilter::try_new(from_environment.as_deref().unwrap_or(LOG_DEFAULT))
-            .map_err(|error| Failure::new(format!("RUST_LOG: {error}")))?,
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,18 +180,6 @@ mod tests {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
         assert_eq!((config.data_dir, config.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
         assert!(warnings.is_empty());
-    }
-
-    #[test]
-    fn a_filter_is_levels_and_targets() {
-        for good in ["info", "DEBUG", "warn,fullbore_broker=debug", "fullbore_broker::net=trace, off"] {
-            assert!(parse_log(good).is_ok(), "{good}");
-        }
-        assert!(EnvFilter::try_new(LOG_DEFAULT).is_ok());
-        for bad in ["bogus", "", "info,fullbore_broker", "fullbore_broker=loud"] {
-            let refused = parse_log(bad).expect_err(bad).to_string();
-            assert!(refused.starts_with(&format!("--log {bad}: ")) && refused.contains("debug"), "{refused}");
-        }
     }
 
     #[test]

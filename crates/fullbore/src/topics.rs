@@ -1,6 +1,6 @@
 //! `fullbore topics`: kafka-topics.sh's flags and output. The questions to the cluster are in `fullbore_bench::client`.
 
-use crate::client::{bootstrap_servers, client_properties, key_value};
+use crate::client::{self, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output::line;
 use clap::{Args, Subcommand};
@@ -213,8 +213,7 @@ pub fn run(topics: Topics) -> Result<(), Failure> {
 
 fn cluster(at: &Where) -> Result<Cluster, Failure> {
     let properties = client_properties(at.command_config.as_deref(), &[])?;
-    let servers = bootstrap_servers(at.bootstrap_server.as_deref(), &properties);
-    Ok(Cluster::new(&servers, properties.get("client.id").unwrap_or("fullbore-topics"))?)
+    client::cluster(at.bootstrap_server.as_deref(), &properties, "fullbore-topics")
 }
 
 fn run_create(create: Create) -> Result<(), Failure> {

@@ -8,6 +8,7 @@ mod keys;
 pub use keys::{KEYS, Key, notice};
 
 use crate::error::ConfigError;
+use crate::security::Security;
 use fullbore_wire::batch::Compression;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct ClientConfig {
     pub reconnect_backoff: Duration,
     /// The longest such pause (reconnect.backoff.max.ms).
     pub reconnect_backoff_max: Duration,
+    /// Plain connections, or TLS and with what (security.protocol, ssl.*).
+    pub security: Security,
     /// Brokers to be reached at another address than the cluster tells, host:port to host:port: a relay in between.
     /// For tools; no key sets it, and names stay those of the cluster.
     pub detours: Arc<HashMap<String, String>>,
@@ -51,6 +54,7 @@ impl Default for ClientConfig {
             response_bytes_max: 100 << 20,
             reconnect_backoff: Duration::from_millis(50),
             reconnect_backoff_max: Duration::from_secs(1),
+            security: Security::default(),
             detours: Arc::default(),
         }
     }
@@ -166,11 +170,7 @@ impl ProducerConfig {
             if name.starts_with("compression.") && name.ends_with(".level") {
                 levels.push((name, value));
             }
-            (key.set)(&mut config, value.trim()).map_err(|allowed| ConfigError::Value {
-                key: key.name,
-                value: value.to_owned(),
-                allowed,
-            })?;
+            key.apply(&mut config, value)?;
         }
         // A level counts only for the codec in use, whichever came first.
         config.compression_level = levels
@@ -192,6 +192,7 @@ impl ProducerConfig {
     /// The first contradiction, with both keys.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
+        self.client.security.check()?;
         if self.bootstrap_servers.is_empty() {
             return Err(ConfigError::Missing("bootstrap.servers"));
         }
@@ -284,16 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_text_is_spoken() {
-        let message = from(&[("security.protocol", "SASL_SSL")]).unwrap_err().to_string();
-        assert_eq!(message, "security.protocol=SASL_SSL: must be PLAINTEXT: TLS and SASL are not offered yet");
-    }
-
-    #[test]
     fn settings_without_effect_are_told_from_unknown_ones() {
         assert_eq!(notice("linger.ms"), None);
         assert_eq!(notice("linger.m"), Some("is not a producer setting"));
-        for key in ["interceptor.classes", "ssl.truststore.location"] {
+        for key in ["interceptor.classes", "ssl.provider"] {
             assert_eq!(notice(key), Some("has no effect on this producer"));
         }
     }

@@ -1,31 +1,29 @@
-//! The client's side of one TCP connection to a broker: requests out in order, responses in as they come.
+//! The client's side of one connection to a broker: requests out in order, responses in as they come.
 //!
-//! Not here: who leads what (see `metadata`), and retries, which are the caller's. Invariant: a response goes to
+//! Not here: whether it is TLS (see `socket`), who leads what (see `metadata`), and retries, which are the caller's. Invariant: a response goes to
 //! the oldest request without one, and its correlation id says so; if not, the connection closes. Every request
 //! handed over is answered exactly once: with its response, or with why there is none.
 
 mod reader;
+mod socket;
 
 use crate::config::ClientConfig;
 use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
-use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Text};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Text};
 use parking_lot::Mutex;
+use socket::Writing;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, oneshot};
 
 /// Requests one connection holds without a response, whatever the caller's own limit.
 const PENDING_MAX: usize = 1 << 16;
-/// Pieces of a frame handed to the kernel in one call (IOV_MAX is 1024).
-const SLICES_MAX: usize = 64;
+/// Where the events of the protocol log go: every request and response, at debug.
+const PROTOCOL: &str = "fullbore::protocol";
 
 /// Why a request has no response.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -79,6 +77,8 @@ type Handler = Box<dyn FnOnce(Outcome) + Send>;
 /// A request that waits for its response.
 struct Pending {
     correlation_id: i32,
+    api: ApiKey,
+    version: i16,
     sent_at: Instant,
     handler: Handler,
 }
@@ -96,6 +96,20 @@ struct Shared {
 }
 
 impl Shared {
+    fn log_request<R: Request>(&self, version: i16, correlation_id: i32, frame: &Frame) {
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let (peer, api, bytes) = (&self.address, R::KEY.name(), frame.len());
+            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
+        }
+    }
+
+    fn log_response(&self, answered: &Pending, frame: &Bytes) {
+        let Pending { correlation_id, api, version, sent_at, .. } = answered;
+        let (peer, api) = (&self.address, api.name());
+        let (bytes, rtt_us) = (frame.len() + 4, u64::try_from(sent_at.elapsed().as_micros()).unwrap_or(u64::MAX));
+        tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
+    }
+
     /// Ends the connection and answers every request that waits, oldest first.
     fn fail(&self, reason: &str) {
         self.closed.store(true, Ordering::Release);
@@ -110,7 +124,7 @@ impl Shared {
 
 /// The writing side, one request at a time.
 struct Sending {
-    socket: OwnedWriteHalf,
+    socket: Writing,
     next_correlation_id: i32,
 }
 
@@ -141,12 +155,11 @@ impl Connection {
     /// [`ConnectionError::Connect`], or what went wrong during the handshake.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
-        let attempt = tokio::time::timeout(config.connect_timeout, open_socket(address, config));
-        let socket = match attempt.await {
-            Ok(socket) => socket.map_err(|e| connect_error(e.to_string()))?,
+        let attempt = tokio::time::timeout(config.connect_timeout, socket::open(address, config));
+        let (read, write) = match attempt.await {
+            Ok(halves) => halves.map_err(|e| connect_error(e.to_string()))?,
             Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
         };
-        let (read, write) = socket.into_split();
         let shared = Arc::new(Shared {
             address: address.to_owned(),
             client_id: Text::from(config.client_id.as_str()),
@@ -226,7 +239,8 @@ impl Connection {
         let mut sending = self.inner.sending.lock().await;
         let correlation_id = sending.take_correlation_id();
         let frame = api::encode_request(request, version, correlation_id, Some(&self.inner.shared.client_id))?;
-        let written = write_frame(&mut sending.socket, &frame).await;
+        self.inner.shared.log_request::<R>(version, correlation_id, &frame);
+        let written = sending.socket.write_frame(&frame).await;
         written.map_err(|e| {
             self.inner.shared.fail(&e.to_string());
             ConnectionError::Disconnected { address: self.address().to_owned(), reason: e.to_string() }
@@ -255,22 +269,25 @@ impl Inner {
             Ok(frame) => frame,
             Err(error) => return handler(Err(error.into())),
         };
-        if let Err(handler) = self.enqueue(correlation_id, Box::new(handler)) {
+        let (api, sent_at, handler) = (R::KEY, Instant::now(), Box::new(handler));
+        let pending = Pending { correlation_id, api, version, sent_at, handler };
+        if let Err(handler) = self.enqueue(pending) {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
-        if let Err(error) = write_frame(&mut sending.socket, &frame).await {
+        self.shared.log_request::<R>(version, correlation_id, &frame);
+        if let Err(error) = sending.socket.write_frame(&frame).await {
             self.shared.fail(&error.to_string());
         }
     }
 
     /// Registers a request before its first byte leaves, unless the connection has ended.
-    fn enqueue(&self, correlation_id: i32, handler: Handler) -> Result<(), Handler> {
+    fn enqueue(&self, request: Pending) -> Result<(), Handler> {
         let mut pending = self.shared.pending.lock();
         // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
         if self.shared.closed.load(Ordering::Acquire) || pending.len() >= PENDING_MAX {
-            return Err(handler);
+            return Err(request.handler);
         }
-        pending.push_back(Pending { correlation_id, sent_at: Instant::now(), handler });
+        pending.push_back(request);
         Ok(())
     }
 
@@ -279,55 +296,6 @@ impl Inner {
         self.send(request, version, move |outcome| drop(tx.send(outcome))).await;
         rx.await.unwrap_or_else(|_| Err(ConnectionError::NotSent(self.shared.address.clone())))
     }
-}
-
-async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let address = config.detours.get(address).map_or(address, String::as_str);
-    for target in tokio::net::lookup_host(address).await? {
-        let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
-        // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
-        if let Some(bytes) = config.send_buffer_bytes {
-            socket.set_send_buffer_size(bytes)?;
-        }
-        if let Some(bytes) = config.receive_buffer_bytes {
-            socket.set_recv_buffer_size(bytes)?;
-        }
-        match socket.connect(target).await {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Writes a whole frame, gathering its pieces so that batch bytes are never copied in this process.
-async fn write_frame(socket: &mut OwnedWriteHalf, frame: &Frame) -> io::Result<()> {
-    let (mut part, mut offset) = (0, 0);
-    while part < frame.parts.len() {
-        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let mut count = 0;
-        for (i, piece) in frame.parts[part..].iter().take(SLICES_MAX).enumerate() {
-            let Part::Bytes(bytes) = piece else {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a client sends no files"));
-            };
-            slices[i] = IoSlice::new(&bytes[if i == 0 { offset } else { 0 }..]);
-            count += 1;
-        }
-        let mut written = socket.write_vectored(&slices[..count]).await?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        while part < frame.parts.len() && written >= frame.parts[part].len() - offset {
-            written -= frame.parts[part].len() - offset;
-            (part, offset) = (part + 1, 0);
-        }
-        offset += written;
-    }
-    Ok(())
 }
 
 /// Asks for the broker's versions: first in our highest, then in the one a broker names that does not know it.

@@ -31,6 +31,9 @@ pub enum ConfigError {
         /// The rule.
         why: &'static str,
     },
+    /// Settings of TLS that contradict each other; keys or certificates that cannot be used.
+    #[error("{0}")]
+    Security(#[from] fullbore_tls::MaterialError),
     /// The system refused the producer's thread.
     #[error("the producer's thread does not start: {0}")]
     Thread(String),

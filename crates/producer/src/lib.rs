@@ -18,6 +18,7 @@ pub mod partitioner;
 mod pipe;
 mod pool;
 mod producer;
+mod security;
 mod sender;
 mod window;
 
@@ -27,4 +28,5 @@ pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ConfigError, MetadataError, ProduceError, SendError};
 pub use metadata::Cluster;
 pub use producer::{Header, Producer, Record};
+pub use security::Security;
 pub use sender::{BrokerStatus, LaneStatus};

@@ -1,6 +1,7 @@
 //! Who leads what: bootstrap, metadata, and where partitions start and end.
 
 use super::{ClientError, Connection};
+use fullbore_producer::Security;
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -15,6 +16,7 @@ pub const LATEST: i64 = -1;
 pub struct Cluster {
     addresses: Vec<String>,
     client_id: String,
+    security: Security,
     connection: Option<Connection>,
 }
 
@@ -45,8 +47,19 @@ impl Cluster {
         match addresses.iter().find(|entry| !is_address(entry)) {
             Some(wrong) => Err(ClientError::Address(wrong.clone())),
             None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
-            None => Ok(Cluster { addresses, client_id: client_id.to_owned(), connection: None }),
+            None => Ok(Cluster {
+                addresses,
+                client_id: client_id.to_owned(),
+                security: Security::default(),
+                connection: None,
+            }),
         }
+    }
+
+    /// The same cluster, by connections that are secured like this; they are plain without.
+    #[must_use]
+    pub fn secured(self, security: Security) -> Self {
+        Cluster { security, ..self }
     }
 
     /// A connection to any broker of the list: the one in use, or the first that answers.
@@ -55,7 +68,7 @@ impl Cluster {
     /// The last attempt's.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         if self.connection.is_none() {
-            let mut attempts = self.addresses.iter().map(|address| Connection::connect(address, &self.client_id));
+            let mut attempts = self.addresses.iter().map(|address| self.connect(address));
             let mut outcome = attempts.next().expect("the list is not empty");
             while outcome.is_err() {
                 match attempts.next() {
@@ -73,7 +86,7 @@ impl Cluster {
     /// # Errors
     /// As [`Connection::connect`].
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
-        Connection::connect(address, &self.client_id)
+        Connection::connect(address, &self.client_id, &self.security)
     }
 
     /// Metadata of the topics named, or of all; creates none. A broken connection is replaced once.

@@ -1,37 +1,45 @@
-//! One blocking connection to one broker.
+//! One blocking connection to one broker. Whether it is TLS is in `socket`.
 //!
 //! Invariant: responses are received in the order their requests were sent; a correlation id that does not match ends
 //! the connection.
 
 use super::ClientError;
+use super::socket::Socket;
 use bytes::{Bytes, BytesMut};
-use fullbore_wire::api::{self, Request};
+use fullbore_producer::Security;
+use fullbore_wire::api::{self, ApiKey, Request};
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::{ErrorCode, Part, Text};
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
 
 /// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
-/// How long a connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may be silent while an answer is due (Kafka's request.timeout.ms).
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where the events of the protocol log go: every request and response, at debug.
+const PROTOCOL: &str = "fullbore::protocol";
 
 /// A connection that knows the broker's versions.
 pub struct Connection {
-    socket: TcpStream,
+    socket: Socket,
     address: String,
     client_id: Text,
     /// The broker's range of each API.
     versions: HashMap<i16, (i16, i16)>,
     next_correlation_id: i32,
-    /// Correlation ids whose responses are due, oldest first.
-    due: VecDeque<i32>,
+    /// Requests whose responses are due, oldest first.
+    due: VecDeque<Due>,
     /// The last frame's memory, for the next.
     spare: BytesMut,
+}
+
+/// A request without a response.
+struct Due {
+    correlation_id: i32,
+    api: ApiKey,
+    version: i16,
+    sent_at: Instant,
 }
 
 /// Ends a connection from another thread.
@@ -50,8 +58,8 @@ impl Connection {
     ///
     /// # Errors
     /// When nobody answers there, or it is not a Kafka broker.
-    pub fn connect(address: &str, client_id: &str) -> Result<Self, ClientError> {
-        let socket = open(address)?;
+    pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
+        let socket = Socket::open(address, security)?;
         let mut connection = Connection {
             socket,
             address: address.to_owned(),
@@ -131,8 +139,12 @@ impl Connection {
         let frame = api::encode_request(request, version, correlation_id, Some(&self.client_id))
             .map_err(|source| ClientError::Encode { api: R::KEY.name(), source })?;
         let bytes: Vec<u8> = frame.parts.iter().filter_map(memory).flatten().copied().collect();
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let (peer, api, bytes) = (&self.address, R::KEY.name(), bytes.len());
+            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
+        }
+        self.due.push_back(Due { correlation_id, api: R::KEY, version, sent_at: Instant::now() });
         self.socket.write_all(&bytes).map_err(|source| self.broken(source))?;
-        self.due.push_back(correlation_id);
         Ok(())
     }
 
@@ -152,11 +164,7 @@ impl Connection {
         decoded: Result<(i32, R::Response), fullbore_wire::DecodeError>,
     ) -> Result<(Bytes, R::Response), ClientError> {
         let of_decode = |source| ClientError::Decode { address: self.address.clone(), api: R::KEY.name(), source };
-        let (correlation_id, response) = decoded.map_err(of_decode)?;
-        if self.due.pop_front() != Some(correlation_id) {
-            let source = std::io::Error::other(format!("answer {correlation_id} is not the one due"));
-            return Err(self.broken(source));
-        }
+        let (_, response) = decoded.map_err(of_decode)?;
         Ok((frame, response))
     }
 
@@ -170,7 +178,27 @@ impl Connection {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.resize(len as usize, 0);
         self.socket.read_exact(&mut buffer).map_err(|source| self.broken(source))?;
-        Ok(buffer.freeze())
+        let frame = buffer.freeze();
+        self.answered(&frame)?;
+        Ok(frame)
+    }
+
+    /// Takes the oldest request off, if this is its response; else nothing on this connection can be trusted any more.
+    fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
+        let id = frame.get(..4).and_then(|id| id.try_into().ok()).map(i32::from_be_bytes);
+        let Some(due) = self.due.pop_front().filter(|due| Some(due.correlation_id) == id) else {
+            // The peer may have closed it already, which is as good.
+            let _ = self.socket.tcp().shutdown(Shutdown::Both);
+            let answer = id.map_or("without a correlation id".to_owned(), |id| id.to_string());
+            return Err(self.broken(std::io::Error::other(format!("answer {answer} is not the one due"))));
+        };
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let Due { correlation_id, api, version, sent_at } = due;
+            let rtt_us = u64::try_from(sent_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let (peer, api, bytes) = (&self.address, api.name(), frame.len() + 4);
+            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
+        }
+        Ok(())
     }
 
     /// Gives a frame's memory back once nothing points into it.
@@ -185,7 +213,7 @@ impl Connection {
     /// # Errors
     /// When the system has no more descriptors.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
-        self.socket.try_clone().map(Stopper).map_err(|source| self.broken(source))
+        self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
     }
 
     /// Host and port.
@@ -203,20 +231,4 @@ fn memory(part: &Part) -> Option<&Bytes> {
         Part::Bytes(bytes) => Some(bytes),
         Part::File(_) => None,
     }
-}
-
-fn open(address: &str) -> Result<TcpStream, ClientError> {
-    let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
-    let mut last = std::io::Error::other("the name has no address");
-    for candidate in address.to_socket_addrs().map_err(of_connect)? {
-        match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
-            Ok(socket) => {
-                socket.set_nodelay(true).map_err(of_connect)?;
-                socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(of_connect)?;
-                return Ok(socket);
-            }
-            Err(source) => last = source,
-        }
-    }
-    Err(of_connect(last))
 }

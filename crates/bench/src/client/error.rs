@@ -15,6 +15,14 @@ pub enum ClientError {
         /// Of the last attempt.
         source: std::io::Error,
     },
+    /// Somebody answers, but there is no TLS session.
+    #[error("cannot connect to {address}: {source}")]
+    Handshake {
+        /// Host and port.
+        address: String,
+        /// Why, in words.
+        source: std::io::Error,
+    },
     /// Not `host:port`.
     #[error("{0:?} is not host:port; write --bootstrap-server localhost:9092, several separated by commas")]
     Address(String),

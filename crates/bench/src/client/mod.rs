@@ -7,6 +7,7 @@ mod admin;
 mod cluster;
 mod connection;
 mod error;
+mod socket;
 
 pub use admin::{
     Layout, TopicDescription, TopicPartition, create_topic, create_topic_as, delete_topics, describe_topics,

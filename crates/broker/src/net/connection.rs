@@ -33,12 +33,48 @@ pub struct Limits {
     pub idle_max: Option<Duration>,
 }
 
+/// Where the events of the protocol log go: every request and response, at debug. No contents, no secrets.
+const PROTOCOL: &str = "fullbore::protocol";
+
 /// A completion on its way from the reading to the writing half.
 struct Admitted {
     api: ApiKey,
     completion: Completion,
     received: Instant,
+    label: Label,
     _bytes: OwnedSemaphorePermit,
+}
+
+/// What the protocol log says of a request and of its response.
+#[derive(Clone, Copy)]
+struct Label {
+    peer: SocketAddr,
+    api: i16,
+    version: i16,
+    correlation_id: i32,
+}
+
+impl Label {
+    fn name(&self) -> &'static str {
+        ApiKey::from_code(self.api).map_or("unknown", ApiKey::name)
+    }
+
+    /// `bytes` without the length prefix.
+    fn log_request(&self, bytes: usize) {
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let Label { peer, api: key, version, correlation_id } = self;
+            let (api, bytes) = (self.name(), bytes + 4);
+            tracing::debug!(target: PROTOCOL, %peer, api, key, version, correlation_id, bytes, "request");
+        }
+    }
+
+    fn log_response(&self, bytes: usize, service: Duration) {
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let Label { peer, version, correlation_id, .. } = self;
+            let (api, service_us) = (self.name(), u64::try_from(service.as_micros()).unwrap_or(u64::MAX));
+            tracing::debug!(target: PROTOCOL, %peer, api, version, correlation_id, bytes, service_us, "response");
+        }
+    }
 }
 
 /// Why a connection ended, when it was not the client's orderly close.
@@ -65,7 +101,7 @@ pub async fn serve(
     let (queue, completions) = mpsc::channel(broker.limits.requests_max);
     let idleness = Idleness::new(Instant::now());
     let reading = async {
-        match read(broker, &stream, listener, queue, &idleness, stop).await {
+        match read(broker, &stream, (peer, listener), queue, &idleness, stop).await {
             // What came before the bad request is still answered.
             Err(Ended::Fault(fault)) => Ok(Some(fault)),
             ended => ended.map(|()| None),
@@ -88,7 +124,7 @@ pub async fn serve(
 async fn read(
     broker: &Arc<Shared>,
     stream: &Stream,
-    listener: usize,
+    (peer, listener): (SocketAddr, usize),
     queue: mpsc::Sender<Admitted>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
@@ -105,14 +141,15 @@ async fn read(
         let Some(frame) = frame else { return Ok(()) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let Some((api, completion)) = admit(broker, listener, frame).await? else {
+        let (label, admitted) = admit(broker, peer, listener, frame).await?;
+        let Some((api, completion)) = admitted else {
             broker.metrics.unanswered();
             continue;
         };
         let held = completion.bytes_held(frame_len).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
-        let admitted = Admitted { api, completion, received, _bytes: bytes };
+        let admitted = Admitted { api, completion, received, label, _bytes: bytes };
         if queue.send(admitted).await.is_err() {
             return Ok(());
         }
@@ -144,11 +181,20 @@ async fn next_frame(
 }
 
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.
-async fn admit(broker: &Arc<Shared>, listener: usize, frame: Bytes) -> Result<Option<(ApiKey, Completion)>, Fault> {
+async fn admit(
+    broker: &Arc<Shared>,
+    peer: SocketAddr,
+    listener: usize,
+    frame: Bytes,
+) -> Result<(Label, Option<(ApiKey, Completion)>), Fault> {
+    let bytes = frame.len();
     let mut reader = request_reader(frame);
     let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
+    let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
+    let label = Label { peer, api, version, correlation_id };
+    label.log_request(bytes);
     let call = Call { broker, listener, header, reader };
-    api::admit(call).await
+    Ok((label, api::admit(call).await?))
 }
 
 /// The writing half: until the reading half is done and everything is answered.
@@ -158,7 +204,7 @@ async fn write(
     mut completions: mpsc::Receiver<Admitted>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {
-    while let Some(Admitted { api, completion, received, _bytes }) = completions.recv().await {
+    while let Some(Admitted { api, completion, received, label, _bytes }) = completions.recv().await {
         let frame = match completion {
             Completion::Ready(frame) => frame,
             Completion::Later(answer) | Completion::Parked(answer, _) => {
@@ -172,6 +218,7 @@ async fn write(
         let answered = Instant::now();
         idleness.answered(answered);
         broker.metrics.answered(api, answered.duration_since(received), frame.len());
+        label.log_response(frame.len(), answered.duration_since(received));
     }
     Ok(())
 }

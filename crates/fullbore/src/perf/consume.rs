@@ -1,6 +1,6 @@
 //! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
 
-use crate::client::{BOOTSTRAP_SERVERS, SECURITY_PROTOCOL, bootstrap_servers, client_properties, key_value};
+use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output::{self, line};
 use crate::stop::Stop;
@@ -13,6 +13,7 @@ use fullbore_bench::report::{
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
+use fullbore_producer::Security;
 use fullbore_wire::Text;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -101,9 +102,8 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         line(if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER });
     }
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
-    let servers = bootstrap_servers(args.bootstrap_server.as_deref(), &properties);
     let client_id = properties.get("client.id").unwrap_or(CLIENT_ID);
-    let mut cluster = Cluster::new(&servers, client_id)?;
+    let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
     let cursors = assignment(&args, &mut cluster)?;
     let mut reporter = Reporter::new(&args, &dates, started);
     let outcome = consume(&mut cluster, cursors, &plan, |progress| {
@@ -201,7 +201,8 @@ impl Consume {
                 "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
                 "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
                 "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
-                BOOTSTRAP_SERVERS | SECURITY_PROTOCOL | "client.id" | "isolation.level" => {}
+                BOOTSTRAP_SERVERS | "client.id" | "isolation.level" => {}
+                key if Security::has(key) => {}
                 _ => eprintln!("{key}: has no effect on perf consume"),
             }
         }

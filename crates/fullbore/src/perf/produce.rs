@@ -100,7 +100,8 @@ pub fn run(args: Produce) -> Result<(), Failure> {
         line(&warmup_line(args.warmup_records));
     }
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    Cluster::new(&config.bootstrap_servers.join(","), &client_id)?.any()?;
+    let cluster = Cluster::new(&config.bootstrap_servers.join(","), &client_id)?;
+    cluster.secured(config.client.security.clone()).any()?;
     let producer = Producer::new(config)?;
     producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

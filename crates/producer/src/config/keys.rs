@@ -1,6 +1,7 @@
 //! The table of the producer's settings: one row a key, with its default, its meaning and how it is read.
 
 use super::{Acks, InFlight, ProducerConfig};
+use crate::error::ConfigError;
 use fullbore_wire::batch::Compression;
 use std::time::Duration;
 
@@ -14,6 +15,19 @@ pub struct Key {
     pub doc: &'static str,
     /// Reads a value, or says what is allowed.
     pub(super) set: fn(&mut ProducerConfig, &str) -> Result<(), String>,
+}
+
+impl Key {
+    /// Sets this one.
+    ///
+    /// # Errors
+    /// What is allowed; a secret is not shown.
+    pub(crate) fn apply(&self, config: &mut ProducerConfig, value: &str) -> Result<(), ConfigError> {
+        (self.set)(config, value.trim()).map_err(|allowed| {
+            let value = if fullbore_tls::is_secret(self.name) { "[hidden]" } else { value };
+            ConfigError::Value { key: self.name, value: value.to_owned(), allowed }
+        })
+    }
 }
 
 macro_rules! keys {
@@ -81,12 +95,42 @@ keys! {
         |c, v| c.retry_backoff_max = ms(v)?;
     "retry.backoff.ms", "100", "The first pause before an attempt is repeated.",
         |c, v| c.retry_backoff = ms(v)?;
-    "security.protocol", "PLAINTEXT", "PLAINTEXT only: TLS and SASL are not offered yet.",
-        |_c, v| if v != "PLAINTEXT" { return Err("must be PLAINTEXT: TLS and SASL are not offered yet".to_owned()); };
+    "security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet.",
+        |c, v| c.client.security.set("security.protocol", v)?;
     "send.buffer.bytes", "-1", "SO_SNDBUF; -1 leaves it, and its growth, to the system (Kafka's default is 131072).",
         |c, v| c.client.send_buffer_bytes = socket_buffer(v)?;
     "socket.connection.setup.timeout.ms", "10000", "How long connecting may take.",
         |c, v| c.client.connect_timeout = ms(v)?;
+    "ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all.",
+        |c, v| c.client.security.set("ssl.cipher.suites", v)?;
+    "ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "Versions of TLS that may be used.",
+        |c, v| c.client.security.set("ssl.enabled.protocols", v)?;
+    "ssl.endpoint.identification.algorithm", "https", "https compares the broker's certificate with its host name; empty does not.",
+        |c, v| c.client.security.set("ssl.endpoint.identification.algorithm", v)?;
+    "ssl.engine.factory.class", "", "Refused: there is no Java here.",
+        |c, v| c.client.security.set("ssl.engine.factory.class", v)?;
+    "ssl.key.password", "", "The password of an encrypted private key (PKCS#8, PBES2).",
+        |c, v| c.client.security.set("ssl.key.password", v)?;
+    "ssl.keystore.certificate.chain", "", "The certificates of ssl.keystore.key as PEM text, the client's own first.",
+        |c, v| c.client.security.set("ssl.keystore.certificate.chain", v)?;
+    "ssl.keystore.key", "", "The client's private key as PEM text.",
+        |c, v| c.client.security.set("ssl.keystore.key", v)?;
+    "ssl.keystore.location", "", "A PEM file with the client's private key and its certificates.",
+        |c, v| c.client.security.set("ssl.keystore.location", v)?;
+    "ssl.keystore.password", "", "Must be left out: PEM has no password of a store.",
+        |c, v| c.client.security.set("ssl.keystore.password", v)?;
+    "ssl.keystore.type", "PEM", "PEM only (Kafka's default is JKS).",
+        |c, v| c.client.security.set("ssl.keystore.type", v)?;
+    "ssl.protocol", "TLSv1.3", "The highest version of TLS that may be used: TLSv1.3 or TLSv1.2.",
+        |c, v| c.client.security.set("ssl.protocol", v)?;
+    "ssl.truststore.certificates", "", "Certificates of the authorities to trust as PEM text.",
+        |c, v| c.client.security.set("ssl.truststore.certificates", v)?;
+    "ssl.truststore.location", "", "A PEM file with the certificates of the authorities to trust; without one, the system's.",
+        |c, v| c.client.security.set("ssl.truststore.location", v)?;
+    "ssl.truststore.password", "", "Must be left out: PEM has no password of a store.",
+        |c, v| c.client.security.set("ssl.truststore.password", v)?;
+    "ssl.truststore.type", "PEM", "PEM only (Kafka's default is JKS).",
+        |c, v| c.client.security.set("ssl.truststore.type", v)?;
     "transactional.id", "", "Refused: transactions are not offered yet.",
         |_c, v| if !v.is_empty() { return Err("must be unset: this producer does not offer transactions yet".to_owned()); };
 }

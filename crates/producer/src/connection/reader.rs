@@ -3,19 +3,18 @@
 //! It also notices what takes too long: a request without a response within request.timeout.ms ends the
 //! connection, since every later response would queue behind it.
 
-use super::{Pending, Shared};
+use super::socket::Reading;
+use super::{PROTOCOL, Pending, Shared};
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
 
 /// Read at once when no long response is under way.
 const READ_BYTES: usize = 16 * 1024;
 
-pub(super) async fn run(mut socket: OwnedReadHalf, shared: Arc<Shared>) {
+pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     let mut tick =
         tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
@@ -47,7 +46,7 @@ pub(super) async fn run(mut socket: OwnedReadHalf, shared: Arc<Shared>) {
     shared.fail(&reason);
 }
 
-async fn read_some(socket: &mut OwnedReadHalf, buffer: &mut BytesMut) -> io::Result<()> {
+async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()> {
     match socket.read_buf(buffer).await? {
         0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker closed the connection")),
         _ => Ok(()),
@@ -83,11 +82,14 @@ fn dispatch(buffer: &mut BytesMut, shared: &Shared) -> Result<(), String> {
 }
 
 fn deliver(frame: Bytes, shared: &Shared) -> Result<(), String> {
-    let Some(Pending { correlation_id, handler, .. }) = take_answered(&frame, shared) else {
+    let Some(answered) = take_answered(&frame, shared) else {
         return Err("a response to no request, or out of order".to_owned());
     };
-    debug_assert_eq!(frame[..4], correlation_id.to_be_bytes());
-    handler(Ok(frame));
+    debug_assert_eq!(frame[..4], answered.correlation_id.to_be_bytes());
+    if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+        shared.log_response(&answered, &frame);
+    }
+    (answered.handler)(Ok(frame));
     Ok(())
 }
 

@@ -1,0 +1,126 @@
+//! A socket to a broker, plain or TLS, in two halves. Nobody else knows which it is.
+//!
+//! Invariant: a frame is written whole, and at once: its pieces are gathered, and with TLS they become records as large
+//! as they may be.
+
+use crate::config::ClientConfig;
+use bytes::BytesMut;
+use fullbore_wire::{Frame, Part};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// Pieces of a frame handed to the kernel in one call (IOV_MAX is 1024).
+const SLICES_MAX: usize = 64;
+
+pub(super) enum Reading {
+    Plain(OwnedReadHalf),
+    Tls(Arc<fullbore_tls::Stream>),
+}
+
+pub(super) enum Writing {
+    Plain(OwnedWriteHalf),
+    Tls(Arc<fullbore_tls::Stream>),
+}
+
+/// Connects to `host:port`, through the TLS handshake where there is one. The caller sets the time limit.
+pub(super) async fn open(address: &str, config: &ClientConfig) -> io::Result<(Reading, Writing)> {
+    let connector = config.security.connector().map_err(io::Error::other)?;
+    let socket = open_socket(address, config).await?;
+    match connector {
+        None => {
+            let (reading, writing) = socket.into_split();
+            Ok((Reading::Plain(reading), Writing::Plain(writing)))
+        }
+        Some(connector) => {
+            let stream = Arc::new(fullbore_tls::Stream::connect(socket, connector, address).await?);
+            Ok((Reading::Tls(stream.clone()), Writing::Tls(stream)))
+        }
+    }
+}
+
+async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let address = config.detours.get(address).map_or(address, String::as_str);
+    for target in tokio::net::lookup_host(address).await? {
+        let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
+        // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
+        if let Some(bytes) = config.send_buffer_bytes {
+            socket.set_send_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = config.receive_buffer_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        match socket.connect(target).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Reading {
+    /// Adds what comes to the buffer; 0 at the end. May be dropped between two polls without losing anything.
+    pub(super) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Reading::Plain(socket) => socket.read_buf(buffer).await,
+            Reading::Tls(stream) => stream.read_buf(buffer).await,
+        }
+    }
+}
+
+impl Writing {
+    /// Writes a whole frame; batch bytes are not copied in this process but to be encrypted.
+    pub(super) async fn write_frame(&mut self, frame: &Frame) -> io::Result<()> {
+        match self {
+            Writing::Plain(socket) => write_plain(socket, frame).await,
+            Writing::Tls(stream) => write_tls(stream, frame).await,
+        }
+    }
+}
+
+async fn write_plain(socket: &mut OwnedWriteHalf, frame: &Frame) -> io::Result<()> {
+    let (mut part, mut offset) = (0, 0);
+    while part < frame.parts.len() {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for (i, piece) in frame.parts[part..].iter().take(SLICES_MAX).enumerate() {
+            let bytes = memory(piece)?;
+            slices[i] = IoSlice::new(&bytes[if i == 0 { offset } else { 0 }..]);
+            count += 1;
+        }
+        let mut written = socket.write_vectored(&slices[..count]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while part < frame.parts.len() && written >= frame.parts[part].len() - offset {
+            written -= frame.parts[part].len() - offset;
+            (part, offset) = (part + 1, 0);
+        }
+        offset += written;
+    }
+    Ok(())
+}
+
+async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame) -> io::Result<()> {
+    for pieces in frame.parts.chunks(SLICES_MAX) {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        for (slice, piece) in slices.iter_mut().zip(pieces) {
+            *slice = IoSlice::new(memory(piece)?);
+        }
+        stream.write(&mut slices[..pieces.len()]).await?;
+    }
+    stream.flush().await
+}
+
+fn memory(piece: &Part) -> io::Result<&[u8]> {
+    match piece {
+        Part::Bytes(bytes) => Ok(bytes),
+        Part::File(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "a client sends no files")),
+    }
+}
