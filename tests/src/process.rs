@@ -69,7 +69,7 @@ pub struct Refused {
 }
 
 impl Broker {
-    /// Starts a broker in a new folder, with `key=value` settings; it accepts connections when this returns.
+    /// Starts a broker in a new folder, with `key=value` settings and `--flags`; it accepts connections when this returns.
     pub fn start(sets: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Broker::with_folder(Folder::Temporary(folder), sets)
@@ -253,7 +253,10 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
     command.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data-dir").arg(folder);
     command.args(["--set", "fullbore.admin.listener="]);
     for set in sets {
-        command.args(["--set", set]);
+        match set.starts_with("--") {
+            true => command.arg(set),
+            false => command.args(["--set", set]),
+        };
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -76,7 +76,7 @@ fn no_tool_sends_in_clear_what_should_be_secret() {
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1"];
     for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &consume, &["topics", "list"], &["topics", "--list"]] {
         let (status, _, stderr) = run(&[tool, &secure].concat());
-        let told = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT; TLS and SASL are not offered yet\n";
+        let told = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT or SSL; SASL is not offered yet\n";
         assert_eq!((status, stderr.as_str()), (Some(1), told), "{tool:?}");
     }
 }

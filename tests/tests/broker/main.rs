@@ -21,6 +21,7 @@ mod sequence_bounds;
 mod sessions;
 mod start;
 mod tls;
+mod tls_tools;
 mod topics;
 mod versions;
 mod window;

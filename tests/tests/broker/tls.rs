@@ -13,14 +13,14 @@ const SOON: Duration = Duration::from_secs(30);
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
 /// An authority, a broker with a plain and an SSL listener, and the folder of its files.
-struct Secured {
-    authority: Authority,
-    folder: tempfile::TempDir,
-    broker: Broker,
+pub struct Secured {
+    pub authority: Authority,
+    pub folder: tempfile::TempDir,
+    pub broker: Broker,
 }
 
 impl Secured {
-    fn start(sets: &[&str]) -> Secured {
+    pub fn start(sets: &[&str]) -> Secured {
         let (authority, folder) = (Authority::new("ca"), tempfile::tempdir().expect("a folder"));
         let keystore = authority.broker(&NAMES).write(folder.path(), "broker.pem");
         write(folder.path(), "ca.pem", &authority.pem());
@@ -34,7 +34,7 @@ impl Secured {
         Secured { authority, folder, broker }
     }
 
-    fn addr(&self) -> SocketAddr {
+    pub fn addr(&self) -> SocketAddr {
         self.broker.addr_of("SSL")
     }
 

@@ -11,7 +11,7 @@ use fullbore_wire::api::{self, ApiKey, Request};
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::{ErrorCode, Part, Text};
 use std::collections::{HashMap, VecDeque};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
@@ -69,8 +69,17 @@ impl Connection {
             due: VecDeque::new(),
             spare: BytesMut::new(),
         };
-        connection.negotiate()?;
-        Ok(connection)
+        match connection.negotiate() {
+            Err(ClientError::Io { address, source }) if source.kind() == ErrorKind::UnexpectedEof => {
+                let hint = match security.is_tls() {
+                    true => "",
+                    false => ": if it is an SSL listener, set security.protocol=SSL",
+                };
+                let reason = format!("it closed the connection at the first request{hint}");
+                Err(ClientError::Handshake { address, source: std::io::Error::new(source.kind(), reason) })
+            }
+            outcome => outcome.map(|()| connection),
+        }
     }
 
     fn negotiate(&mut self) -> Result<(), ClientError> {
@@ -170,17 +179,24 @@ impl Connection {
 
     fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
         let mut prefix = [0; 4];
-        self.socket.read_exact(&mut prefix).map_err(|source| self.broken(source))?;
+        self.read_exact(&mut prefix)?;
         let len = u32::from_be_bytes(prefix);
         if len as usize > RESPONSE_BYTES_MAX {
             return Err(ClientError::TooLarge { address: self.address.clone(), len, max: RESPONSE_BYTES_MAX });
         }
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.resize(len as usize, 0);
-        self.socket.read_exact(&mut buffer).map_err(|source| self.broken(source))?;
+        self.read_exact(&mut buffer)?;
         let frame = buffer.freeze();
         self.answered(&frame)?;
         Ok(frame)
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
+        self.socket.read_exact(buffer).map_err(|source| match source.kind() {
+            ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
+            _ => self.broken(source),
+        })
     }
 
     /// Takes the oldest request off, if this is its response; else nothing on this connection can be trusted any more.
@@ -230,5 +246,58 @@ fn memory(part: &Part) -> Option<&Bytes> {
     match part {
         Part::Bytes(bytes) => Some(bytes),
         Part::File(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+    use std::net::TcpListener;
+
+    /// A broker that answers ApiVersions, and every later request with the id given; whether it is left alone then.
+    fn broker_that_answers(id: i32) -> (String, std::thread::JoinHandle<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let mut request = |answer: &[u8]| {
+                let mut prefix = [0; 4];
+                socket.read_exact(&mut prefix).expect("a request");
+                let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
+                socket.read_exact(&mut body).expect("a request");
+                socket.write_all(&[&(answer.len() as u32).to_be_bytes(), answer].concat()).expect("the client reads");
+            };
+            // Version 3: the id, no error, one API (Metadata 0 to 13), no throttling, no tags.
+            request(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]);
+            request(&[&id.to_be_bytes()[..], &[0; 20]].concat());
+            // The end, as the client closes; a client that only lost faith would be silent.
+            socket.read(&mut [0]).is_ok_and(|read| read == 0)
+        });
+        (address, serving)
+    }
+
+    #[test]
+    fn an_answer_that_is_not_the_one_due_closes_the_connection() {
+        for id in [0, 2, -1] {
+            let (address, serving) = broker_that_answers(id);
+            let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
+            let error = connection.call(&MetadataRequest::default()).expect_err("out of order").to_string();
+            assert!(error.contains(&format!("answer {id} is not the one due")), "{error}");
+            assert!(serving.join().expect("no panic"), "closed, while the client still has it");
+        }
+    }
+
+    #[test]
+    fn a_broker_that_closes_at_the_first_request_may_want_tls() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let closing = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let _ = socket.read(&mut [0; 1000]);
+        });
+        let error = Connection::connect(&address, "test", &Security::default()).err().expect("closed").to_string();
+        assert!(error.contains("set security.protocol=SSL"), "{error}");
+        closing.join().expect("no panic");
     }
 }

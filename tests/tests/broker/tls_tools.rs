@@ -1,0 +1,156 @@
+//! Our own tools over TLS, from outside: what goes through, what each failure is called, and the protocol log.
+
+use crate::tls::Secured;
+use fullbore_tests::pki::{Authority, write};
+use fullbore_tests::{Batch, Broker, binary};
+use std::process::{Command, Output};
+
+/// Runs the binary with these arguments; FOLDER and ADDRESS stand for those of the broker.
+fn run(secured: &Secured, arguments: &str) -> Output {
+    let folder = secured.folder.path().to_str().expect("UTF-8");
+    let filled = arguments.replace("FOLDER", folder).replace("ADDRESS", &secured.addr().to_string());
+    Command::new(binary()).args(filled.split_whitespace()).output().expect("the binary starts")
+}
+
+fn stdout(output: &Output) -> String {
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}\n{}", stderr(output));
+    told
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const SSL: &str = "security.protocol=SSL ssl.truststore.location=FOLDER/ca.pem";
+
+#[test]
+fn topics_perf_produce_and_perf_consume_go_through_tls() {
+    let sets = ["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"];
+    let secured = Secured::start(&sets);
+    secured.authority.client("tool").write(secured.folder.path(), "client.pem");
+    let with = format!("{SSL} ssl.keystore.location=FOLDER/client.pem");
+    let file = with.replace(' ', "\n").replace("FOLDER", secured.folder.path().to_str().expect("UTF-8"));
+    write(secured.folder.path(), "client.properties", &file);
+    let at = "--bootstrap-server ADDRESS";
+    let of_file = "--command-config FOLDER/client.properties";
+    stdout(&run(&secured, &format!("topics create --topic t --partitions 3 {at} {of_file}")));
+    assert_eq!(stdout(&run(&secured, &format!("topics list {at} {of_file}"))), "t\n");
+    let produce = "perf produce --topic t --num-records 20000 --record-size 1000 --throughput -1";
+    let produced = stdout(&run(&secured, &format!("{produce} {at} --command-property {with}")));
+    assert!(produced.contains("20000 records sent"), "{produced}");
+    let consumed = stdout(&run(&secured, &format!("perf consume --topic t --num-records 20000 {at} {of_file}")));
+    assert!(consumed.contains(", 20000, "), "{consumed}");
+    let mut reader = secured.broker.client();
+    let records: i64 = (0..3).map(|partition| reader.latest("t", partition)).sum();
+    assert_eq!(records, 20_000);
+}
+
+#[test]
+fn a_tool_says_why_there_is_no_session() {
+    let secured = Secured::start(&["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"]);
+    write(secured.folder.path(), "other.pem", &Authority::new("another").pem());
+    write(secured.folder.path(), "client.pem", &secured.authority.client("tool").both());
+    let identity = "ssl.keystore.location=FOLDER/client.pem";
+    for (properties, says) in [
+        (SSL.to_owned(), "requires a client certificate"),
+        (format!("security.protocol=SSL ssl.truststore.location=FOLDER/other.pem {identity}"), "unknown CA"),
+        (format!("{SSL} ssl.keystore.location=FOLDER/no.pem"), "/no.pem: No such file"),
+        (format!("{SSL} ssl.truststore.type=JKS"), "ssl.truststore.type=JKS: must be PEM"),
+        ("ssl.truststore.location=FOLDER/ca.pem".to_owned(), "no effect without security.protocol=SSL"),
+        ("security.protocol=SASL_SSL".to_owned(), "must be PLAINTEXT or SSL"),
+    ] {
+        for tool in ["perf produce --record-size 1 --throughput -1", "perf consume"] {
+            let tool =
+                format!("{tool} --topic t --num-records 1 --bootstrap-server ADDRESS --command-property {properties}");
+            let output = run(&secured, &tool);
+            assert_eq!(output.status.code(), Some(1), "{tool}: {}", stderr(&output));
+            assert!(stderr(&output).contains(says), "{tool}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn host_names_are_compared_unless_told_otherwise() {
+    let secured = Secured::start(&[]);
+    secured.authority.broker(&["kafka.example"]).write(secured.folder.path(), "elsewhere.pem");
+    let elsewhere = secured.folder.path().join("elsewhere.pem");
+    let keystore = format!("ssl.keystore.location={}", elsewhere.display());
+    let broker = Broker::start(&["listeners=SSL://127.0.0.1:0", &keystore]);
+    let list = |more: &str| {
+        let folder = secured.folder.path().to_str().expect("UTF-8");
+        let file = format!("{SSL} {more}").replace("FOLDER", folder).replace(' ', "\n");
+        write(secured.folder.path(), "client.properties", &file);
+        run(
+            &secured,
+            &format!("topics list --bootstrap-server {} --command-config FOLDER/client.properties", broker.addr()),
+        )
+    };
+    let refused = stderr(&list(""));
+    assert!(refused.contains("not for 127.0.0.1") && refused.contains("kafka.example"), "{refused}");
+    stdout(&list("ssl.endpoint.identification.algorithm="));
+}
+
+#[test]
+fn a_plain_tool_at_an_ssl_listener_and_the_reverse() {
+    let secured = Secured::start(&[]);
+    let plain = run(&secured, "topics list --bootstrap-server ADDRESS");
+    assert_eq!(plain.status.code(), Some(1));
+    assert!(stderr(&plain).contains("set security.protocol=SSL"), "{}", stderr(&plain));
+    secured.broker.wait_for_stderr("a plaintext client on an SSL listener");
+    let address = secured.broker.addr().to_string();
+    let consume =
+        format!("perf consume --topic t --num-records 1 --bootstrap-server {address} --command-property {SSL}");
+    let secure = stderr(&run(&secured, &consume));
+    assert!(secure.contains("is it an SSL listener?"), "{secure}");
+}
+
+/// The value of a field in a line of the log.
+fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let start = line.find(&format!("{name}=")).unwrap_or_else(|| panic!("no {name} in {line}")) + name.len() + 1;
+    line[start..].split_whitespace().next().expect("a value").trim_matches('"')
+}
+
+#[test]
+fn the_protocol_log_has_each_request_and_response_and_is_off_unless_asked_for() {
+    let secured = Secured::start(&[]);
+    secured.broker.client().create_topic("t", 1, &[]);
+    secured.broker.client().produced("t", 0, &Batch::of(&["CONTENTS"]));
+    let consume = format!("perf consume --topic t --num-records 1 --bootstrap-server ADDRESS --command-property {SSL}");
+    let produce = format!(
+        "perf produce --topic t --num-records 1 --record-size 10 --throughput -1 --bootstrap-server ADDRESS --command-property {SSL}"
+    );
+    let topics = format!("topics list --bootstrap-server {}", secured.broker.addr());
+    for (tool, api) in [(&consume, "Fetch"), (&produce, "Produce"), (&topics, "Metadata")] {
+        let silent = run(&secured, tool);
+        assert!(silent.status.success() && !stderr(&silent).contains("request"), "{}", stderr(&silent));
+        let loud = run(&secured, &format!("{tool} --debug protocol"));
+        let log = stderr(&loud);
+        let of = |what: &str| {
+            let mut lines = log.lines().filter(|line| line.contains(what) && field(line, "api") == api);
+            lines.next().unwrap_or_else(|| panic!("no {what} of {api} in {log}")).to_owned()
+        };
+        let (request, response) = (of("request"), of("response"));
+        assert_eq!(field(&request, "correlation_id"), field(&response, "correlation_id"));
+        assert_eq!(field(&request, "version"), field(&response, "version"));
+        for (line, name) in [(&request, "bytes"), (&response, "bytes"), (&response, "rtt_us")] {
+            assert!(field(line, name).parse::<u64>().expect("a number") > 0, "{line}");
+        }
+        assert!(!log.contains("CONTENTS"), "{log}");
+    }
+    assert!(!secured.broker.stderr().contains("fullbore::protocol"));
+}
+
+#[test]
+fn the_brokers_protocol_log_has_the_service_time() {
+    let broker = Broker::start(&["--debug=protocol"]);
+    broker.client().create_topic("t", 1, &[]);
+    broker.client().produced("t", 0, &Batch::of(&["CONTENTS"]));
+    broker.wait_for_stderr("service_us=");
+    let told = broker.stderr();
+    let line =
+        |what: &str| told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce").expect(what);
+    let (request, response) = (line("request"), line("response"));
+    assert_eq!(field(request, "correlation_id"), field(response, "correlation_id"));
+    assert!(!told.contains("CONTENTS"));
+}
