@@ -155,9 +155,16 @@ impl Broker {
 
     /// Where a listener after the first listens, by its name.
     pub fn addr_of(&self, listener: &str) -> SocketAddr {
-        let stdout = self.stdout();
-        let line = stdout.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
-        address_in(&format!("{}\n", line.expect("the broker tells of every listener"))).expect("an address")
+        let mut found = None;
+        wait_until("the broker tells of every listener", START_STOP_MAX, || {
+            let stdout = self.stdout();
+            // Its last line may be on its way.
+            let whole = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
+            let line = whole.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
+            found = line.and_then(|line| address_in(&format!("{line}\n")));
+            found.is_some()
+        });
+        found.expect("waited for it")
     }
 
     /// The data folder.
