@@ -55,9 +55,9 @@ pub static TABLES: &[Table] = &[
     },
     Table {
         name: "seed-001-wan",
-        title: "One record a request over 150 ms: throughput is requests in flight per round trip",
+        title: "One record a request at a distance: throughput is requests in flight by the round trip",
         about: "Each request carries one record of 1,000 bytes, so that only more requests in flight move more records. A \
-                broker that remembers five batches of an idempotent producer stops at five. The link is a relay (rtt=150); \
+                broker that remembers five batches of an idempotent producer stops at five. The link is a relay (rtt=150 unless set); \
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
         layout: Layout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],

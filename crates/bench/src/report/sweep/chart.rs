@@ -21,6 +21,8 @@ const BOTTOM_TURNED: f64 = 66.0;
 const LETTER: f64 = 6.2;
 /// Past this ratio of most to least a plot is logarithmic, or the least would lie on the axis.
 const LOG_RATIO: f64 = 30.0;
+/// Marks on a logarithmic axis, unless each is a power of ten.
+const TICKS_MAX: usize = 7;
 /// Different dashes and marks; more targets use them again.
 pub const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 /// Different colours; more series use them again.
@@ -75,8 +77,7 @@ impl Scale {
             return Scale { log: false, low: 0.0, high: 1.0 };
         }
         if most / least > LOG_RATIO {
-            let (low, high) = (10f64.powf(least.log10().floor()), 10f64.powf(most.log10().ceil()));
-            return Scale { log: true, low, high: high.max(low * 10.0) };
+            return Scale { log: true, low: round_down(least), high: round_up(most) };
         }
         let step = step(most);
         Scale { log: false, low: 0.0, high: (most / step).ceil() * step }
@@ -85,8 +86,15 @@ impl Scale {
     /// Where marks stand on the axis.
     fn ticks(&self) -> Vec<f64> {
         if self.log {
-            let decades = (self.high / self.low).log10().round() as i32;
-            return (0..=decades).map(|decade| self.low * 10f64.powi(decade)).collect();
+            let mut ticks = vec![self.low];
+            while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
+                ticks.push(round_up(ticks[ticks.len() - 1] * 1.001));
+            }
+            // Over many decades only powers of ten stand there.
+            if ticks.len() > TICKS_MAX {
+                ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-6);
+            }
+            return ticks;
         }
         let step = step(self.high);
         (0..=(self.high / step).round() as u32).map(|tick| f64::from(tick) * step).collect()
@@ -100,6 +108,19 @@ impl Scale {
         };
         part.clamp(0.0, 1.0)
     }
+}
+
+/// The largest of 1, 2, 5, 10, 20, ... that is not above a value.
+fn round_down(value: f64) -> f64 {
+    let decade = 10f64.powf(value.log10().floor());
+    [5.0, 2.0].into_iter().map(|digit| digit * decade).find(|round| *round <= value * 1.000_001).unwrap_or(decade)
+}
+
+/// The smallest of 1, 2, 5, 10, 20, ... that is not below a value.
+fn round_up(value: f64) -> f64 {
+    let decade = 10f64.powf(value.log10().floor());
+    let rounds = [1.0, 2.0, 5.0].into_iter().map(|digit| digit * decade);
+    rounds.into_iter().find(|round| *round >= value * 0.999_999).unwrap_or(decade * 10.0)
 }
 
 /// A round step that gives about four marks up to `most`.
@@ -237,8 +258,10 @@ mod tests {
         let log = Scale::of([0.2, 150.0].into_iter());
         assert!(log.log);
         let shown: Vec<String> = log.ticks().into_iter().map(short).collect();
-        assert_eq!(shown, ["0.1", "1", "10", "100", "1k"]);
-        assert!((log.height(10.0) - 0.5).abs() < 1e-9);
+        assert_eq!(shown, ["1", "10", "100"], "from 0.2 to 200");
+        assert!((log.height(0.2), log.height(200.0)) == (0.0, 1.0) && (log.height(6.324_555) - 0.5).abs() < 1e-6);
+        let narrow = Scale::of([20.0, 800.0].into_iter()).ticks().into_iter().map(short).collect::<Vec<_>>();
+        assert_eq!(narrow, ["20", "50", "100", "200", "500", "1k"]);
         assert_eq!(Scale::of(std::iter::empty()).ticks().len(), 5);
     }
 

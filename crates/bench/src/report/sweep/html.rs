@@ -273,7 +273,8 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
          buffer it then waits in. &ldquo;Of best&rdquo; is the throughput as a part of the best among the points with the \
          same record size, rate and link.</p>\n",
     );
-    if plan.axes.iter().map(|axis| &axis.setting).chain(plan.fixed.iter().map(|(setting, _)| setting)).any(is_link) {
+    let is_far = |point: &Vec<usize>| plan.setup(point).is_ok_and(|setup| !setup.link.is_direct());
+    if plan.points().iter().any(is_far) {
         out.push_str(
             "<p>The link (rtt, bandwidth) is a relay between the producer and each broker. It delays every byte by half \
              the round trip, but each side's TCP is local: what a TCP window or a lost packet costs on a real link is not \
@@ -291,10 +292,6 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
         "<p class=\"soft\">Beside this page: points.csv (the numbers shown here), runs.csv (each measurement), sweep.json \
          (both).</p>"
     );
-}
-
-fn is_link(setting: &Setting) -> bool {
-    matches!(setting, Setting::Rtt | Setting::Bandwidth)
 }
 
 #[cfg(test)]

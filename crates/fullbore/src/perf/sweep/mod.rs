@@ -296,7 +296,11 @@ impl Sweep {
             }
         }
         let mut fixed = table.map(Table::fixed).unwrap_or_default();
-        fixed.extend(self.set.iter().cloned());
+        for (setting, value) in &self.set {
+            fixed.retain(|(earlier, _)| earlier != setting);
+            fixed.push((setting.clone(), value.clone()));
+        }
+        fixed.retain(|(setting, _)| axes.iter().all(|axis| axis.setting != *setting));
         let typed: Vec<(String, String)> = fixed
             .iter()
             .filter_map(|(setting, value)| match setting {
@@ -359,12 +363,14 @@ impl Sweep {
 
     /// What a reader needs to know; asks every cluster, so that one that is not there is noticed before anything.
     fn facts(&self, plan: &Plan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
+        let note = self.note.iter().map(|note| ("Note".to_owned(), note.clone()));
         let mut facts = vec![
             ("Date".to_owned(), facts::shown(begun)),
             ("Command".to_owned(), facts::command(std::env::args())),
             ("Producer".to_owned(), facts::program()),
             ("Machine".to_owned(), facts::machine()),
         ];
+        facts.splice(0..0, note);
         for target in &plan.targets {
             let mut cluster = Cluster::new(&target.bootstrap_servers, CLIENT_ID)?;
             let brokers = cluster.metadata(Some(&[])).map_err(RunError::from)?.brokers.len();
@@ -433,7 +439,13 @@ mod tests {
         let of = |more: &[&str]| plan(&[&wan[..], more].concat()).expect("valid");
         let rtt = |plan: &Plan| plan.setup(&plan.points()[0]).expect("valid").link.rtt.as_millis();
         assert_eq!((rtt(&of(&[])), of(&[]).amount), (150, Amount::Records(500)));
-        assert_eq!(rtt(&of(&["--set", "rtt=20"])), 20);
+        let near = of(&["--set", "rtt=20"]);
+        assert_eq!(rtt(&near), 20);
+        assert_eq!(
+            near.fixed.iter().filter(|(setting, _)| *setting == Setting::Rtt).count(),
+            1,
+            "a report names it once"
+        );
         assert_eq!(of(&["--duration", "500ms"]).amount, Amount::Time(Duration::from_millis(500)));
         let one = of(&["--set", "max.in.flight=7"]);
         assert_eq!((one.axes.len(), &one.axes[0].values), (1, &vec!["7".to_owned()]), "an axis with one value");
