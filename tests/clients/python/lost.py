@@ -170,15 +170,18 @@ def librdkafka(bootstrap, topic):
         print(f"failed {message.value().decode()} {error}" if error else f"acked {message.value().decode()}", flush=True)
 
     producer = Producer({
-        "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "batch.num.messages": 5,
+        "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "batch.num.messages": 1,
         "reconnect.backoff.max.ms": 200, "log_level": 0,
         "error_cb": lambda error: error.fatal() and print(f"failed fatally {error}", flush=True),
     })
-    while not stop.is_set():
-        if sent - acked < 200:
-            producer.produce(topic, str(sent), partition=0, on_delivery=on_delivery)
-            sent += 1
-        producer.poll(0.001)
+    try:
+        while not stop.is_set():
+            if sent - acked < 200:
+                producer.produce(topic, str(sent), partition=0, on_delivery=on_delivery)
+                sent += 1
+            producer.poll(0.001)
+    except KafkaException as error:
+        print(f"failed {error}", flush=True)
     left = producer.flush(WAIT_S)
     print(f"sent {sent} left {left}", flush=True)
 
@@ -200,6 +203,8 @@ class Client:
                 self.summary = line.split()
             else:
                 self.failed.append(line.strip())
+        if not self.summary:
+            self.failed.append("the client ended without a summary")
 
     def passes(self, count):
         until(f"{count} numbers are acknowledged", lambda: self.failed or self.acked >= count)
@@ -257,7 +262,7 @@ def case(broker, command, topic, lost_at_once, meanwhile):
 
 def main(binary, class_path):
     java = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, os.path.join(HERE, "..", "java", "Lost.java")]
-    clients = [("java", java, 5), ("librdkafka", [sys.executable, os.path.abspath(__file__), "produce"], 1)]
+    clients = [("java", java, 5), ("librdkafka", [sys.executable, os.path.abspath(__file__), "produce"], 3)]
     between = [
         ("connections are closed", lambda broker: None),
         ("the broker is stopped and started", lambda broker: broker.restart(signal.SIGTERM)),
