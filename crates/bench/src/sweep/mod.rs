@@ -23,7 +23,7 @@ pub use axis::{Axis, fixed};
 pub use plan::{Amount, POINTS_MAX, Plan, PlanError, REPEATS_MAX, Target, Turn};
 pub use point::{LinkSpec, Setup};
 pub use results::{METRICS, Metric, PointResult, Results, Run, Spread, metric};
-pub use run::{CLIENT_ID, Figures, RunError, Runner};
+pub use run::{CLIENT_ID, Figures, RunError, Runner, cluster};
 pub use setting::Setting;
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //! acknowledgement.
 
 use super::detour::Detours;
-use super::plan::{Amount, Plan, Turn};
+use super::plan::{Amount, Plan, Target, Turn};
 use super::point::Setup;
 use crate::client::{ClientError, Cluster, create_topic, delete_topics};
 use crate::measure::Percentiles;
 use crate::produce::{Failed, Outcome, Workload, produce};
 use crate::workload::Payload;
-use fullbore_producer::{ConfigError, Producer, SendError};
+use fullbore_producer::{ConfigError, Producer, Security, SendError};
 use fullbore_wire::Text;
 use fullbore_wire::batch::Compression;
 use std::io;
@@ -99,6 +99,17 @@ pub enum RunError {
     Link(io::Error),
 }
 
+/// A cluster as the points of a plan reach it, for what is asked of it besides measuring.
+///
+/// # Errors
+/// An address that is none, or security settings that cannot be used.
+pub fn cluster(plan: &Plan, target: &Target) -> Result<Cluster, RunError> {
+    let setup = plan.setup(&vec![0; plan.axes.len()]).map_err(RunError::Value)?;
+    let properties = setup.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let security = Security::from_properties(properties)?;
+    Ok(Cluster::new(&target.bootstrap_servers, CLIENT_ID)?.secured(security))
+}
+
 /// Measures the points of one plan, one after another.
 pub struct Runner<'a> {
     plan: &'a Plan,
@@ -132,7 +143,7 @@ impl<'a> Runner<'a> {
         let servers = &self.plan.targets[turn.target].bootstrap_servers;
         let mut config = setup.producer(servers)?;
         config.client.client_id = CLIENT_ID.to_owned();
-        let mut cluster = Cluster::new(servers, CLIENT_ID)?;
+        let mut cluster = Cluster::new(servers, CLIENT_ID)?.secured(config.client.security.clone());
         config.client.detours = self.detours.to(&mut cluster, servers, setup.link, &self.runtime)?;
         let topic = format!("{}-{}", self.topics, self.made);
         self.made += 1;

@@ -18,7 +18,7 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::sweep::{About, FILES, text, write_files};
 use fullbore_bench::sweep::tables::{TABLES, Table};
 use fullbore_bench::sweep::{
-    Amount, Axis, CLIENT_ID, Plan, Results, Run, RunError, Runner, Setting, Target, fixed, setting::is_secret_key,
+    Amount, Axis, CLIENT_ID, Plan, Results, Run, Runner, Setting, Target, cluster, fixed, setting::is_secret_key,
 };
 use own::Own;
 use progress::{Progress, duration};
@@ -309,12 +309,20 @@ impl Sweep {
             })
             .collect();
         let properties = client_properties(self.command_config.as_deref(), &typed)?;
+        let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
+        let secure = properties.get("security.protocol").is_some_and(|protocol| protocol != "PLAINTEXT");
+        if secure && targets.iter().any(|target| target.bootstrap_servers == OWN) {
+            return Err(Failure::new(
+                "the sweep's own broker speaks plain text; start one with an SSL listener by `fullbore serve` and name it \
+                 with --bootstrap-server or --against",
+            ));
+        }
         let mine = |(key, value): (&str, &str)| (key != BOOTSTRAP_SERVERS).then(|| (key.to_owned(), value.to_owned()));
         let amount = self.num_records.map(Amount::Records).or(self.duration.map(Amount::Time));
         Ok(Plan {
             axes,
             fixed,
-            targets: self.targets(properties.get(BOOTSTRAP_SERVERS))?,
+            targets,
             properties: properties.iter().filter_map(mine).collect(),
             amount: amount.or(table.map(|table| table.amount)).unwrap_or(Amount::Time(DURATION)),
             warmup: self.warmup,
@@ -372,8 +380,7 @@ impl Sweep {
         ];
         facts.splice(0..0, note);
         for target in &plan.targets {
-            let mut cluster = Cluster::new(&target.bootstrap_servers, CLIENT_ID)?;
-            let brokers = cluster.metadata(Some(&[])).map_err(RunError::from)?.brokers.len();
+            let brokers = cluster(plan, target)?.metadata(Some(&[]))?.brokers.len();
             let about = match own.filter(|own| own.address() == target.bootstrap_servers) {
                 Some(own) => format!(
                     "fullbore {}, in the producer's process; {}",
@@ -468,6 +475,8 @@ mod tests {
             let refusal = of(flags).expect_err(told).to_string();
             assert!(refusal.contains(told), "{refusal}");
         }
+        let refusal = of(&["--set", "security.protocol=SSL"]).expect_err("plain").to_string();
+        assert!(refusal.starts_with("the sweep's own broker speaks plain text"), "{refusal}");
         let long = format!("{}=h:1", "n".repeat(41));
         for flags in
             [&["--bootstrap-server", "h:1", "--against", "a=h:1"][..], &["--against", "h:1"], &["--against", &long]]
