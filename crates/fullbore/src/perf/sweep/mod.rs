@@ -45,8 +45,8 @@ const NAME_LETTERS_MAX: usize = 40;
 ///   waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
 ///
 /// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary folder. Each measurement
-/// makes a topic (1 partition unless told), warms up, measures and deletes the topic. Two repeats of a point are never
-/// adjacent, and every second round runs backwards.
+/// makes a topic (1 partition unless told), warms up, measures and deletes the topic. Repeats are rounds over
+/// all points, every second one backwards.
 ///
 /// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both), and report.html: one
 /// page with tables and curves that needs no network.
