@@ -1,6 +1,19 @@
 # Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run.
 # A case is a function or command; it passes when it exits 0. What it prints is shown only when it fails.
 
+# With TLS set to a file of Kafka's client properties, they go out over TLS.
+
+# tls KEY: one of those properties
+tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
+# What kcat needs to be told of them, in librdkafka's names.
+kcat_tls=()
+if [ -n "${TLS:-}" ]; then
+  kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")
+  identity=$(tls ssl.keystore.location)
+  [ -z "$identity" ] || kcat_tls+=(-X "ssl.certificate.location=$identity" -X "ssl.key.location=$identity")
+fi
+kcat() { command kcat "${kcat_tls[@]}" "$@"; }
+
 passed=0 failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -8,8 +8,9 @@ topic="fullbore-$$-$(date +%s)"
 payload="one payload, the same in every record: $(seq -s ' ' 40)"
 echo "$payload" >"$work/payload"
 
-topics() { local action=$1; shift; "$FULLBORE_BIN" topics "$action" --bootstrap-server "$bootstrap" "$@"; }
-perf() { local action=$1; shift; "$FULLBORE_BIN" perf "$action" --bootstrap-server "$bootstrap" "$@"; }
+secured=(${TLS:+--command-config "$TLS"})
+topics() { local action=$1; shift; "$FULLBORE_BIN" topics "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
+perf() { local action=$1; shift; "$FULLBORE_BIN" perf "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 
 create() {
   has "^Created topic $topic\.$" "$(topics create --topic "$topic" --partitions 3 --replication-factor 1 --config retention.ms=12345000)"

@@ -8,6 +8,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -66,8 +68,34 @@ func until(condition func() bool) {
 
 // --- writing and reading ---------------------------------------------------------------------------
 
+// connection has the broker's address; with TLS naming a file of Kafka's client properties, those too.
+func connection() []kgo.Opt {
+	options := []kgo.Opt{kgo.SeedBrokers(bootstrap)}
+	path := os.Getenv("TLS")
+	if path == "" {
+		return options
+	}
+	text, err := os.ReadFile(path)
+	check(err)
+	given := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		given[key] = value
+	}
+	authorities, err := os.ReadFile(given["ssl.truststore.location"])
+	check(err)
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	want(config.RootCAs.AppendCertsFromPEM(authorities), "no certificates")
+	if identity := given["ssl.keystore.location"]; identity != "" {
+		pair, err := tls.LoadX509KeyPair(identity, identity)
+		check(err)
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return append(options, kgo.DialTLSConfig(config))
+}
+
 func client(options ...kgo.Opt) *kgo.Client {
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(bootstrap)}, options...)...)
+	c, err := kgo.NewClient(append(connection(), options...)...)
 	check(err)
 	return c
 }

@@ -63,7 +63,7 @@ public class Client {
 
     public static void main(String[] args) {
         bootstrap = args[0];
-        admin = Admin.create(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000));
+        admin = Admin.create(secured(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000)));
         produceCases();
         consumeCases();
         adminCases();
@@ -80,6 +80,22 @@ public class Client {
         }
         System.out.println(CASES.size() - failed + " passed, " + failed + " failed");
         System.exit(failed > 0 ? 1 : 0);
+    }
+
+    /** With TLS naming a file of client properties, those as well. */
+    static Map<String, Object> secured(Map<String, Object> config) {
+        var all = new HashMap<>(config);
+        String path = System.getenv("TLS");
+        if (path != null) {
+            var given = new java.util.Properties();
+            try (var file = new java.io.FileReader(path)) {
+                given.load(file);
+            } catch (java.io.IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+            given.forEach((key, value) -> all.put((String) key, value));
+        }
+        return all;
     }
 
     // --- writing and reading ---------------------------------------------------------------------
@@ -146,7 +162,7 @@ public class Client {
 
     /** Sends in order, to one partition or (null) by key; settings come as key, value, key, value. */
     static List<RecordMetadata> send(String topic, Integer partition, List<Sent> records, Object... settings) throws Exception {
-        Map<String, Object> config = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "linger.ms", 20, "max.block.ms", 20_000,
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "linger.ms", 20, "max.block.ms", 20_000,
             "delivery.timeout.ms", 20_000, "request.timeout.ms", 10_000));
         for (int i = 0; i < settings.length; i += 2) config.put((String) settings[i], settings[i + 1]);
         var futures = new ArrayList<Future<RecordMetadata>>();
@@ -161,7 +177,7 @@ public class Client {
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> settings, TopicPartition... partitions) {
-        Map<String, Object> config = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false,
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false,
             "auto.offset.reset", "none", "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000));
         config.putAll(settings);
         var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());

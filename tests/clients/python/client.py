@@ -21,7 +21,20 @@ RUN = f"py-{os.getpid()}-{int(time.time())}"
 WAIT_S = 20
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
-ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
+
+
+def connection():
+    """The broker's address; with TLS naming a file of Kafka's client properties, those too, in librdkafka's names."""
+    settings, path = {"bootstrap.servers": BOOTSTRAP}, os.environ.get("TLS")
+    if path:
+        given = dict(line.strip().split("=", 1) for line in open(path))
+        settings |= {"security.protocol": "SSL", "ssl.ca.location": given["ssl.truststore.location"]}
+        if identity := given.get("ssl.keystore.location"):
+            settings |= {"ssl.certificate.location": identity, "ssl.key.location": identity}
+    return settings
+
+
+ADMIN = AdminClient(connection())
 CASES = []
 
 
@@ -63,7 +76,7 @@ def until(condition):
 
 def send(topic, records, partition=0, stamps=None, **config):
     """Sends in order and returns the delivered messages; the first delivery error is raised."""
-    settings = {"bootstrap.servers": BOOTSTRAP, "delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
+    settings = connection() | {"delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
     producer = Producer(settings | {key.replace("_", "."): value for key, value in config.items()})
     delivered, errors = [], []
 
@@ -81,8 +94,8 @@ def send(topic, records, partition=0, stamps=None, **config):
 
 
 def consumer(topic, partition, offset, **config):
-    settings = {
-        "bootstrap.servers": BOOTSTRAP, "group.id": RUN, "enable.auto.commit": False, "auto.offset.reset": "error",
+    settings = connection() | {
+        "group.id": RUN, "enable.auto.commit": False, "auto.offset.reset": "error",
     }
     reader = Consumer(settings | {key.replace("_", "."): value for key, value in config.items()})
     reader.assign([TopicPartition(topic, partition, offset)])
