@@ -25,7 +25,10 @@ describe() {
   has 'Partition: 2.Leader: ([0-9]+).Replicas: \1.Isr: \1' "$described"
 }
 
-has_window() { ! topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1 | grep -q 'nknown topic config'; }
+has_window() { # the answer is kept first: with pipefail, the refusal would be the pipe's outcome, whatever it says
+  local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
+  ! grep -q 'nknown topic config' <<<"$told"
+}
 
 window() {
   topics create --topic "$topic-window" --config producer.state.batches.to.retain=64
