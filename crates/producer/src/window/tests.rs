@@ -142,3 +142,212 @@ fn without_idempotence_there_are_no_sequences_and_no_window() {
     window.given_up(tickets[3], true);
     assert!(window.may_open());
 }
+
+/// The sequences of what goes again now.
+fn resent(window: &mut Window<u32>) -> Vec<i32> {
+    std::iter::from_fn(|| window.next_retry()).map(|(_, stamp, _)| stamp.base_sequence).collect()
+}
+
+#[test]
+fn a_larger_grant_opens_and_a_smaller_one_holds_back_until_fewer_are_in_flight() {
+    let (mut window, mut tickets) = in_flight(5);
+    window.grant(8);
+    while window.may_open() {
+        tickets.push(window.open(1).0);
+    }
+    assert_eq!(window.span(), 8);
+    window.grant(5);
+    for ticket in tickets.drain(..3) {
+        window.acked(ticket);
+        assert!(!window.may_open(), "{} are in flight", window.span());
+    }
+    window.acked(tickets[0]);
+    assert!(window.may_open());
+}
+
+#[test]
+fn a_round_keeps_to_a_grant_that_shrank_since_its_batches_left() {
+    let (mut window, _) = in_flight(0);
+    window.grant(64);
+    let tickets: Vec<Ticket> = (0..64).map(|_| window.open(1).0).collect();
+    for (ticket, batch) in tickets.iter().zip(0..) {
+        window.set_back(*ticket, Setback::Retry { maybe: false }, batch);
+    }
+    // The new leader remembers five.
+    window.grant(5);
+    assert_eq!(resent(&mut window), [1, 2, 3, 4, 5]);
+    window.acked(tickets[1]);
+    assert_eq!(resent(&mut window), [] as [i32; 0], "the oldest counts");
+    window.acked(tickets[0]);
+    assert_eq!(resent(&mut window), [6, 7]);
+    window.grant(8);
+    assert_eq!(resent(&mut window), [8, 9, 10]);
+}
+
+#[test]
+fn a_leader_that_remembers_few_is_asked_for_one_after_another_until_one_is_known() {
+    let (mut window, _) = in_flight(0);
+    window.grant(64);
+    let tickets: Vec<Ticket> = (0..20).map(|_| window.open(1).0).collect();
+    for (ticket, batch) in tickets.iter().zip(0..) {
+        window.set_back(*ticket, Setback::Retry { maybe: true }, batch);
+    }
+    window.grant(5);
+    // All twenty are in its log, and it remembers the last five.
+    for part in tickets[..15].chunks(5) {
+        assert_eq!(resent(&mut window).len(), 5);
+        for ticket in part {
+            window.set_back(*ticket, Setback::OutOfOrder, 0);
+        }
+        assert_eq!(window.identity, Some(IDENTITY), "the newest has not been asked for");
+        assert!(window.in_round());
+    }
+    assert_eq!(resent(&mut window), [16, 17, 18, 19, 20]);
+    window.acked(tickets[15]);
+    assert_eq!(window.settled().len(), 15, "what is before it is proven");
+    tickets[16..].iter().for_each(|ticket| window.acked(*ticket));
+    assert!(window.is_idle() && window.may_open());
+    assert_eq!(window.open(1).1, Stamp { producer_id: 9, producer_epoch: 0, base_sequence: 21 });
+}
+
+#[test]
+fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_left() {
+    let (mut window, _) = in_flight(0);
+    let tickets: Vec<Ticket> = (0..2).map(|_| window.open(1).0).collect();
+    // The connection ends; both may come late. They go again over two connections, where the second overtakes, waits
+    // in vain for the first and is refused; then the first arrives, and its answer overtakes.
+    tickets.iter().for_each(|ticket| window.set_back(*ticket, Setback::Retry { maybe: true }, 7));
+    assert_eq!(resent(&mut window), [1, 2]);
+    window.acked(tickets[0]);
+    window.set_back(tickets[1], Setback::OutOfOrder, 7);
+    // A late copy of the second may be appended by now: it must not have another number.
+    let (ticket, stamp, _) = window.next_retry().unwrap();
+    assert_eq!((stamp.producer_epoch, stamp.base_sequence), (0, 2));
+    // Refused again with nothing in between, it is not there.
+    window.set_back(ticket, Setback::OutOfOrder, 7);
+    let (_, stamp, _) = window.next_retry().unwrap();
+    assert_eq!((stamp.producer_epoch, stamp.base_sequence), (1, 0));
+}
+
+#[test]
+fn a_refusal_of_an_earlier_round_is_no_evidence() {
+    let (mut window, tickets) = in_flight(3);
+    let lost = Setback::Retry { maybe: true };
+    tickets.iter().for_each(|ticket| window.set_back(*ticket, lost, 7));
+    assert_eq!(resent(&mut window), [1, 2, 3]);
+    window.set_back(tickets[0], Setback::Retry { maybe: false }, 7);
+    window.set_back(tickets[1], Setback::OutOfOrder, 7);
+    window.set_back(tickets[2], Setback::OutOfOrder, 7);
+    // Now late copies of all three are appended, and the broker restarts and remembers the last.
+    let (first, ..) = window.next_retry().unwrap();
+    window.set_back(first, Setback::OutOfOrder, 7);
+    assert_eq!(resent(&mut window), [2, 3], "the others are asked for first");
+    assert_eq!(window.identity, Some(IDENTITY));
+    window.set_back(tickets[1], Setback::OutOfOrder, 7);
+    window.acked(tickets[2]);
+    assert_eq!(window.settled(), [(7, Fate::Written), (7, Fate::Written)]);
+}
+
+#[test]
+fn a_batch_whose_answer_is_lost_after_a_later_one_was_acknowledged_is_proven() {
+    let (mut window, tickets) = in_flight(2);
+    window.acked(tickets[1]);
+    window.set_back(tickets[0], Setback::Retry { maybe: true }, 7);
+    let (ticket, ..) = window.next_retry().unwrap();
+    window.set_back(ticket, Setback::OutOfOrder, 7);
+    assert_eq!(window.settled(), [(7, Fate::Written)]);
+    assert!(window.may_open());
+}
+
+#[test]
+fn nothing_is_missing_where_a_batch_is_given_up_that_is_proven_written() {
+    let (mut window, tickets) = in_flight(2);
+    window.acked(tickets[1]);
+    window.given_up(tickets[0], true);
+    assert!(window.may_open());
+    assert_eq!(window.open(1).1, Stamp { producer_id: 9, producer_epoch: 0, base_sequence: 3 });
+}
+
+#[test]
+fn whoever_is_fenced_gives_up_what_may_be_written_and_sends_the_rest_under_another_id() {
+    let (mut window, tickets) = in_flight(3);
+    window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
+    window.set_back(tickets[2], Setback::Retry { maybe: true }, 3);
+    window.set_back(tickets[1], Setback::Fenced, 2);
+    // Behind the second, which was surely not written, nothing can be.
+    assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
+    assert_eq!(window.wants_identity(), Some(Some(9)));
+    window.adopt(Identity { producer_id: 10, epoch: 0 });
+    let (ticket, stamp, batch) = window.next_retry().unwrap();
+    assert_eq!((stamp.producer_id, stamp.base_sequence, batch), (10, 0, 2));
+    window.acked(ticket);
+    assert_eq!(window.next_retry().map(|(_, stamp, batch)| (stamp.base_sequence, batch)), Some((1, 3)));
+}
+
+#[test]
+fn a_ticket_is_good_after_a_batch_before_it_was_split() {
+    let (mut window, _) = in_flight(0);
+    let tickets: Vec<Ticket> = (0..4).map(|_| window.open(10).0).collect();
+    window.split(tickets[0], vec![(5, 1), (5, 2)]);
+    window.acked(tickets[3]);
+    window.set_back(tickets[1], Setback::Retry { maybe: true }, 3);
+    window.given_up(tickets[2], true);
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).map(|(_, s, b)| (s.base_sequence, b)).collect();
+    assert_eq!(again, [(1, 1), (6, 2), (11, 3)]);
+}
+
+#[test]
+fn a_window_covers_no_more_sequences_than_a_broker_can_tell_apart() {
+    let (mut window, _) = in_flight(0);
+    window.grant(WINDOW_MAX);
+    let mut tickets = Vec::new();
+    while window.may_open() {
+        tickets.push(window.open(SEQUENCES_MAX / 4 + 1).0);
+    }
+    assert_eq!(tickets.len(), 4);
+    window.acked(tickets[0]);
+    assert!(window.may_open());
+}
+
+#[test]
+fn a_producer_that_rested_sends_one_batch_first() {
+    let (mut window, tickets) = in_flight(1);
+    window.rested();
+    assert!(window.may_open(), "something is in flight");
+    window.acked(tickets[0]);
+    window.rested();
+    let (ticket, _) = window.open(1);
+    assert!(!window.may_open());
+    window.acked(ticket);
+    assert!(window.may_open());
+}
+
+/// The cost of a batch does not grow with the window: slots looked at beside those acted upon.
+#[test]
+fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
+    for size in [1024, WINDOW_MAX] {
+        let (mut window, _) = in_flight(0);
+        window.grant(size);
+        let (mut batches, lanes) = (0, 8);
+        let mut in_flight: Vec<VecDeque<Ticket>> = vec![VecDeque::new(); lanes];
+        for round in 0..20 {
+            while window.may_open() {
+                in_flight[batches % lanes].push_back(window.open(3).0);
+                batches += 1;
+            }
+            // Answers come lane by lane; every third round one is lost, and all behind it go again.
+            let mut back = Vec::new();
+            for lane in &mut in_flight {
+                for ticket in lane.drain(..).rev() {
+                    if round % 3 == 2 { back.push(ticket) } else { window.acked(ticket) }
+                }
+            }
+            let setback = |i: usize| if i == 0 { Setback::Retry { maybe: true } } else { Setback::OutOfOrder };
+            back.into_iter().enumerate().for_each(|(i, ticket)| window.set_back(ticket, setback(i), 7));
+            let again: Vec<Ticket> = std::iter::from_fn(|| window.next_retry()).map(|(ticket, ..)| ticket).collect();
+            again.into_iter().for_each(|ticket| window.acked(ticket));
+        }
+        assert!(batches >= 20 * size);
+        assert!(window.visits <= 4 * batches, "{} slots for {batches} batches", window.visits);
+    }
+}
