@@ -41,7 +41,7 @@ impl<B> Window<B> {
     /// Whether the broker takes none of what waits. A batch that was surely not written is no witness either way, unless
     /// it is the next one expected.
     fn is_all_out_of_order(&self) -> bool {
-        let refused = |slot: &Slot<B>| slot.out_of_order;
+        let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
         // With nothing in flight the front is a batch that waits, if any does.
         if !self.slots.front().is_some_and(refused) {
             return false;

@@ -135,6 +135,7 @@ impl World {
             Step::Restart => {
                 self.offsets_known &= !self.setup.kafka;
                 self.cluster.restart(!self.setup.kafka);
+                self.granted = (WINDOW_DEFAULT, 0);
                 (0..LANES).for_each(|lane| self.cut(self.cluster.leader * LANES + lane, 0, 0, false));
             }
             Step::ExpireParked { most } => {
@@ -354,7 +355,7 @@ impl World {
             }
         }
         if lane / LANES == self.leader && (0..LANES).all(|i| self.is_quiet(self.leader * LANES + i)) {
-            self.granted = (WINDOW_DEFAULT, 0);
+            self.granted.0 = WINDOW_DEFAULT;
         }
     }
 
