@@ -244,6 +244,43 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(20_000, narrow());
 }
 
+/// Schedules too special for chance, each a breach were it not for one rule of the window or of the table of errors.
+#[test]
+fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
+    let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
+    let (answer, late) = (|lane, most| Step::Answer { lane, most }, || Step::Late { which: 0, twice: false });
+    let cut = || Step::Cut { lane: 0, arrives: 0, unsent: 0, late: true };
+    let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
+    let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
+
+    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its answer overtakes.
+    // A late copy of the second is appended after that: the refusal is no evidence.
+    let mut overtaken = first();
+    overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
+    overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
+    assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
+
+    // Two of three are out of order in one round; late copies of all are appended; the broker forgets all but the last, so
+    // that in the next round the first is out of order. What the last round said of the others is no evidence.
+    let mut forgotten = first();
+    let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
+    forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);
+    forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
+    assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
+
+    // A batch is written, its answer lost; the next leader finds it too large. Its parts would be other batches.
+    let split = [
+        send(0, 1),
+        arrive(0, 1),
+        Step::RecordsMax { node: 1, records: 1 },
+        cut(),
+        Step::Move,
+        send(0, 1),
+        arrive(LANES as u8, 1),
+    ];
+    assert_eq!(run(setup, &split, None), Ok(()));
+}
+
 /// The checkers find each planted fault, and as what it is.
 #[test]
 fn planted_faults_are_found() {
