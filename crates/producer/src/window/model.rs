@@ -241,7 +241,7 @@ fn once_in_order_and_with_one_result_at_a_window_of_1024() {
 
 #[test]
 fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts() {
-    holds(20_000, narrow());
+    holds(6000, narrow());
 }
 
 /// Schedules too special for chance, each a breach were it not for one rule of the window or of the table of errors.
