@@ -4,13 +4,15 @@
 //! the pipe is full batches grow, up to max.request.size. Not here: sockets and time, which is an argument.
 //! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
+mod round;
+
 use crate::batch::{Batch, OpenBatch};
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
 use crate::pool::{Class, Pool};
 use crate::producer::Record;
-use crate::sender::{Broker, Grants};
+use crate::sender::Broker;
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};
@@ -19,6 +21,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+pub(crate) use round::{Outgoing, Path, Round, Take};
 
 /// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
 /// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
@@ -79,53 +83,6 @@ struct State {
 pub(crate) enum Refused {
     Full,
     Closed,
-}
-
-/// What the sender may do with a partition.
-pub(crate) enum Take {
-    /// This batch is to be sent.
-    Batch(Outgoing),
-    /// Nothing before this time; `None` when an event will tell.
-    NotYet(Option<Instant>),
-    /// It does not fit the request any more.
-    NoRoom,
-    /// It needs a producer id, other than the one given.
-    Identity(Option<i64>),
-    /// Another broker's, or nothing to send: off the list.
-    Gone,
-}
-
-/// A batch between `take` and its result.
-pub(crate) struct Outgoing {
-    pub(crate) partition: Arc<Partition>,
-    pub(crate) ticket: Ticket,
-    pub(crate) stamp: Stamp,
-    pub(crate) batch: Batch,
-}
-
-/// What the sender goes by when it asks for batches.
-pub(crate) struct Round<'a> {
-    pub(crate) now: Instant,
-    /// Batches leave however small they are: a flush, or someone waits for memory.
-    pub(crate) hurry: bool,
-    /// Bytes left in the request; `None` while it is empty, when any batch fits.
-    pub(crate) room: Option<usize>,
-    /// What the broker said of windows.
-    pub(crate) grants: &'a Grants,
-    /// The lane that asks.
-    pub(crate) path: Path,
-    /// Whether a partition's batches may go over any lane, the broker putting them back in order.
-    pub(crate) striped: bool,
-}
-
-/// A lane as partitions see it.
-#[derive(Clone, Copy)]
-pub(crate) struct Path {
-    /// Never used again, whatever becomes of the connection.
-    pub(crate) connection: u64,
-    /// Its place among the lanes, and how many there are.
-    pub(crate) lane: usize,
-    pub(crate) lanes: usize,
 }
 
 impl Partition {
@@ -327,9 +284,11 @@ impl Partition {
             return Take::Identity(spent);
         }
         // What goes again does so in order, which only one lane keeps.
-        let any_lane = round.striped && !state.window.has_retries();
+        let has_retries = state.window.has_retries();
+        let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
-        let may_join = state.sent_to == broker.id && (round.striped || same_lane);
+        let others_wait = if has_retries { state.others_wait(round) } else { round.striped };
+        let may_join = state.sent_to == broker.id && (others_wait || same_lane);
         if !(any_lane || is_home) || (state.window.in_flight() > 0 && !may_join) {
             return Take::NotYet(None);
         }
@@ -353,8 +312,7 @@ impl Partition {
             // A retry may be as large as that; it starts the next request.
             return Take::NoRoom;
         }
-        // Batches that the broker holds until this one comes need not wait in vain.
-        let retry = if round.striped { state.window.next_missing() } else { state.window.next_retry() };
+        let retry = if state.others_wait(round) { state.window.next_missing() } else { state.window.next_retry() };
         if let Some((ticket, stamp, batch)) = retry {
             return self.leave(state, broker, round, ticket, stamp, batch);
         }
@@ -393,11 +351,12 @@ impl Partition {
         mut batch: Batch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
+        let reorder = round.striped || (!alone && state.others_wait(round));
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
         batch.attempts += 1;
         batch.outcome.possibly_written.store(true, Ordering::Relaxed);
-        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch })
+        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, reorder })
     }
 
     /// The window takes a producer id.
@@ -532,6 +491,13 @@ enum Next {
 }
 
 impl State {
+    /// Whether batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
+    /// where all went over one connection: the broker was not asked to hold them.
+    fn others_wait(&self, round: &Round<'_>) -> bool {
+        let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
+        round.striped || (round.reorders && are_scattered)
+    }
+
     fn has_work(&self) -> bool {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }

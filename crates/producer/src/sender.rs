@@ -17,7 +17,7 @@ mod status;
 pub(crate) mod verdict;
 
 use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
-use crate::config::Acks;
+use crate::config::{Acks, InFlight};
 use crate::error::MetadataError;
 use crate::producer::Core;
 use demand::{Demand, Look};
@@ -98,8 +98,10 @@ struct Sender {
 
 /// Runs until the producer closes.
 pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
-    let setting = core.config.connections_per_broker;
-    let (lanes, demand) = (Lanes::new(setting.unwrap_or(1)), setting.is_none().then(Demand::new));
+    let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
+    let lanes = Lanes::new(setting.unwrap_or(1));
+    // Who counts requests means those of the broker, unless connections are counted too.
+    let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let mut sender = Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, told: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
@@ -243,10 +245,11 @@ impl Sender {
     fn gather(&mut self, lane: usize) -> (Vec<Outgoing>, Option<Instant>) {
         let max = self.core.config.max_request_size;
         let grants = self.broker.grants.lock();
-        let (lanes, striped) = (self.lanes.open.len(), self.is_striped(&grants));
+        let (lanes, reorders) = (self.lanes.open.len(), grants.reorder > 0 && self.core.limits.idempotent);
+        let striped = reorders && lanes > 1;
         let path = Path { connection: self.lanes.open[lane].path, lane, lanes };
         let hurry = self.core.is_hurried();
-        let mut round = Round { now: Instant::now(), hurry, room: None, grants: &grants, path, striped };
+        let mut round = Round { now: Instant::now(), hurry, room: None, grants: &grants, path, striped, reorders };
         let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
         let mut at = 0;
         while at < self.active.len() {
@@ -282,14 +285,8 @@ impl Sender {
         (batches, next)
     }
 
-    /// Whether any lane may take any partition's next batch.
-    fn is_striped(&self, grants: &Grants) -> bool {
-        grants.reorder > 0 && self.lanes.open.len() > 1 && self.core.limits.idempotent
-    }
-
     /// Seals and writes one request; its answer is acted upon by the connection's reader.
     async fn send(&mut self, at: usize, batches: Vec<Outgoing>) {
-        let striped = self.is_striped(&self.broker.grants.lock());
         let lane = &mut self.lanes.open[at];
         let connection = lane.connection.clone();
         let newest = match connection.version::<ProduceRequest>() {
@@ -300,7 +297,7 @@ impl Sender {
         if batches.is_empty() {
             return;
         }
-        request.reorder = striped && version >= REORDER;
+        request.reorder = version >= REORDER && batches.iter().any(|outgoing| outgoing.reorder);
         let (core, broker) = (self.core.clone(), self.broker.clone());
         if self.core.config.acks == Acks::None {
             let unanswered = async move {

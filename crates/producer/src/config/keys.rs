@@ -63,7 +63,7 @@ keys! {
         |_c, v| level(v, -131_072, 22)?;
     "connections.max.idle.ms", "540000", "A connection without traffic for this long is closed.",
         |c, v| c.client.connections_max_idle = ms(v)?;
-    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16, or auto for one, and more where one is the limit. A partition keeps to one of them unless the broker puts batches back in order.",
+    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16, or auto for one, and more where one is the limit (and max.in.flight.requests.per.connection is auto too). A partition keeps to one of them unless the broker puts batches back in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
     "delivery.timeout.ms", "120000", "From send to success or failure at the latest.",
         |c, v| c.delivery_timeout = ms(v)?;

@@ -107,7 +107,7 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
         let fake = fake.clone();
         async move {
             for turn in 0.. {
-                fake.lock().stalled = Some(turn % 4);
+                fake.lock().stalled = HashSet::from([turn % 4]);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -176,6 +176,25 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
         assert!(again.is_sorted_by_key(|batch| batch.stamp.base_sequence));
         assert_eq!(again.iter().map(|batch| batch.connection).collect::<HashSet<_>>().len(), 1);
     }
+}
+
+#[tokio::test]
+async fn when_all_lanes_but_one_die_what_waits_at_the_broker_gets_what_is_missing() {
+    let fake = striped(64, 63).await;
+    fake.lock().connections_max = 4;
+    let producer = producer(&fake, FOUR);
+    let first = open(&producer, 4).await;
+    for connection in 1..4 {
+        // What comes over these three is lost: none of it is looked at before they end.
+        fake.lock().stalled.insert(connection);
+    }
+    let before = fake.lock().seen.len();
+    let deliveries = flood(&producer, 1, first..first + 200).await;
+    fake.until("some arrive", move |state| state.seen.len() > before + 10).await;
+    (1..4).for_each(|connection| fake.end(connection));
+    let all = tokio::time::timeout(Duration::from_secs(8), settle(deliveries)).await;
+    all.expect("sooner than the broker gives up those that wait");
+    assert_eq!(fake.values(0), expected(first + 200));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
 use fullbore_wire::batch::{BatchView, RecordIter, decompress};
 use fullbore_wire::{ErrorCode, Frame, Part, Uuid};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -98,8 +98,8 @@ pub struct State {
     pub says: Vec<Says>,
     /// Connections accepted so far, by broker.
     pub connections: Vec<usize>,
-    /// The connection whose Produce requests are not looked at for now.
-    pub stalled: Option<usize>,
+    /// The connections whose Produce requests are not looked at for now.
+    pub stalled: HashSet<usize>,
     /// Connections to refuse from now on, whatever was accepted before.
     pub connections_max: usize,
     /// How often it restarted: batches that wait for others do not outlive that.
@@ -116,8 +116,8 @@ pub struct Fake {
     pub state: Arc<Mutex<State>>,
     gate: Arc<watch::Sender<bool>>,
     cut: Arc<watch::Sender<u64>>,
-    /// The connection that ends, by its number.
-    end: Arc<watch::Sender<Option<usize>>>,
+    /// The connections that end, by number.
+    end: Arc<watch::Sender<HashSet<usize>>>,
 }
 
 /// A connection to one of the brokers, counted from 0.
@@ -143,14 +143,14 @@ impl Fake {
             next_producer_id: 1000,
             says: vec![Says::default(); brokers],
             connections: vec![0; brokers],
-            stalled: None,
+            stalled: HashSet::new(),
             connections_max: usize::MAX,
             restarts: 0,
             requests: 0,
             metadata_asked: 0,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
-        let end = Arc::new(watch::Sender::new(None));
+        let end = Arc::new(watch::Sender::new(HashSet::new()));
         let fake = Fake { state: Arc::new(Mutex::new(state)), gate, cut, end };
         for broker in 0..brokers as i32 {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -197,7 +197,9 @@ impl Fake {
 
     /// Ends one connection of each broker, by its number.
     pub fn end(&self, connection: usize) {
-        self.end.send_replace(Some(connection));
+        self.end.send_modify(|ended| {
+            ended.insert(connection);
+        });
     }
 
     pub fn values(&self, partition: i32) -> Vec<String> {
@@ -245,7 +247,7 @@ impl Fake {
                     return;
                 }
                 let is_produce = frame[..2] == [0, 0];
-                while is_produce && self.lock().stalled == Some(connection.number) {
+                while is_produce && self.lock().stalled.contains(&connection.number) {
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
                 let (answer, response) = oneshot::channel();
@@ -261,7 +263,7 @@ impl Fake {
         tokio::select! {
             () = requests => {}
             _ = cut.changed() => return writer.abort(),
-            _ = end.wait_for(|ended| *ended == Some(connection.number)) => return writer.abort(),
+            _ = end.wait_for(|ended| ended.contains(&connection.number)) => return writer.abort(),
         }
         // Answers given before the end still leave, unless they are held.
         drop(responses);
