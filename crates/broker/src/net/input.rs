@@ -16,6 +16,8 @@ const CHUNK: usize = 16 * 1024;
 const LARGE: usize = 64 * 1024;
 /// The first reservation for a large frame.
 const STEP: usize = 1024 * 1024;
+/// The end of a frame, which a client that wrote it in pieces may be holding back.
+const TAIL: usize = 64 * 1024;
 /// After this long without a byte a connection gives its buffer back.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,8 @@ impl<'a> Input<'a> {
     /// [`InputError`]; the connection is of no use afterwards.
     pub async fn frame(&mut self) -> Result<Option<Bytes>, InputError> {
         while self.buffer.len() < 4 {
-            if self.fill(CHUNK).await? == 0 {
+            let missing = if self.buffer.is_empty() { 0 } else { 4 - self.buffer.len() };
+            if self.fill(CHUNK, missing).await? == 0 {
                 return if self.buffer.is_empty() { Ok(None) } else { Err(closed_inside_a_frame()) };
             }
         }
@@ -72,22 +75,26 @@ impl<'a> Input<'a> {
         while self.buffer.len() < len {
             let missing = len - self.buffer.len();
             let want = if len > LARGE { missing.min(self.buffer.len().max(STEP)) } else { missing.max(CHUNK) };
-            if self.fill(want).await? == 0 {
+            if self.fill(want, missing).await? == 0 {
                 return Err(closed_inside_a_frame());
             }
         }
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
 
-    /// Reads up to `want` bytes; 0 at the end of the stream.
-    async fn fill(&mut self, want: usize) -> io::Result<usize> {
+    /// Reads up to `want` bytes; 0 at the end of the stream. `missing` bytes complete a frame that has begun.
+    async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
             if self.buffer.is_empty() && timeout(BUFFER_IDLE, self.stream.readable()).await.is_err() {
                 self.buffer = BytesMut::new();
             }
             self.stream.readable().await?;
             match self.stream.try_read_buf(&mut self.buffer, want) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if (1..=TAIL).contains(&missing) {
+                        self.stream.acknowledge();
+                    }
+                }
                 result => return result,
             }
         }

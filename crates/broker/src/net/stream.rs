@@ -24,6 +24,17 @@ impl Stream {
         }
     }
 
+    /// Acknowledges to the peer's system what has come, now: a client with Nagle's algorithm on holds its next small write
+    /// back until then, and systems wait up to 40 ms for something to send it along with.
+    pub fn acknowledge(&self) {
+        let socket = match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => stream.socket(),
+        };
+        // Without it the rest comes, only later.
+        let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
+    }
+
     /// Adds what has come to `buffer` without waiting, and reserves for it: up to `want` bytes of a plain connection, up
     /// to 64 KiB of TLS; 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
