@@ -285,7 +285,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {
-        let result = runner(3000).run(&schedule(window, 300), |(setup, steps)| {
+        let result = runner(12_000).run(&schedule(window, 300), |(setup, steps)| {
             run(setup, &steps, Some(bug)).map_err(|breach| TestCaseError::fail(format!("{breach:?}")))
         });
         match result {

@@ -3,6 +3,7 @@
 mod basics;
 mod fake;
 mod hostile;
+mod kip_1269;
 mod lanes;
 mod learning;
 mod rows;

@@ -161,9 +161,13 @@ impl World {
             self.late.clear();
         }
         let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
-        self.window.grant(self.granted.0 + larger);
+        // As the accumulator does: striped, no more than the broker has room to park behind the one that is missing.
+        let most = if self.granted.1 > 0 { self.granted.1 + 1 } else { usize::MAX };
+        self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();
-        let (ticket, stamp, job) = match self.window.next_retry() {
+        let striped = self.granted.1 > 0;
+        let retry = if striped { self.window.next_missing() } else { self.window.next_retry() };
+        let (ticket, stamp, job) = match retry {
             Some(retry) => retry,
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
@@ -176,15 +180,14 @@ impl World {
         };
         self.sent_to = self.leader;
         self.attempts += 1;
-        let reorder = self.granted.1 > 0;
         let stamp = BrokerStamp {
             producer_id: stamp.producer_id,
             producer_epoch: stamp.producer_epoch,
             base_sequence: stamp.base_sequence,
             record_count: job.count as i32,
         };
-        let lane = self.leader * LANES + if reorder { lane % LANES } else { 0 };
-        let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder };
+        let lane = self.leader * LANES + if striped { lane % LANES } else { 0 };
+        let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder: striped };
         self.lanes[lane].travelling.push_back(Sent { ticket, job, attempt, answer: None, deaf: false });
         true
     }

@@ -76,6 +76,15 @@ impl Says {
     }
 }
 
+/// What is wrong with the next answer to Produce.
+#[derive(Clone, Copy, Debug)]
+pub enum Garble {
+    /// It has a correlation id that no request had.
+    UnknownId,
+    /// It has the correlation id of the request after its own, as if answers left out of order.
+    NextId,
+}
+
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
 pub struct State {
@@ -108,6 +117,7 @@ pub struct State {
     pub requests: usize,
     /// Metadata requests so far.
     pub metadata_asked: usize,
+    pub garble: Option<Garble>,
 }
 
 /// A cluster of brokers with one topic, `t`.
@@ -148,6 +158,7 @@ impl Fake {
             restarts: 0,
             requests: 0,
             metadata_asked: 0,
+            garble: None,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
         let end = Arc::new(watch::Sender::new(HashSet::new()));
@@ -225,6 +236,7 @@ impl Fake {
         let (responses, mut outbox) = mpsc::unbounded_channel::<(oneshot::Receiver<Frame>, bool)>();
         let (mut gate, mut cut) = (self.gate.subscribe(), self.cut.subscribe());
         let mut end = self.end.subscribe();
+        let fake = self.clone();
         let writer = tokio::spawn(async move {
             while let Some((response, is_produce)) = outbox.recv().await {
                 // A request whose answer was given up ends the connection.
@@ -232,9 +244,17 @@ impl Fake {
                 if is_produce && gate.wait_for(|open| *open).await.is_err() {
                     return;
                 }
-                for part in &frame.parts {
+                let garble = if is_produce { fake.lock().garble.take() } else { None };
+                for (i, part) in frame.parts.iter().enumerate() {
                     let Part::Bytes(bytes) = part else { panic!("a fake sends no files") };
-                    if write.write_all(bytes).await.is_err() {
+                    let mut bytes = bytes.to_vec();
+                    // The length, then the correlation id.
+                    match garble.filter(|_| i == 0) {
+                        Some(Garble::UnknownId) => bytes[4] ^= 0x40,
+                        Some(Garble::NextId) => bytes[7] = bytes[7].wrapping_add(1),
+                        None => {}
+                    }
+                    if write.write_all(&bytes).await.is_err() {
                         return;
                     }
                 }
