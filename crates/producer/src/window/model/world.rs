@@ -69,7 +69,8 @@ pub(super) struct World {
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// Whether a broker that keeps its word knows the offset of every batch.
+    /// Whether a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order before
+    /// a late copy of it came, nor if the producer was fenced: then it is proven written, and not asked for.
     offsets_known: bool,
 }
 
@@ -122,7 +123,10 @@ impl World {
                 }
             }
             Step::Arrive { lane, most } => (0..most).for_each(|_| self.arrive(lane.into(), Fault::None)),
-            Step::ArriveTo { lane, fault } => self.arrive(lane.into(), fault),
+            Step::ArriveTo { lane, fault } => {
+                self.offsets_known &= fault != Fault::Refused(ErrorCode::UNKNOWN_PRODUCER_ID);
+                self.arrive(lane.into(), fault);
+            }
             Step::Answer { lane, most } => (0..most).for_each(|_| self.answer(lane.into())),
             Step::Cut { lane, arrives, unsent, late } => self.cut(lane.into(), arrives, unsent, late),
             Step::Late { which, twice } => self.arrive_late(which, twice),
@@ -370,6 +374,7 @@ impl World {
         if self.late.is_empty() {
             return;
         }
+        self.offsets_known = false;
         let which = which % self.late.len();
         let (node, queue) = &mut self.late[which];
         let (node, attempt) = (*node, queue.pop_front().expect("empty queues are removed"));
