@@ -260,9 +260,13 @@ impl Partition {
         true
     }
 
-    /// Whether a batch is ready that only a lane keeps from leaving.
-    pub(crate) fn waits(&self, now: Instant, hurry: bool) -> bool {
+    /// Whether a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread over twice as
+    /// many lanes, which takes a window of twice what is in it: with less, a new lane would only hold back the others.
+    pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
+        if striped && !state.window.takes_twice() {
+            return false;
+        }
         let is_ready = |open: &OpenBatch| {
             hurry || open.size() >= self.limits.batch_size || open.outcome.opened_at + self.limits.linger <= now
         };

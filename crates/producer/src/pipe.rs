@@ -169,9 +169,9 @@ impl Pipe {
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.renewal) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // No request goes past this limit.
+            // To the nearest whole request: rounded down, a path that holds few of them would run half empty.
             (InFlight::Auto, Some(renewal)) => {
-                self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each <= renewal.window)
+                self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= renewal.window)
             }
             (InFlight::Auto, None) => {
                 let few = self.requests < REQUESTS_MIN;

@@ -199,9 +199,9 @@ impl Sender {
     /// partitions than there are lanes.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
-        let wait = self.active.iter().filter(|partition| partition.waits(now, hurry));
-        let others = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
-        let enough = if others { 1 } else { self.lanes.open.len() + 1 };
+        let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
+        let wait = self.active.iter().filter(|partition| partition.waits(now, hurry, striped));
+        let enough = if striped { 1 } else { self.lanes.open.len() + 1 };
         wait.take(enough).count() == enough
     }
 

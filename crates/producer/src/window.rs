@@ -251,6 +251,11 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
+    /// Whether twice as much as now could be past the oldest unacknowledged batch.
+    pub(crate) fn takes_twice(&self) -> bool {
+        2 * self.slots.len() <= self.limit()
+    }
+
     /// The partition was idle for so long that the broker may have forgotten the producer. It would take any first
     /// sequence, so that one batch is sent at a time until the next acknowledgement.
     pub(crate) fn rested(&mut self) {
