@@ -261,15 +261,31 @@ impl Sending {
     }
 }
 
+/// A request that waits for its turn to be written. One whose sender gives up before that is answered as well.
+struct Unsent<'a> {
+    shared: &'a Shared,
+    handler: Option<Handler>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if let Some(handler) = self.handler.take() {
+            handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
+        }
+    }
+}
+
 impl Inner {
     async fn send<R: Request>(&self, request: &R, version: i16, handler: impl FnOnce(Outcome) + Send + 'static) {
+        let mut unsent = Unsent { shared: &self.shared, handler: Some(Box::new(handler)) };
         let mut sending = self.sending.lock().await;
+        let Some(handler) = unsent.handler.take() else { return };
         let correlation_id = sending.take_correlation_id();
         let frame = match api::encode_request(request, version, correlation_id, Some(&self.shared.client_id)) {
             Ok(frame) => frame,
             Err(error) => return handler(Err(error.into())),
         };
-        let (api, sent_at, handler) = (R::KEY, Instant::now(), Box::new(handler));
+        let (api, sent_at) = (R::KEY, Instant::now());
         let pending = Pending { correlation_id, api, version, sent_at, handler };
         if let Err(handler) = self.enqueue(pending) {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
@@ -329,4 +345,36 @@ fn common(response: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
     let theirs = response.api_keys.iter().find(|range| range.api_key == key.code())?;
     let version = theirs.max_version.min(*key.versions().end());
     (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
+        let shared = Arc::new(Shared {
+            address: address.to_string(),
+            client_id: Text::from_static("test"),
+            request_timeout: Duration::from_secs(30),
+            idle_max: Duration::from_secs(30),
+            response_bytes_max: 1 << 20,
+            pending: Mutex::default(),
+            closed: AtomicBool::new(false),
+            close: Notify::new(),
+        });
+        let sending = tokio::sync::Mutex::new(Sending { socket: Writing::Plain(write), next_correlation_id: 0 });
+        let inner = Inner { shared, sending, versions: Vec::new() };
+        let turn_of_another = inner.sending.lock().await;
+        let (tx, mut rx) = oneshot::channel();
+        let request = ApiVersionsRequest::default();
+        let sending = inner.send(&request, 3, move |outcome| drop(tx.send(outcome)));
+        assert!(tokio::time::timeout(Duration::ZERO, sending).await.is_err(), "it waits, and is dropped");
+        drop(turn_of_another);
+        assert!(matches!(rx.try_recv(), Ok(Err(ConnectionError::NotSent(_)))));
+    }
 }

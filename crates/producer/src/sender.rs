@@ -18,6 +18,7 @@ pub(crate) mod verdict;
 
 use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
 use crate::config::{Acks, InFlight};
+use crate::connection::ConnectionError;
 use crate::error::MetadataError;
 use crate::producer::Core;
 use demand::{Demand, Look};
@@ -300,9 +301,10 @@ impl Sender {
         request.reorder = version >= REORDER && batches.iter().any(|outgoing| outgoing.reorder);
         let (core, broker) = (self.core.clone(), self.broker.clone());
         if self.core.config.acks == Acks::None {
+            let mut unanswered = Unanswered { core, batches, address: connection.address().to_owned() };
             let unanswered = async move {
                 let written = connection.send_unanswered(&request, version).await;
-                core.resolve_unanswered(batches, written);
+                unanswered.resolve(written);
             };
             return lane.write(Box::pin(unanswered)).await;
         }
@@ -318,6 +320,28 @@ impl Sender {
             broker.wake();
         };
         lane.write(Box::pin(async move { connection.send(&request, version, handler).await })).await;
+    }
+}
+
+/// Batches that are being written and get no answer (acks=0). A write that is given up with its lane has failed.
+struct Unanswered {
+    core: Arc<Core>,
+    batches: Vec<Outgoing>,
+    address: String,
+}
+
+impl Unanswered {
+    fn resolve(&mut self, written: Result<(), ConnectionError>) {
+        self.core.resolve_unanswered(std::mem::take(&mut self.batches), written);
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let (address, reason) = (std::mem::take(&mut self.address), "it was being written to".to_owned());
+        if !self.batches.is_empty() {
+            self.resolve(Err(ConnectionError::Disconnected { address, reason }));
+        }
     }
 }
 
