@@ -235,12 +235,11 @@ impl Partition {
         }
         let mut parked = state.parked.take().unwrap_or_default();
         let answer = parked.park(&batch, stamp, reordering);
-        if !parked.batches.is_empty() {
-            if !std::mem::replace(&mut parked.is_watched, true) {
-                tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
-            }
-            state.parked = Some(parked);
+        if !parked.batches.is_empty() && !std::mem::replace(&mut parked.is_watched, true) {
+            tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
+        // While a task watches, it is kept though empty, or the next batch would bring another task.
+        state.parked = Some(parked).filter(|parked| parked.is_watched);
         answer.map(Admission::Parked)
     }
 

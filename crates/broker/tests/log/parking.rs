@@ -98,3 +98,21 @@ async fn what_would_never_be_appended_is_not_parked() {
     let refused = admit(&partition, &idempotent(1, 0, 2, 40), &reordering).expect_err("too large");
     assert_eq!((refused, reordering.bytes()), (AppendError::TooLarge, 0));
 }
+
+#[tokio::test]
+async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
+    let small = idempotent(1, 0, 2, 1).len();
+    let reordering =
+        reordering(&format!("fullbore.reorder.wait.ms=3600000\nfullbore.reorder.bytes.max={}", 2 * (small + 1000)));
+    let folder = Folder::new();
+    let partition = folder.partition();
+    for at in [0, 3, 6, 9] {
+        let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
+        offset(&partition, &idempotent(1, 0, at, 2));
+        answer.wait().await.expect("appended");
+        // Nothing is parked now, and this finds no room.
+        let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
+        assert_eq!(refused, AppendError::Sequence(Refusal::OutOfOrderSequence));
+    }
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
+}
