@@ -276,7 +276,7 @@ impl Partition {
     /// What `broker` may send now over the lane that asks.
     pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
         let is_home = self.spread % round.path.lanes == round.path.lane;
-        if !is_home && !round.striped {
+        if !is_home && (!round.striped || round.missing) {
             return Take::NotYet(None);
         }
         let mut state = self.state.lock();
@@ -292,6 +292,9 @@ impl Partition {
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
         let others_wait = if has_retries { state.others_wait(round) } else { round.striped };
+        if round.missing && !(has_retries && others_wait && state.window.in_flight() > 0) {
+            return Take::NotYet(None);
+        }
         let may_join = state.sent_to == broker.id && (others_wait || same_lane);
         if !(any_lane || is_home) || (state.window.in_flight() > 0 && !may_join) {
             return Take::NotYet(None);

@@ -180,6 +180,15 @@ impl Pipe {
         }
     }
 
+    /// Whether a request may leave that those in flight wait for at the broker: one more than otherwise where requests
+    /// are counted. With an estimate it takes the place of what was lost with another connection.
+    pub(crate) fn has_room_for_missing(&self) -> bool {
+        match self.limit {
+            InFlight::Requests(max) => self.requests <= max,
+            InFlight::Auto => self.requests < REQUESTS_MAX,
+        }
+    }
+
     /// There is room and nothing to send.
     pub(crate) fn limited(&mut self) {
         self.limited_until = (self.delivered + self.bytes as u64).max(1);

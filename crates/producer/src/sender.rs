@@ -224,12 +224,31 @@ impl Sender {
         while self.may_send()
             && let Some(at) = self.lanes.freest(tried)
         {
-            let (batches, when) = self.gather(at);
+            let (batches, when) = self.gather(at, false);
             if batches.is_empty() {
                 self.lanes.open[at].pipe.lock().limited();
                 next = earlier(next, when);
                 tried |= 1 << at;
             } else {
+                self.send(at, batches).await;
+            }
+        }
+        earlier(next, self.fill_gaps(tried).await)
+    }
+
+    /// What batches wait for at the broker goes although its lane is full, as it may be full of those. When to look again.
+    async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
+        let mut next = None;
+        if self.broker.grants.lock().reorder == 0 || !self.may_send() {
+            return None;
+        }
+        for at in (0..self.lanes.open.len()).filter(|at| tried & 1 << at == 0) {
+            while self.lanes.open[at].has_room_for_missing() {
+                let (batches, when) = self.gather(at, true);
+                next = earlier(next, when);
+                if batches.is_empty() {
+                    break;
+                }
                 self.send(at, batches).await;
             }
         }
@@ -243,14 +262,15 @@ impl Sender {
     }
 
     /// One request's worth of batches for a lane, and when to look again if there are none.
-    fn gather(&mut self, lane: usize) -> (Vec<Outgoing>, Option<Instant>) {
+    fn gather(&mut self, lane: usize, missing: bool) -> (Vec<Outgoing>, Option<Instant>) {
         let max = self.core.config.max_request_size;
         let grants = self.broker.grants.lock();
         let (lanes, reorders) = (self.lanes.open.len(), grants.reorder > 0 && self.core.limits.idempotent);
         let striped = reorders && lanes > 1;
         let path = Path { connection: self.lanes.open[lane].path, lane, lanes };
         let hurry = self.core.is_hurried();
-        let mut round = Round { now: Instant::now(), hurry, room: None, grants: &grants, path, striped, reorders };
+        let mut round =
+            Round { now: Instant::now(), hurry, room: None, grants: &grants, missing, path, striped, reorders };
         let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
         let mut at = 0;
         while at < self.active.len() {

@@ -41,6 +41,8 @@ pub(crate) struct Round<'a> {
     pub(crate) room: Option<usize>,
     /// What the broker said of windows.
     pub(crate) grants: &'a Grants,
+    /// Only what batches at the broker wait for: the lane is full.
+    pub(crate) missing: bool,
     /// The lane that asks.
     pub(crate) path: Path,
     /// Whether a partition's batches may go over any lane, the broker putting them back in order.

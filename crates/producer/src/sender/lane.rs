@@ -36,6 +36,11 @@ impl Lane {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
+    /// Whether it takes what those in flight on it may be waiting for.
+    pub(super) fn has_room_for_missing(&self) -> bool {
+        self.writing.is_none() && self.pipe.lock().has_room_for_missing()
+    }
+
     /// Whether nothing is under way on it.
     pub(super) fn is_idle(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().requests() == 0

@@ -1,6 +1,6 @@
 //! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in order.
 
-use crate::fake::{Fake, Fate, Says, State};
+use crate::fake::{Fake, Fate, Says, Seen, State};
 use fullbore_producer::{Delivery, Producer, Record};
 use fullbore_wire::ErrorCode;
 use std::collections::{HashMap, HashSet};
@@ -192,6 +192,27 @@ async fn when_all_lanes_but_one_die_what_waits_at_the_broker_gets_what_is_missin
     let deliveries = flood(&producer, 1, first..first + 200).await;
     fake.until("some arrive", move |state| state.seen.len() > before + 10).await;
     (1..4).for_each(|connection| fake.end(connection));
+    let all = tokio::time::timeout(Duration::from_secs(8), settle(deliveries)).await;
+    all.expect("sooner than the broker gives up those that wait");
+    assert_eq!(fake.values(0), expected(first + 200));
+}
+
+#[tokio::test]
+async fn what_is_missing_goes_although_the_lane_left_is_full_of_what_waits_for_it() {
+    let fake = striped(64, 63).await;
+    fake.lock().connections_max = 2;
+    let settings = [("connections.per.broker", "2"), ("max.in.flight.requests.per.connection", "5")];
+    let producer = producer(&fake, &settings);
+    let first = open(&producer, 2).await;
+    fake.lock().stalled.insert(1);
+    let before = fake.lock().seen.len();
+    let deliveries = flood(&producer, 1, first..first + 200).await;
+    let is_full = move |state: &State| {
+        let is_early = |batch: &&Seen| !state.logs[&0].values.contains(&batch.values[0]);
+        state.seen[before..].iter().filter(is_early).count() == 5
+    };
+    fake.until("the lane is full", is_full).await;
+    fake.end(1);
     let all = tokio::time::timeout(Duration::from_secs(8), settle(deliveries)).await;
     all.expect("sooner than the broker gives up those that wait");
     assert_eq!(fake.values(0), expected(first + 200));
