@@ -2,7 +2,8 @@
 //! and a data folder of its own, and the others are told so.
 
 use fullbore_tests::{Broker, binary};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 /// The commands: the README's indented lines, without their remarks.
 fn commands() -> Vec<String> {
@@ -12,9 +13,21 @@ fn commands() -> Vec<String> {
 }
 
 fn succeeds(arguments: &[&str]) {
-    let output = Command::new(binary()).args(arguments).output().expect("the binary starts");
+    // A sweep leaves its report where it is run.
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(binary()).args(arguments).current_dir(&folder).output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
+}
+
+/// A link says where it listens, and stays.
+fn links(arguments: &[&str]) {
+    let mut link = Command::new(binary()).args(arguments).stdout(Stdio::piped()).spawn().expect("the binary starts");
+    let mut line = String::new();
+    let read = BufReader::new(link.stdout.take().expect("piped")).read_line(&mut line);
+    link.kill().expect("it runs still");
+    link.wait().expect("killed");
+    assert!(read.is_ok() && line.contains("127.0.0.1:"), "{arguments:?}: {line}");
 }
 
 #[test]
@@ -29,6 +42,11 @@ fn every_command_works() {
             ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
             // Broker::start ran it with these very flags.
             ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
+            ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
+            ["fullbore", rest @ ..] if matches!(rest, ["perf", "link", ..]) => {
+                let free = |word: &&'_ str| if *word == "127.0.0.1:9093" { "127.0.0.1:0" } else { word };
+                links(&rest.iter().map(free).collect::<Vec<_>>());
+            }
             ["fullbore", rest @ ..] => {
                 let rest: Vec<&str> =
                     rest.iter().map(|word| if *word == "127.0.0.1:9092" { &addr } else { *word }).collect();
@@ -39,5 +57,5 @@ fn every_command_works() {
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 3, "the README shows topics, perf produce and perf consume");
+    assert_eq!(tools, 4, "the README shows topics twice, perf produce and perf consume");
 }

@@ -22,8 +22,11 @@ use std::time::{Duration, Instant};
 
 /// Requests that may be in flight whatever the estimate says.
 const REQUESTS_MIN: usize = 5;
-/// The most requests in flight, whatever it says.
-const REQUESTS_MAX: usize = 4096;
+/// The most requests in flight, whatever it says: fewer than a Fullbore broker reads ahead (its
+/// `fullbore.connection.requests.max` is 1024), or a batch that those in flight wait for would not be read behind them.
+const REQUESTS_MAX: usize = 900;
+/// The same with those that others wait for.
+const REQUESTS_MAX_MISSING: usize = 1000;
 /// Rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
 /// How long the least time is believed.
@@ -185,7 +188,7 @@ impl Pipe {
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,
-            InFlight::Auto => self.requests < REQUESTS_MAX,
+            InFlight::Auto => self.requests < REQUESTS_MAX_MISSING,
         }
     }
 
