@@ -43,9 +43,8 @@ fn every_command_works() {
             // Broker::start ran it with these very flags.
             ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
-            ["fullbore", rest @ ..] if matches!(rest, ["perf", "link", ..]) => {
-                let free = |word: &&'_ str| if *word == "127.0.0.1:9093" { "127.0.0.1:0" } else { word };
-                links(&rest.iter().map(free).collect::<Vec<_>>());
+            ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", rest @ ..] => {
+                links(&[&["perf", "link", "--listen", "127.0.0.1:0"], rest].concat());
             }
             ["fullbore", rest @ ..] => {
                 let rest: Vec<&str> =
