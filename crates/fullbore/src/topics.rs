@@ -49,7 +49,7 @@ struct Where {
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
     #[arg(long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// A file of client properties; bootstrap.servers and client.id are used.
+    /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
 }

@@ -32,6 +32,8 @@ const REST: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) batch_size: usize,
+    /// batch.size=0: each record is a batch of its own.
+    pub(crate) one_record: bool,
     pub(crate) batch_bytes_max: usize,
     pub(crate) linger: Duration,
     pub(crate) delivery_timeout: Duration,
@@ -120,7 +122,11 @@ impl Partition {
         let state = &mut *state;
         let limit = state.bytes_max;
         let open = match &mut state.open {
-            Some(open) if open.room(&self.pool) >= size && open.size() + size <= limit.max(self.limits.batch_size) => {
+            Some(open)
+                if open.room(&self.pool) >= size
+                    && open.size() + size <= limit.max(self.limits.batch_size)
+                    && !self.limits.one_record =>
+            {
                 open
             }
             _ => self.make_room(state, size)?,
@@ -141,6 +147,7 @@ impl Partition {
         }
         if let Some(open) = &mut state.open
             && open.is_small()
+            && !self.limits.one_record
             && open.size() + size <= state.bytes_max
             && let Some((buffer, lease)) = self.pool.take(Class::Large)
         {

@@ -47,10 +47,12 @@ impl Security {
         // What was read belongs to other settings.
         self.connector = Arc::default();
         match (name, value) {
-            (PROTOCOL, "PLAINTEXT") => self.is_tls = false,
-            (PROTOCOL, "SSL") => self.is_tls = true,
+            (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,
+            (PROTOCOL, _) if value.eq_ignore_ascii_case("SSL") => self.is_tls = true,
             (PROTOCOL, _) => return Err("must be PLAINTEXT or SSL: SASL is not offered yet".to_owned()),
-            ("ssl.endpoint.identification.algorithm", "https") => self.any_host_name = false,
+            ("ssl.endpoint.identification.algorithm", _) if value.eq_ignore_ascii_case("https") => {
+                self.any_host_name = false;
+            }
             ("ssl.endpoint.identification.algorithm", "") => self.any_host_name = true,
             ("ssl.endpoint.identification.algorithm", _) => {
                 return Err("must be https, or empty for any host name".to_owned());
@@ -104,6 +106,8 @@ mod tests {
     fn the_protocol_decides() {
         assert!(!of(&[]).expect("plain").is_tls());
         assert!(!of(&[("security.protocol", "PLAINTEXT"), ("linger.ms", "never")]).expect("plain").is_tls());
+        let any_case = [("security.protocol", "ssl"), ("ssl.endpoint.identification.algorithm", "HTTPS")];
+        assert!(of(&any_case).expect("as Kafka's clients take it").is_tls());
         let refusal = of(&[("security.protocol", "SASL_SSL")]).expect_err("not offered");
         assert_eq!(refusal, "security.protocol=SASL_SSL: must be PLAINTEXT or SSL: SASL is not offered yet");
     }

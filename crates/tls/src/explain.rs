@@ -58,8 +58,13 @@ fn certificate(reason: &CertificateError) -> String {
             "is of an authority that is not trusted (unknown CA): see ssl.truststore.location".to_owned()
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // A list of rules, as X509 has them: DnsName("a"), IpAddress(127.0.0.1).
-            let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
+            // As rustls has them: DnsName("a"), IpAddress(127.0.0.1).
+            let bare = |name: &String| {
+                let inner = name.split_once('(').map_or(name.as_str(), |(_, inner)| inner.trim_end_matches(')'));
+                inner.trim_matches('"').to_owned()
+            };
+            let names: Vec<String> = presented.iter().map(bare).collect();
+            let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
             format!("is not for {}, but for {names} (host name mismatch)", expected.to_str())
         }
         CertificateError::NotValidForName => "is for another name (host name mismatch)".to_owned(),

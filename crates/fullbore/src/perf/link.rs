@@ -59,7 +59,7 @@ pub struct Link {
     #[arg(long, value_name = "A,B", value_parser = names)]
     namespaces: Option<[String; 2]>,
     /// The round trip: 150ms, 1.5s, 500us. Each direction takes half of it.
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
     rtt: Duration,
     /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: as fast as it goes].
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -68,7 +68,7 @@ pub struct Link {
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
     /// Up to so much more, at random, in order: 5ms.
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "0")]
+    #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
     /// A relay: play lost packets, 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a
     /// connection stands still for that long [default of the time: the round trip, at least 10 ms].
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_says_what_is_allowed() {
         for (flags, told) in [
-            ("150", "must be a duration with its unit, such as 150ms"),
+            ("150x", "must be a duration with its unit, such as 150ms"),
             ("150ms --bandwidth 200mbps", "must be a rate with its unit, such as 200mbit"),
             ("150ms --loss-stall 100%", "below 100%"),
             ("150ms --loss-stall 1%:x", "must be a duration"),

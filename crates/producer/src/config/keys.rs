@@ -45,8 +45,8 @@ macro_rules! keys {
 keys! {
     "acks", "all", "Replicas that must have a batch before it is acknowledged: all (or -1), 1, 0.",
         |c, v| c.acks = acks(v)?;
-    "batch.size", "16384", "A batch of this many bytes is sent at once. One that cannot leave yet keeps growing, up to max.request.size (Kafka's do not).",
-        |c, v| c.batch_size = size(v, 1)?;
+    "batch.size", "16384", "A batch of this many bytes is sent at once. One that cannot leave yet keeps growing, up to max.request.size (Kafka's do not). 0: each record is a batch of its own.",
+        |c, v| c.batch_size = size(v, 0)?;
     "bootstrap.servers", "", "host:port of brokers to ask first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
     "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits.",

@@ -75,6 +75,7 @@ impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Arc<Self> {
         let limits = Limits {
             batch_size: config.batch_size,
+            one_record: config.batch_size == 0,
             batch_bytes_max: config.max_request_size,
             linger: config.linger,
             delivery_timeout: config.delivery_timeout,

@@ -34,6 +34,20 @@ async fn a_batch_that_cannot_leave_grows_past_batch_size() {
 }
 
 #[tokio::test]
+async fn a_batch_size_of_0_gives_each_record_a_batch_of_its_own() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("batch.size", "0"), ("linger.ms", "20")]);
+    let mut deliveries = Vec::new();
+    for i in 0..20 {
+        deliveries.push(producer.send(Record::new("t", format!("{i}").as_bytes())).await.unwrap());
+    }
+    for (i, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, i as i64);
+    }
+    assert!(fake.seen(0).iter().all(|batch| batch.values.len() == 1));
+}
+
+#[tokio::test]
 async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
     let fake = Fake::start(1, 1).await;
     let limits =
