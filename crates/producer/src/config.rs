@@ -246,6 +246,39 @@ mod tests {
         ProducerConfig::from_properties(base.into_iter().chain(pairs.iter().copied()))
     }
 
+    /// The text of docs/producer.md.
+    fn page() -> String {
+        let mut page = "\
+# Producer configuration
+
+What the producer library, `perf produce` (`--command-property`, `--command-config`) and `perf sweep` (`--set`, `--over`) take. Names
+and defaults are Kafka's; where one differs, its line says so. The keys of connections (`bootstrap.servers`, `client.id`,
+`security.protocol`, `ssl.*`) are also those of `perf consume` and `topics`. Generated from the table in `crates/producer/src/config/keys.rs`; a
+test compares this page with it. To write it anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
+
+| key | default | what it does |
+|---|---|---|
+"
+        .to_owned();
+        for Key { name, default, doc, .. } in KEYS {
+            page += &format!("| `{name}` | {default} | {} |\n", doc.replace('|', "\\|"));
+        }
+        page
+    }
+
+    #[test]
+    fn committed_page_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/producer.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, page()).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap();
+        assert!(
+            committed == page(),
+            "docs/producer.md is old: UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page"
+        );
+    }
+
     #[test]
     fn the_table_and_the_defaults_agree() {
         let from_table = KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| (key.name, key.default));

@@ -65,7 +65,7 @@ pub struct Produce {
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// Producer properties, before those of the file: acks=1 linger.ms=0 ...
+    /// Producer properties, before those of the file: acks=1 linger.ms=0 ... docs/producer.md has all of them.
     #[arg(long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
     /// Leave the first records out of a second summary, of the steady state.
