@@ -1,9 +1,12 @@
 //! `perf sweep` as its user meets it: what it prints, and that its four files agree. Figures are not judged here.
 
+mod broker;
+
+use broker::Broker;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A folder for the reports and one for temporary data, which must be empty in the end.
 struct Place {
@@ -51,43 +54,6 @@ impl Place {
 
     fn assert_nothing_temporary_is_left(&self) {
         assert_eq!(std::fs::read_dir(self.path().join("temp")).expect("readable").count(), 0);
-    }
-}
-
-/// A broker process in a folder of its own; killed when dropped.
-struct Broker {
-    child: Child,
-    address: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Broker {
-    fn start() -> Broker {
-        let folder = tempfile::tempdir().expect("a folder");
-        let data = folder.path().join("data").display().to_string();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_fullbore"))
-            .args(["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data])
-            .args(["--set", "fullbore.admin.listener="])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut greeting = String::new();
-        lines.read_line(&mut greeting).expect("it greets");
-        let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
-        let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
-        // The rest is read too, so that the broker never waits for a reader.
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Broker { child, address, _folder: folder }
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -147,7 +113,7 @@ fn a_small_sweep_writes_files_that_agree() {
 #[test]
 fn two_clusters_are_swept_side_by_side() {
     let place = Place::new();
-    let (first, second) = (Broker::start(), Broker::start());
+    let (first, second) = (Broker::start(&[]), Broker::start(&[]));
     let named = [format!("first={}", first.address), format!("<b>={}", second.address)];
     let against = ["--against", &named[0], "--against", &named[1], "--against", "mine=own"];
     let axes = ["--over", "acks=1,all", "--repeats", "1"];
@@ -167,7 +133,7 @@ fn two_clusters_are_swept_side_by_side() {
 #[test]
 fn a_distance_is_in_every_latency() {
     let place = Place::new();
-    let broker = Broker::start();
+    let broker = Broker::start(&[]);
     // The longer one cannot be taken for a slow machine.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", &broker.address, "--num-records", "20", "--warmup", "0"];

@@ -1,6 +1,9 @@
 //! The tools as a user meets them: whole processes, their exit status and what they say. What they measure is tested
 //! where it is made.
 
+mod broker;
+
+use broker::Broker;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
@@ -23,40 +26,6 @@ fn said(output: Output) -> (Option<i32>, String, String) {
 fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill runs");
     assert!(sent.success());
-}
-
-/// A broker process in a folder of its own; killed when dropped.
-struct Broker {
-    child: Child,
-    address: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Broker {
-    fn start(sets: &[&str]) -> Broker {
-        let folder = tempfile::tempdir().expect("a folder");
-        let data = folder.path().join("data").display().to_string();
-        let mut command = fullbore(&["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data]);
-        command.args(["--set", "fullbore.admin.listener="]).stderr(Stdio::inherit());
-        command.args(sets.iter().flat_map(|set| ["--set", set]));
-        let mut child = command.spawn().expect("it starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut greeting = String::new();
-        lines.read_line(&mut greeting).expect("it greets");
-        let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
-        let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
-        // The rest is read too, so that the broker never waits for a reader.
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Broker { child, address, _folder: folder }
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn unused_address() -> String {

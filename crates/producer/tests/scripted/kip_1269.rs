@@ -1,28 +1,14 @@
 //! KIP-1269's own test plan against our producer, by its items, where `learning` does not name them; rows 2 and 27 of the
 //! test plan; and a broker whose answers name other requests. An old producer is the broker's half.
 
+use crate::alone::{self, PADDING};
 use crate::fake::{Fake, Fate, Garble, Says, State};
 use fullbore_producer::{Delivery, Producer, ProducerConfig, Record};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// No two records fit a request of 1,024 bytes: every record is a batch and a request.
-const PADDING: [u8; 600] = [b'p'; 600];
-
 fn producer(fake: &Fake, in_flight: &str) -> Producer {
-    let bootstrap = fake.bootstrap();
-    let settings = [
-        ("bootstrap.servers", bootstrap.as_str()),
-        ("max.in.flight.requests.per.connection", in_flight),
-        ("batch.size", "1024"),
-        ("max.request.size", "1024"),
-        ("linger.ms", "0"),
-        ("retry.backoff.ms", "5"),
-        ("retry.backoff.max.ms", "20"),
-        ("reconnect.backoff.ms", "5"),
-        ("metadata.max.age.ms", "50"),
-    ];
-    Producer::from_properties(settings).unwrap()
+    alone::producer(fake, &[("max.in.flight.requests.per.connection", in_flight)])
 }
 
 async fn send(producer: &Producer, partition: i32, values: std::ops::Range<usize>) -> Vec<Delivery> {

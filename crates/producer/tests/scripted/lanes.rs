@@ -1,37 +1,15 @@
 //! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in order.
 
+use crate::alone::{self, send, settle};
 use crate::fake::{Fake, Fate, Says, Seen, State};
-use fullbore_producer::{Delivery, Producer, Record};
+use fullbore_producer::{Delivery, Producer};
 use fullbore_wire::ErrorCode;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// No two records fit a request of 1,024 bytes: every record is a batch, and a request has one of each partition at most.
-const PADDING: [u8; 600] = [b'p'; 600];
-
 fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
-    let bootstrap = fake.bootstrap();
-    let base = [
-        ("bootstrap.servers", bootstrap.as_str()),
-        ("batch.size", "1024"),
-        ("max.request.size", "1024"),
-        ("linger.ms", "0"),
-        ("retry.backoff.ms", "5"),
-        ("retry.backoff.max.ms", "20"),
-        ("reconnect.backoff.ms", "5"),
-        ("max.in.flight.requests.per.connection", "1000"),
-    ];
-    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
-}
-
-async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
-    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
-}
-
-async fn settle(deliveries: Vec<Delivery>) {
-    for delivery in deliveries {
-        tokio::time::timeout(Duration::from_secs(20), delivery).await.expect("every record gets a result").unwrap();
-    }
+    let base = [("max.in.flight.requests.per.connection", "1000"), ("metadata.max.age.ms", "300000")];
+    alone::producer(fake, &[&base, more].concat())
 }
 
 async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usize>) -> Vec<Delivery> {
@@ -299,9 +277,16 @@ async fn a_producer_with_nothing_to_do_or_nothing_that_it_may_do_does_not_turn()
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // What is under way ends.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let before = turns(&producer);
+        // What is under way ends: no turn for a while.
+        let mut before = turns(&producer);
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let now = turns(&producer);
+            if now == before {
+                break;
+            }
+            before = now;
+        }
         tokio::time::sleep(Duration::from_millis(200)).await;
         let turned = turns(&producer) - before;
         assert!(turned <= 2, "{what}: {turned} turns");

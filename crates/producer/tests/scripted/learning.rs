@@ -1,37 +1,10 @@
 //! What a producer learns of its brokers' memory (KIP-1269), and what it does until it knows.
 
+use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate, Says, State};
-use fullbore_producer::{Delivery, Producer, Record};
+use fullbore_producer::{Delivery, Producer};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
-
-/// No two records fit a request of 1,024 bytes: every record is a batch, every batch of one partition a request.
-const PADDING: [u8; 600] = [b'p'; 600];
-
-fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
-    let bootstrap = fake.bootstrap();
-    let base = [
-        ("bootstrap.servers", bootstrap.as_str()),
-        ("batch.size", "1024"),
-        ("max.request.size", "1024"),
-        ("linger.ms", "0"),
-        ("retry.backoff.ms", "5"),
-        ("retry.backoff.max.ms", "20"),
-        ("reconnect.backoff.ms", "5"),
-        ("metadata.max.age.ms", "50"),
-    ];
-    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
-}
-
-async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
-    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
-}
-
-async fn settle(deliveries: Vec<Delivery>) {
-    for delivery in deliveries {
-        tokio::time::timeout(Duration::from_secs(10), delivery).await.expect("every record gets a result").unwrap();
-    }
-}
 
 async fn written(producer: &Producer, partition: i32) {
     settle(vec![send(producer, partition, "one").await]).await;

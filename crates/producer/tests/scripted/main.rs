@@ -1,5 +1,6 @@
 //! The producer against a cluster that does what a test says.
 
+mod alone;
 mod basics;
 mod fake;
 mod hostile;

@@ -1,31 +1,10 @@
 //! The bugs other producers had (table 4b of the test plan), each as a test against a scripted broker.
 
+use crate::alone::{producer, send};
 use crate::fake::{Fake, Fate, Seen, State};
-use fullbore_producer::{Delivery, ProduceError, Producer, Record, RecordMetadata};
+use fullbore_producer::{Delivery, ProduceError, Producer, RecordMetadata};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::time::Duration;
-
-/// Long enough that no two records fit a request of 1,024 bytes: every record is a batch.
-const PADDING: [u8; 600] = [b'p'; 600];
-
-fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
-    let bootstrap = fake.bootstrap();
-    let base = [
-        ("bootstrap.servers", bootstrap.as_str()),
-        ("batch.size", "1024"),
-        ("max.request.size", "1024"),
-        ("linger.ms", "0"),
-        ("retry.backoff.ms", "5"),
-        ("retry.backoff.max.ms", "20"),
-        ("reconnect.backoff.ms", "5"),
-        ("metadata.max.age.ms", "50"),
-    ];
-    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
-}
-
-async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
-    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
-}
 
 async fn written(producer: &Producer, partition: i32, value: &str) -> RecordMetadata {
     settled(send(producer, partition, value).await).await.unwrap()

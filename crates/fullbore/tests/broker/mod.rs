@@ -1,0 +1,39 @@
+//! A broker for the tests of the tools.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A broker process in a folder of its own; killed when dropped.
+pub struct Broker {
+    pub child: Child,
+    pub address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Broker {
+    pub fn start(sets: &[&str]) -> Broker {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data").display().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data]);
+        command.args(["--set", "fullbore.admin.listener="]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut greeting = String::new();
+        lines.read_line(&mut greeting).expect("it greets");
+        let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
+        let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
+        // The rest is read too, so that the broker never waits for a reader.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Broker { child, address, _folder: folder }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
