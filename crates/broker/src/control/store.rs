@@ -15,10 +15,9 @@ use super::image::{Image, Topic};
 use crate::config::{BrokerConfig, DynamicConfig, TopicConfig, check_dynamic};
 
 const FILE: &str = "control.db";
-const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 2;
-/// What version 2 has that version 1 had not.
-const SCHEMA_2: &str = include_str!("schema_2.sql");
+/// What each version of the schema added, from version 1 on. SQLite's user_version says how many a file has.
+const SCHEMAS: [&str; 3] = [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
@@ -56,10 +55,10 @@ impl Store {
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
-        match user_version(&transaction).map_err(unusable)? {
-            0 => create(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?,
-            1 => upgrade(&transaction).map_err(unusable)?,
-            _ => (),
+        let found = user_version(&transaction).map_err(unusable)?;
+        upgrade(&transaction, found).map_err(unusable)?;
+        if found == 0 {
+            identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
         }
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
@@ -117,18 +116,20 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-fn create(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
-    transaction.execute_batch(SCHEMA)?;
-    transaction.execute_batch(SCHEMA_2)?;
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+/// Adds what the found version had not; 0 is an empty file.
+fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
+    let known = usize::try_from(found).unwrap_or(0);
+    for added in SCHEMAS.iter().skip(known) {
+        transaction.execute_batch(added)?;
+    }
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
+}
+
+/// Makes an empty file ours.
+fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)", params![cluster_id.to_string(), node_id])?;
     Ok(())
-}
-
-fn upgrade(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    transaction.execute_batch(SCHEMA_2)?;
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
 fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {

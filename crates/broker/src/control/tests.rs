@@ -213,15 +213,22 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
 }
 
 #[tokio::test]
-async fn a_database_of_schema_1_is_taken_over() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
-    let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.execute_batch("DROP TABLE broker_configs; PRAGMA user_version = 1").expect("as it was");
-    drop(connection);
-    let control = &open(folder.path()).control;
-    assert!(control.image().topic("kept").is_some());
-    alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
+async fn databases_of_every_older_schema_are_taken_over() {
+    let later_tables = ["", "groups, group_offsets, resource_configs", "broker_configs"];
+    for found in 1..=2 {
+        let folder = tempfile::tempdir().expect("tempdir");
+        create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
+        let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
+        let added_since = later_tables[1..=3 - found].join(", ");
+        for table in added_since.split(", ") {
+            connection.execute_batch(&format!("DROP TABLE {table}")).expect("it was there");
+        }
+        connection.pragma_update(None, "user_version", found).expect("as it was");
+        drop(connection);
+        let control = &open(folder.path()).control;
+        assert!(control.image().topic("kept").is_some());
+        alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
+    }
 }
 
 #[tokio::test]
@@ -400,7 +407,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 3).expect("set");
+    connection.pragma_update(None, "user_version", 4).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 3, this one knows 2)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 4, this one knows 3)"));
 }

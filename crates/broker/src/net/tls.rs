@@ -6,6 +6,7 @@
 use crate::config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, MaterialError, Stream};
 use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::fs::Metadata;
 use std::io;
 use std::net::SocketAddr;
@@ -16,8 +17,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Between two warnings of one listener about handshakes; those between are counted, and logged at debug.
+/// Between two warnings of one listener about the same cause; those between are counted, and logged at debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
+/// Causes a listener warns of within an interval: a stranger can make up few, but must not fill memory or the log.
+const CAUSES_MAX: usize = 16;
 
 /// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
 type Stamp = Option<(SystemTime, u64, u64)>;
@@ -29,8 +32,8 @@ pub struct Certificates {
     current: RwLock<Acceptor>,
     /// Of the files as they were last read, whether that worked or not.
     stamps: Mutex<Vec<Stamp>>,
-    /// The last warning, and failures since.
-    warned: Mutex<(Option<Instant>, u64)>,
+    /// By cause: its last warning, and failures since.
+    warned: Mutex<HashMap<String, (Instant, u64)>>,
 }
 
 impl Certificates {
@@ -102,22 +105,34 @@ impl Certificates {
         }
     }
 
-    /// Logs a failed handshake: one warning at a time, so that a flood of them does not become one of the log.
+    /// Logs a failed handshake: each cause once in a while, so that a flood of one neither floods the log nor hides another.
     pub fn report(&self, peer: SocketAddr, error: &io::Error) {
         let listener = &self.name;
-        let mut warned = self.warned.lock();
-        match *warned {
-            (Some(last), more) if last.elapsed() < WARN_INTERVAL => {
-                *warned = (Some(last), more + 1);
-                drop(warned);
-                tracing::debug!(listener, %peer, %error, "TLS handshake failed");
-            }
-            (_, more) => {
-                *warned = (Some(Instant::now()), 0);
-                drop(warned);
-                tracing::warn!(listener, %peer, %error, unlogged_before = more, "TLS handshake failed");
-            }
+        match self.due(error.to_string()) {
+            Some(unlogged_before) => tracing::warn!(listener, %peer, %error, unlogged_before, "TLS handshake failed"),
+            None => tracing::debug!(listener, %peer, %error, "TLS handshake failed"),
         }
+    }
+
+    /// Whether to warn of this cause now, and how often it was not since the last time.
+    fn due(&self, cause: String) -> Option<u64> {
+        let mut warned = self.warned.lock();
+        if let Some((last, unlogged)) = warned.get_mut(&cause) {
+            *unlogged += 1;
+            if last.elapsed() < WARN_INTERVAL {
+                return None;
+            }
+            *last = Instant::now();
+            return Some(std::mem::take(unlogged) - 1);
+        }
+        if warned.len() >= CAUSES_MAX {
+            warned.retain(|_, (last, _)| last.elapsed() < WARN_INTERVAL);
+        }
+        if warned.len() >= CAUSES_MAX {
+            return None;
+        }
+        warned.insert(cause, (Instant::now(), 0));
+        Some(0)
     }
 }
 
