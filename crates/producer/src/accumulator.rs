@@ -365,7 +365,8 @@ impl Partition {
         mut batch: Batch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        let reorder = round.striped || (!alone && state.others_wait(round));
+        // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what does.
+        let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
         batch.attempts += 1;

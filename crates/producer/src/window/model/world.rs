@@ -191,7 +191,8 @@ impl World {
             record_count: job.count as i32,
         };
         let lane = self.leader * LANES + if striped { lane % LANES } else { 0 };
-        let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder: striped };
+        let reorder = striped && self.window.in_flight() > 1;
+        let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder };
         self.lanes[lane].travelling.push_back(Sent { ticket, job, attempt, answer: None, deaf: false });
         true
     }
