@@ -63,6 +63,12 @@ pub struct BrokerConfig {
     pub log_retention_check_interval_ms: u64,
     pub producer_id_expiration_ms: u64,
     pub producer_id_expiration_check_interval_ms: u64,
+    /// Of what a client may have kept beside an offset.
+    pub offset_metadata_max_bytes: usize,
+    pub offsets_retention_ms: u64,
+    pub offsets_retention_check_interval_ms: u64,
+    /// Committed offsets of all groups together.
+    pub offsets_max: usize,
     pub fetch_session_cache_slots: usize,
     pub fetch_max_bytes: usize,
     /// The largest Produce version that clients are told of.
@@ -131,6 +137,10 @@ impl BrokerConfig {
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
+            offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
+            offsets_retention_ms: values.number("offsets.retention.minutes"),
+            offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),
+            offsets_max: values.number("fullbore.offsets.max"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
             produce_version_max: values.number("fullbore.produce.version.max"),

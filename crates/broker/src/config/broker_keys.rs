@@ -165,6 +165,12 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::int("fullbore.reorder.wait.ms", Some("10000"), 1, "The longest such a batch waits; then it is refused as out of order.")
         .allow(Allowed::Between(1, 3_600_000))
         .differs("not a Kafka key"),
+    Key::int("offset.metadata.max.bytes", Some("4096"), 0, "The most a client may have kept beside a committed offset, in bytes."),
+    Key::int("offsets.retention.minutes", Some("10080"), 1, "How long committed offsets are kept once their group is empty; those of who is in no group, once committed; and those of topics that a group no longer reads, once committed. In minutes.")
+        .in_units_of_ms(MINUTE_MS),
+    Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two looks for committed offsets to forget."),
+    Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets held, of all groups together; past it a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
+        .differs("not a Kafka key"),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];

@@ -86,7 +86,6 @@ const FATES: &[(&str, Fate)] = &[
     ("delete.records.purgatory.", NoEffect(WAITERS)),
     ("compression.", NoEffect("has no effect: the broker does not recompress")),
     ("telemetry.", NoEffect("has no effect: clients' own metrics are not collected")),
-    ("offset.metadata.max.bytes", NoEffect(GROUPS)),
     ("config.providers", Refused("values are taken as they are typed; write them out")),
     ("delegation.token.", Refused(SECURITY)),
     ("connections.max.reauth.ms", Refused(SECURITY)),

@@ -1,13 +1,16 @@
 //! What the control plane can be asked, and what it answers.
 //!
-//! No storage and no decisions here. An answered outcome is durable; a refused one changed nothing.
+//! No storage and no decisions here. An answered outcome is durable; a refused one changed nothing. Durable means on disk, and
+//! for what groups are and committed, that the operating system has it.
 
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::image::Topic;
+use super::offsets::Committed;
 
 /// A change somebody wants.
 #[derive(Debug, Clone)]
@@ -17,6 +20,10 @@ pub enum Command {
     AlterTopicConfigs(AlterTopicConfigs),
     AlterBrokerConfigs(AlterBrokerConfigs),
     InitProducerId,
+    CommitOffsets(CommitOffsets),
+    DeleteOffsets(DeleteOffsets),
+    KeepGroup(StoredGroup),
+    DeleteGroup(DeleteGroup),
 }
 
 /// What became of a command; the lists are in the order asked.
@@ -25,6 +32,57 @@ pub enum Outcome {
     Topics(Vec<Result<Arc<Topic>, Refusal>>),
     Brokers(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
+    /// Of a commit: what was not committed, as index and reason.
+    Committed(Result<Vec<(usize, ErrorCode)>, Refusal>),
+    Done(Result<(), Refusal>),
+}
+
+/// Offsets of one group, each for itself: one refused does not stop the others.
+#[derive(Debug, Clone)]
+pub struct CommitOffsets {
+    pub group: Arc<str>,
+    pub offsets: Vec<CommitOffset>,
+}
+
+/// One partition's offset. The partition is one the topic has had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitOffset {
+    pub topic: Uuid,
+    pub partition: i32,
+    pub committed: Committed,
+}
+
+/// Offsets of one group to be forgotten; those it does not have are no error.
+#[derive(Debug, Clone)]
+pub struct DeleteOffsets {
+    pub group: Arc<str>,
+    pub offsets: Vec<DeleteOffset>,
+}
+
+/// One partition's offset to be forgotten.
+#[derive(Debug, Clone, Copy)]
+pub struct DeleteOffset {
+    pub topic: Uuid,
+    pub partition: i32,
+    /// Only the offset committed at this time: a newer one stays. `None` means whatever there is.
+    pub committed_ms: Option<i64>,
+}
+
+/// A group's snapshot, as rules/group writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredGroup {
+    pub group: Arc<str>,
+    /// Of the layout of `state`.
+    pub version: i64,
+    pub state: Bytes,
+}
+
+/// A group to be forgotten; one that does not exist is no error.
+#[derive(Debug, Clone)]
+pub struct DeleteGroup {
+    pub group: Arc<str>,
+    /// Its offsets, too.
+    pub offsets: bool,
 }
 
 /// Topics to create, each for itself: one refused does not stop the others.

@@ -3,6 +3,8 @@
 //! No I/O, clock or randomness; ids come in as arguments. What is accepted here the store can write.
 //! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
+mod offsets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use super::command::{AlterBrokerConfig, AlterTopicConfig, BrokerScope, ConfigCha
 use super::image::{Image, Topic};
 use crate::config::{BROKER_KEYS, BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
 use crate::config::{check_dynamic, describe_topic, in_force};
+
+pub use offsets::commit_offsets;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;

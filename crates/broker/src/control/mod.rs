@@ -10,6 +10,7 @@ mod decide;
 mod error;
 mod image;
 mod lock;
+mod offsets;
 mod owner;
 mod store;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use fullbore_wire::{ErrorCode, Uuid};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::BrokerConfig;
@@ -26,13 +28,15 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use store::Store;
 
 pub use command::{
-    AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, Command, ConfigChange,
-    CreateTopic, CreateTopics, Outcome, Refusal, TopicRef,
+    AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, Command, CommitOffset,
+    CommitOffsets, ConfigChange, CreateTopic, CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, Outcome, Refusal,
+    StoredGroup, TopicRef,
 };
 pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name};
 pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use lock::FolderLock;
+pub use offsets::{Committed, GroupOffsets, Offsets};
 
 /// Commands waiting for the control thread; past it, callers wait to enter.
 const QUEUE_MAX: usize = 1024;
@@ -48,6 +52,9 @@ struct Shared {
     cluster_id: Uuid,
     broker_epoch: i64,
     image: watch::Receiver<Arc<Image>>,
+    offsets: Arc<Offsets>,
+    /// As they were at the start, until they are taken.
+    groups: Mutex<Vec<StoredGroup>>,
     /// `None` only while dropping.
     queue: Option<mpsc::Sender<Asked>>,
     thread: Option<JoinHandle<()>>,
@@ -60,7 +67,8 @@ impl Control {
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let (queue, asked) = mpsc::channel(QUEUE_MAX);
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-        let owner = Owner { store, broker, published, producer_ids };
+        let offsets = Arc::new(loaded.offsets);
+        let owner = Owner { store, broker, published, offsets: Arc::clone(&offsets), producer_ids };
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || owner.run(asked))
@@ -69,6 +77,8 @@ impl Control {
             cluster_id: loaded.cluster_id,
             broker_epoch: loaded.broker_epoch,
             image,
+            offsets,
+            groups: Mutex::new(loaded.groups),
             queue: Some(queue),
             thread: Some(thread),
         };
@@ -131,6 +141,22 @@ impl Control {
         }
     }
 
+    /// What groups committed. Whoever was answered a commit sees it, or a newer one.
+    pub fn offsets(&self) -> &Arc<Offsets> {
+        &self.shared.offsets
+    }
+
+    /// The groups' snapshots as they were at the start. The second call has none.
+    pub fn take_groups(&self) -> Vec<StoredGroup> {
+        std::mem::take(&mut self.shared.groups.lock())
+    }
+
+    /// Waits for a place in the queue. Whoever must ask in a fixed order, under a lock of their own, enters first.
+    pub async fn enter(&self) -> Result<Place<'_>, Refusal> {
+        let queue = self.shared.queue.as_ref().expect("the queue is open while a handle lives");
+        queue.reserve().await.map(Place).map_err(|_| stopped())
+    }
+
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
         match self.ask(command).await {
             Outcome::Topics(topics) => topics,
@@ -139,15 +165,56 @@ impl Control {
     }
 
     async fn ask(&self, command: Command) -> Outcome {
-        let gone =
-            refuse_all(&command, &Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped."));
-        let (answer, outcome) = oneshot::channel();
-        let queue = self.shared.queue.as_ref().expect("the queue is open while a handle lives");
-        match queue.send(Asked { command, answer }).await {
-            Ok(()) => outcome.await.unwrap_or(gone),
-            Err(_) => gone,
+        match self.enter().await {
+            Ok(place) => place.ask(command).outcome().await,
+            Err(refusal) => refuse_all(&command, &refusal),
         }
     }
+}
+
+/// A place in the control thread's queue.
+pub struct Place<'a>(mpsc::Permit<'a, Asked>);
+
+impl Place<'_> {
+    /// Takes the place, without waiting. Commands are served in the order in which this was called.
+    pub fn ask(self, command: Command) -> Pending {
+        let gone = refuse_all(&command, &stopped());
+        let (answer, outcome) = oneshot::channel();
+        self.0.send(Asked { command, answer });
+        Pending { gone, outcome }
+    }
+}
+
+/// A command under way. Dropping it does not take the command back.
+pub struct Pending {
+    gone: Outcome,
+    outcome: oneshot::Receiver<Outcome>,
+}
+
+impl Pending {
+    pub async fn outcome(self) -> Outcome {
+        self.outcome.await.unwrap_or(self.gone)
+    }
+
+    /// Of a command on a group other than a commit.
+    pub async fn done(self) -> Result<(), Refusal> {
+        match self.outcome().await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("a command on a group is answered with whether it was done"),
+        }
+    }
+
+    /// Of [`Command::CommitOffsets`]: what was not committed, as index and reason.
+    pub async fn committed(self) -> Result<Vec<(usize, ErrorCode)>, Refusal> {
+        match self.outcome().await {
+            Outcome::Committed(committed) => committed,
+            _ => unreachable!("a commit is answered with what was not committed"),
+        }
+    }
+}
+
+fn stopped() -> Refusal {
+    Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
 impl Drop for Shared {

@@ -10,9 +10,12 @@ use std::sync::Arc;
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::command::{AlterBrokerConfigs, AlterTopicConfigs, Command, CreateTopics, Outcome, Refusal, TopicRef};
+use super::command::{
+    AlterBrokerConfigs, AlterTopicConfigs, Command, CommitOffsets, CreateTopics, Outcome, Refusal, TopicRef,
+};
 use super::decide;
 use super::image::{Image, Topic};
+use super::offsets::Offsets;
 use super::store::{Change, Store};
 use crate::config::BrokerConfig;
 
@@ -31,6 +34,8 @@ pub(super) struct Owner {
     pub store: Store,
     pub broker: Arc<BrokerConfig>,
     pub published: watch::Sender<Arc<Image>>,
+    /// Written by this thread alone.
+    pub offsets: Arc<Offsets>,
     pub producer_ids: ProducerIds,
 }
 
@@ -49,7 +54,12 @@ impl ProducerIds {
 }
 
 /// What a batch of commands would change: nothing of it is true before it is committed.
-struct Draft {
+struct Draft<'a> {
+    broker: &'a BrokerConfig,
+    /// As of the last transaction.
+    offsets: &'a Offsets,
+    /// Once this is committed; one that is new and comes twice counts twice.
+    offsets_held: usize,
     image: Arc<Image>,
     image_changed: bool,
     producer_ids: ProducerIds,
@@ -73,6 +83,9 @@ impl Owner {
     /// One batch, one transaction.
     pub(super) fn serve(&mut self, batch: Vec<Asked>) {
         let mut draft = Draft {
+            broker: &self.broker,
+            offsets: &self.offsets,
+            offsets_held: self.offsets.held(),
             image: Arc::clone(&self.published.borrow()),
             image_changed: false,
             producer_ids: self.producer_ids.clone(),
@@ -80,12 +93,13 @@ impl Owner {
         };
         let decided: Vec<(Asked, Outcome)> = batch
             .into_iter()
-            .map(|asked| {
-                let outcome = draft.decide(&self.broker, &asked.command);
+            .map(|mut asked| {
+                let outcome = draft.decide(&mut asked.command);
                 (asked, outcome)
             })
             .collect();
-        let failed = self.commit(draft).err();
+        let Draft { image, image_changed, producer_ids, changes, .. } = draft;
+        let failed = self.commit(image, image_changed, producer_ids, changes).err();
         for (asked, outcome) in decided {
             let outcome = match &failed {
                 None => outcome,
@@ -96,34 +110,78 @@ impl Owner {
         }
     }
 
-    fn commit(&mut self, mut draft: Draft) -> Result<(), Refusal> {
-        if draft.image_changed {
-            let epoch = draft.image.epoch() + 1;
-            Arc::make_mut(&mut draft.image).set_epoch(epoch);
+    fn commit(
+        &mut self,
+        mut image: Arc<Image>,
+        image_changed: bool,
+        producer_ids: ProducerIds,
+        changes: Vec<Change>,
+    ) -> Result<(), Refusal> {
+        if image_changed {
+            let epoch = image.epoch() + 1;
+            Arc::make_mut(&mut image).set_epoch(epoch);
         }
-        if !draft.changes.is_empty() {
-            self.store.commit(&draft.changes, draft.image.epoch()).map_err(|error| {
-                tracing::error!(%error, changes = draft.changes.len(), "control.db cannot be written; nothing was changed");
+        if !changes.is_empty() {
+            self.store.commit(&changes, image.epoch()).map_err(|error| {
+                tracing::error!(%error, changes = changes.len(), "control.db cannot be written; nothing was changed");
                 Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {error}"))
             })?;
         }
-        self.producer_ids = draft.producer_ids;
-        if draft.image_changed {
-            self.published.send_replace(draft.image);
+        self.producer_ids = producer_ids;
+        for change in changes {
+            publish(&self.offsets, change);
+        }
+        if image_changed {
+            self.published.send_replace(image);
         }
         Ok(())
     }
 }
 
-impl Draft {
-    fn decide(&mut self, broker: &BrokerConfig, command: &Command) -> Outcome {
+/// Does to the offsets in memory what the transaction did to those on disk.
+fn publish(offsets: &Offsets, change: Change) {
+    match change {
+        Change::CommitOffsets(commit) => offsets.commit(commit),
+        Change::DeleteOffsets(delete) => offsets.delete(&delete),
+        Change::DeleteGroup(delete) if delete.offsets => offsets.delete_group(&delete.group),
+        Change::Delete(topic) => offsets.delete_topic(topic),
+        _ => {}
+    }
+}
+
+impl Draft<'_> {
+    /// What is large moves out of the command; what it was stays.
+    fn decide(&mut self, command: &mut Command) -> Outcome {
+        let broker = self.broker;
         match command {
             Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
             Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
             Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(self.alter_brokers(broker, wanted)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
+            Command::CommitOffsets(commit) => Outcome::Committed(Ok(self.commit_offsets(commit))),
+            Command::DeleteOffsets(delete) => self.change(Change::DeleteOffsets(delete.clone())),
+            Command::KeepGroup(group) => self.change(Change::KeepGroup(group.clone())),
+            Command::DeleteGroup(delete) => self.change(Change::DeleteGroup(delete.clone())),
         }
+    }
+
+    fn change(&mut self, change: Change) -> Outcome {
+        self.changes.push(change);
+        Outcome::Done(Ok(()))
+    }
+
+    /// What cannot be committed, as index and reason: its topic may have gone since the request was checked.
+    fn commit_offsets(&mut self, commit: &mut CommitOffsets) -> Vec<(usize, ErrorCode)> {
+        let group = Arc::clone(&commit.group);
+        let wanted = std::mem::take(&mut commit.offsets);
+        let room = self.broker.offsets_max.saturating_sub(self.offsets_held);
+        let decided = self.offsets.read(&group, |held| decide::commit_offsets(&self.image, held, room, wanted));
+        self.offsets_held += decided.added;
+        if !decided.accepted.is_empty() {
+            self.changes.push(Change::CommitOffsets(CommitOffsets { group, offsets: decided.accepted }));
+        }
+        decided.refused
     }
 
     fn create(&mut self, broker: &BrokerConfig, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -228,6 +286,10 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
         Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(vec![Err(refusal.clone()); wanted.brokers.len()]),
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
+        Command::CommitOffsets(_) => Outcome::Committed(Err(refusal.clone())),
+        Command::DeleteOffsets(_) | Command::KeepGroup(_) | Command::DeleteGroup(_) => {
+            Outcome::Done(Err(refusal.clone()))
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! The control plane's tables in SQLite: read once at start, then only written.
 //!
-//! No decisions: what is written here was accepted by `decide`. A commit that returned is on disk
-//! (write-ahead log, `synchronous=FULL`); one that failed left nothing behind.
+//! No decisions: what is written here was accepted by `decide`. A commit that returned is on disk (write-ahead log,
+//! `synchronous=FULL`), or, when it is of groups alone, with the operating system (`NORMAL`) and on disk after the next
+//! one of the first kind; one that failed left nothing behind.
+
+mod groups;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,8 +13,10 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
+use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
 use super::error::OpenError;
 use super::image::{Image, Topic};
+use super::offsets::Offsets;
 use crate::config::{BrokerConfig, DynamicConfig, TopicConfig, check_dynamic};
 
 const FILE: &str = "control.db";
@@ -20,6 +25,10 @@ const SCHEMAS: [&str; 3] = [include_str!("schema.sql"), include_str!("schema_2.s
 const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
+
+/// Pages of 4 KiB in the write-ahead log after which they are moved to the file, which stops commits for two flushes: at
+/// SQLite's own 1,000 that would be 50 times a second under many commits of offsets.
+const CHECKPOINT_PAGES: u32 = 16_384;
 
 /// One change to the tables, accepted and not written yet.
 #[derive(Debug, Clone)]
@@ -30,6 +39,27 @@ pub(super) enum Change {
     ConfigureBrokers(Arc<DynamicConfig>),
     /// The first producer id of no block.
     NextProducerId(i64),
+    CommitOffsets(CommitOffsets),
+    DeleteOffsets(DeleteOffsets),
+    KeepGroup(StoredGroup),
+    DeleteGroup(DeleteGroup),
+}
+
+impl Change {
+    /// Whether it may be lost when the machine, not the process, dies: as Kafka's appends to `__consumer_offsets` may.
+    fn is_of_groups(&self) -> bool {
+        use Change::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
+        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
+    }
+}
+
+/// SQLite's `synchronous`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Synchronous {
+    /// A transaction is on disk when its commit returns.
+    Full,
+    /// It is with the operating system.
+    Normal,
 }
 
 /// What the tables held at start.
@@ -39,11 +69,14 @@ pub(super) struct Loaded {
     pub broker_epoch: i64,
     pub next_producer_id: i64,
     pub image: Image,
+    pub offsets: Offsets,
+    pub groups: Vec<StoredGroup>,
 }
 
 /// The open database. Its one owner is the control thread.
 pub(super) struct Store {
     connection: Connection,
+    synchronous: Synchronous,
 }
 
 impl Store {
@@ -62,17 +95,41 @@ impl Store {
         }
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
-        Ok((Self { connection }, loaded))
+        Ok((Self { connection, synchronous: Synchronous::Full }, loaded))
     }
 
     /// Writes all changes and the image's epoch, or nothing.
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
+        let of_groups = changes.iter().all(Change::is_of_groups);
+        self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
         let transaction = self.connection.transaction()?;
         for change in changes {
             write(&transaction, change)?;
         }
-        transaction.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
+        if !of_groups {
+            transaction.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
+        }
         transaction.commit()
+    }
+
+    /// How the next transactions are committed. A flush to disk takes along what was written before it.
+    fn synchronize(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {
+        if self.synchronous != wanted {
+            let value = match wanted {
+                Synchronous::Full => "FULL",
+                Synchronous::Normal => "NORMAL",
+            };
+            self.connection.pragma_update(None, "synchronous", value)?;
+            self.synchronous = wanted;
+        }
+        Ok(())
+    }
+
+    /// Whether the last transaction was flushed to disk.
+    #[cfg(test)]
+    pub fn flushes(&self) -> bool {
+        let level: i64 = self.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).expect("pragma");
+        level == 2
     }
 
     /// Makes every write fail, as a full disk would, or lets it through again.
@@ -88,6 +145,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     Ok(connection)
 }
 
@@ -158,7 +216,9 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
         let topic = topic(row, of_topic, file, broker, image.dynamic())?;
         image.put(Arc::new(topic));
     }
-    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image })
+    let offsets = groups::load_offsets(transaction).map_err(read)?;
+    let groups = groups::load(transaction).map_err(read)?;
+    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, offsets, groups })
 }
 
 struct TopicRow {
@@ -222,6 +282,10 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
             transaction.execute("UPDATE cluster SET next_producer_id = ?1", params![next])?;
             Ok(())
         }
+        Change::CommitOffsets(commit) => groups::commit_offsets(transaction, commit),
+        Change::DeleteOffsets(delete) => groups::delete_offsets(transaction, delete),
+        Change::KeepGroup(group) => groups::keep(transaction, group),
+        Change::DeleteGroup(delete) => groups::delete(transaction, delete),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
+mod groups;
+
 use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -318,7 +320,7 @@ fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
     let (published, image) = watch::channel(Arc::new(loaded.image));
     let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-    (Owner { store, broker: broker(""), published, producer_ids }, image)
+    (Owner { store, broker: broker(""), published, offsets: Arc::default(), producer_ids }, image)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
