@@ -2,7 +2,7 @@
 //!
 //! Start: bind the ports, lock the data folder, open the control plane, open the logs, accept. Ports come first because
 //! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
-//! system's backlog. Stop: accept no more, answer what was admitted (batches parked as refused), close the logs, close the control plane.
+//! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the logs, close the control plane.
 //! Invariant: nothing is accepted before everything it needs is open, and the logs close after the last request is
 //! answered.
 
@@ -11,6 +11,7 @@ use crate::api::Sessions;
 use crate::classic::{self, Logs, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock, Image};
+use crate::groups::Groups;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use fullbore_wire::Text;
@@ -83,6 +84,8 @@ pub struct Shared {
     pub logs: Arc<Logs>,
     /// What is held of batches that came before their turn.
     pub reordering: Arc<Reordering>,
+    /// Consumer groups.
+    pub groups: Arc<Groups>,
     /// Fetch sessions.
     pub sessions: Sessions,
     /// Counters.
@@ -170,6 +173,7 @@ impl Broker {
             limits: limits(&config),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
+            groups: Groups::open(&config.groups, control.clone(), metrics.clone(), Vec::new()),
             metrics,
             cluster_id: Text::from(control.cluster_id().to_string()),
             endpoints: listeners
@@ -184,6 +188,7 @@ impl Broker {
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
+        tokio::spawn(Arc::clone(&shared.groups).run_timer(shared.stopping()));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }
@@ -223,6 +228,7 @@ impl Broker {
     pub async fn shutdown(self) {
         self.shared.stop.send_replace(true);
         self.shared.reordering.close();
+        self.shared.groups.close();
         self.shared.logs.dismiss_parked();
         if timeout(STOP_MAX, self.serving).await.is_err() {
             tracing::warn!("some clients did not take their answers in time");

@@ -8,6 +8,7 @@ pub mod broker;
 pub mod classic;
 pub mod config;
 pub mod control;
+pub mod groups;
 pub mod metrics;
 pub mod net;
 

@@ -3,6 +3,8 @@
 //! Every module here takes what is known and says what follows. None does I/O, reads a clock, spawns a
 //! task or draws a random number: time is an argument, so each decision can be replayed in a test.
 //!
+//! - [`group`]: who is in a consumer group, and in which generation.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
 
+pub mod group;
 pub mod sequence;

@@ -165,8 +165,8 @@ impl Writer {
         self.len() == 0
     }
 
-    /// The bytes alone, of a message that goes into another one's field.
-    pub(crate) fn into_bytes(self) -> Bytes {
+    /// The bytes alone, without the length prefix: a message that goes into another one's field, or to a disk.
+    pub fn into_bytes(self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
         self.inline.freeze().slice(4..)
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use super::broker_keys::broker_key;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Warning};
+use super::group_keys::GroupConfig;
 use super::inert::{gather_stock, judge};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
 use super::lookup::{Reader, broker_chain};
@@ -71,6 +72,7 @@ pub struct BrokerConfig {
     pub offsets_max: usize,
     pub fetch_session_cache_slots: usize,
     pub fetch_max_bytes: usize,
+    pub groups: GroupConfig,
     /// The largest Produce version that clients are told of.
     pub produce_version_max: i16,
 
@@ -143,6 +145,7 @@ impl BrokerConfig {
             offsets_max: values.number("fullbore.offsets.max"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
+            groups: GroupConfig::read(values),
             produce_version_max: values.number("fullbore.produce.version.max"),
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),

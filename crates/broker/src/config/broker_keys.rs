@@ -3,6 +3,7 @@
 //! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`inert`). Every key
 //! here is read by `broker`, or accepts a single value.
 
+use super::group_keys::GROUP_KEYS;
 use super::key::{Allowed, Key, Type};
 
 const INT_MAX: i64 = i32::MAX as i64;
@@ -14,7 +15,9 @@ const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to
                         ssl.truststore.location, or give the text with ssl.keystore.key, ssl.keystore.certificate.chain and ssl.truststore.certificates";
 
 /// Every key a broker's properties may set, in the order of the documentation.
-pub static BROKER_KEYS: &[Key] = &[
+pub static BROKER_KEYS: &[Key] = &joined::<{ KEYS.len() + GROUP_KEYS.len() }>(KEYS, GROUP_KEYS);
+
+const KEYS: &[Key] = &[
     // Who and where.
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
         .or_else(&["broker.id"])
@@ -174,6 +177,17 @@ pub static BROKER_KEYS: &[Key] = &[
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];
+
+/// One table of two.
+const fn joined<const N: usize>(first: &[Key], then: &[Key]) -> [Key; N] {
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { then[at - first.len()] };
+        at += 1;
+    }
+    all
+}
 
 /// The row of a broker key.
 pub(super) fn broker_key(name: &str) -> Option<&'static Key> {

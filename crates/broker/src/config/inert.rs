@@ -125,7 +125,6 @@ const STOCK: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
     ("transaction.state.log.replication.factor", "1"),
     ("transaction.state.log.min.isr", "1"),
-    ("group.initial.rebalance.delay.ms", "0"),
 ];
 
 /// Gathers the warnings about values that nobody chose, but Kafka's own files came with, into a last one.

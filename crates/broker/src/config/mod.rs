@@ -14,6 +14,7 @@ mod describe;
 mod docs;
 mod dynamic;
 mod error;
+mod group_keys;
 mod inert;
 mod key;
 mod listener;
@@ -29,6 +30,7 @@ pub use describe::{ConfigEntry, ConfigSynonym, describe_broker, describe_cluster
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic, is_dynamic};
 pub use error::{ConfigError, Warning};
+pub use group_keys::GroupConfig;
 pub use key::{Allowed, Key, Source, Type};
 pub use listener::Listener;
 pub use properties::Properties;

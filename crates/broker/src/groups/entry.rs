@@ -1,0 +1,91 @@
+//! One group with who waits for its answers.
+//!
+//! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
+
+use fullbore_rules::group::{Answer, Effect, Group, Ticket};
+use fullbore_wire::{ErrorCode, Text};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use tokio::sync::oneshot;
+
+pub(super) struct Entry {
+    pub id: Text,
+    inner: Mutex<Inner>,
+    /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
+    pub alarm: AtomicI64,
+    /// Held by the task that writes its snapshots.
+    pub keeping: tokio::sync::Mutex<()>,
+}
+
+pub(super) struct Inner {
+    pub group: Group,
+    pub waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
+    tickets: u64,
+    /// Effects not done yet, in order; not empty only while a task writes a snapshot.
+    pub outbox: VecDeque<Effect>,
+    /// Such a task runs.
+    pub is_keeping: bool,
+    /// It was taken out of service.
+    pub is_gone: bool,
+}
+
+impl Entry {
+    pub fn new(id: Text, group: Group) -> Arc<Self> {
+        let inner = Inner {
+            group,
+            waiting: HashMap::new(),
+            tickets: 0,
+            outbox: VecDeque::new(),
+            is_keeping: false,
+            is_gone: false,
+        };
+        let keeping = tokio::sync::Mutex::new(());
+        Arc::new(Entry { id, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX), keeping })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Waits until no snapshot is being written.
+    pub async fn kept(&self) {
+        drop(self.keeping.lock().await);
+    }
+}
+
+impl Inner {
+    /// A ticket, and who waits for its answer.
+    pub fn ticket(&mut self) -> (Ticket, Pending) {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        let (answer, pending) = oneshot::channel();
+        self.waiting.insert(ticket, answer);
+        (ticket, Pending(Err(pending)))
+    }
+
+    /// Answers who waits; who went away does not want to know.
+    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            let _ = waiting.send(answer);
+        }
+    }
+}
+
+/// An answer to come.
+pub struct Pending(Result<ErrorCode, oneshot::Receiver<Answer>>);
+
+impl Pending {
+    pub(super) fn refused(code: ErrorCode) -> Self {
+        Pending(Ok(code))
+    }
+
+    /// Waits for it.
+    pub async fn answer(self) -> Answer {
+        match self.0 {
+            Ok(code) => Answer::Refused(code),
+            Err(pending) => pending.await.unwrap_or(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Doing what a group's machine said: answers at once, snapshots through the control plane, one after another.
+//!
+//! Invariant: effects of one group are done in order. The outbox is not empty only while its task runs.
+
+use super::entry::{Entry, Inner};
+use super::{Groups, timer};
+use fullbore_rules::group::{Answer, Effect, Effects, Event, Snapshot};
+use fullbore_wire::ErrorCode;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A group as the control plane has kept it.
+#[derive(Clone, Debug)]
+pub struct StoredGroup {
+    /// Its id.
+    pub group_id: String,
+    /// What its machine said was to be kept.
+    pub snapshot: Snapshot,
+}
+
+impl Groups {
+    /// Does the effects, and sees to the next deadline.
+    pub(super) fn follow(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, Inner>, effects: Effects) {
+        inner.outbox.extend(effects);
+        if !self.drain_now(entry, &mut inner) {
+            inner.is_keeping = true;
+            let (groups, entry) = (Arc::clone(self), Arc::clone(entry));
+            tokio::spawn(async move { groups.drain(&entry).await });
+        }
+        if inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty() && !self.has_offsets(&entry.id)
+        {
+            self.remove(entry, &mut inner);
+        }
+        self.arm(entry, &inner);
+    }
+
+    /// Does effects up to the first snapshot; whether somebody sees to the rest, or there is none.
+    pub(super) fn drain_now(&self, entry: &Entry, inner: &mut Inner) -> bool {
+        if inner.is_keeping {
+            return true;
+        }
+        while let Some(effect) = inner.outbox.pop_front() {
+            match effect {
+                Effect::Keep(snapshot) => {
+                    inner.outbox.push_front(Effect::Keep(snapshot));
+                    return false;
+                }
+                Effect::Answer(ticket, answer) => inner.answer(ticket, answer),
+                Effect::Tell(event) => self.tell(&entry.id, &event),
+            }
+        }
+        true
+    }
+
+    /// The task of a group with something to keep: until its outbox is empty.
+    async fn drain(&self, entry: &Entry) {
+        let _keeping = entry.keeping.lock().await;
+        loop {
+            let snapshot = {
+                let mut inner = entry.lock();
+                inner.is_keeping = false;
+                if self.drain_now(entry, &mut inner) {
+                    return;
+                }
+                inner.is_keeping = true;
+                newest_snapshot(&mut inner)
+            };
+            let Some(snapshot) = snapshot else { continue };
+            if let Err(refused) = self.keep(&entry.id, snapshot).await {
+                tracing::error!(group = %entry.id, error = refused, "the group could not be kept; after a restart its members join anew");
+                refuse_next(&mut entry.lock());
+            }
+        }
+    }
+
+    /// Writes the group's row. When this returns, a restart brings the group back so.
+    async fn keep(&self, group_id: &str, snapshot: Snapshot) -> Result<(), String> {
+        let _ = (&self.control, group_id, snapshot);
+        Ok(())
+    }
+
+    /// Whether the group has committed offsets, and so must stay although it has no members.
+    pub(super) fn has_offsets(&self, _group_id: &str) -> bool {
+        false
+    }
+
+    /// Sees to it that the timer looks at this group when something of it is due.
+    pub(super) fn arm(&self, entry: &Arc<Entry>, inner: &MutexGuard<'_, Inner>) {
+        let next = if inner.is_gone { None } else { inner.group.next_deadline() };
+        if let Some(next) = next
+            && next < entry.alarm.load(Ordering::Relaxed)
+        {
+            entry.alarm.store(next, Ordering::Relaxed);
+            self.timer.set(next, entry);
+        }
+    }
+
+    /// The timer's time has come for this group.
+    pub(super) fn fire(self: &Arc<Self>, alarm: &timer::Alarm) {
+        let Some(entry) = alarm.entry.upgrade() else { return };
+        let mut inner = entry.lock();
+        if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
+            // An earlier alarm was set since, and has seen to what comes after it.
+            return;
+        }
+        entry.alarm.store(i64::MAX, Ordering::Relaxed);
+        let mut effects = Effects::new();
+        inner.group.tick(self.now_ms(), &mut effects);
+        self.follow(&entry, inner, effects);
+    }
+
+    fn tell(&self, group: &str, event: &Event) {
+        match event {
+            Event::RebalanceBegun { generation, reason } => {
+                tracing::info!(group, generation, reason, "rebalance");
+            }
+            Event::RebalanceCompleted { generation, members } => {
+                tracing::info!(group, generation, members, "generation");
+            }
+            Event::Assigned { generation } => {
+                tracing::debug!(group, generation, "stable");
+            }
+            Event::Expired { member_id, waited_for } => {
+                tracing::info!(group, member = %member_id, waited_for, "member removed");
+            }
+            Event::Left { member_id, reason } => {
+                tracing::info!(group, member = %member_id, reason, "member left");
+            }
+            Event::Replaced { instance_id, old, new } => {
+                tracing::info!(group, instance = %instance_id, old = %old, new = %new, "static member replaced");
+            }
+        }
+    }
+}
+
+/// Of snapshots right behind one another only the last is worth writing.
+fn newest_snapshot(inner: &mut Inner) -> Option<Snapshot> {
+    let mut newest = None;
+    while let Some(Effect::Keep(_)) = inner.outbox.front()
+        && let Some(Effect::Keep(snapshot)) = inner.outbox.pop_front()
+    {
+        newest = Some(snapshot);
+    }
+    // A group that was taken out of service has no row any more.
+    newest.filter(|_| !inner.is_gone)
+}
+
+/// What was to be seen only once the snapshot was kept is answered as if the coordinator were not there.
+fn refuse_next(inner: &mut Inner) {
+    for effect in &mut inner.outbox {
+        match effect {
+            Effect::Keep(_) => return,
+            Effect::Answer(_, answer) => *answer = Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+            Effect::Tell(_) => {}
+        }
+    }
+}

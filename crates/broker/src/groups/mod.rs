@@ -1,0 +1,234 @@
+//! The coordinator of consumer groups: finds a group, locks it, puts an event to its machine, and does what follows.
+//!
+//! Not the decisions, which are `rules::group`'s. Effects of one group are done in the order its machine said them; one
+//! that must be kept on disk first holds back those after it, and nobody else. No lock is held across an await: while a
+//! snapshot is being written, the group takes further events, whose effects queue up behind.
+//!
+//! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
+
+mod entry;
+mod keep;
+mod timer;
+
+pub use entry::Pending;
+pub use keep::StoredGroup;
+
+use crate::config::GroupConfig;
+use crate::control::Control;
+use crate::metrics::Metrics;
+use entry::{Entry, Inner};
+use fullbore_rules::group::{Answer, Effects, Group, Settings, State, Ticket};
+use fullbore_wire::{ErrorCode, Text};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use timer::Timer;
+
+/// What to do with an event for a group that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The group begins with this event.
+    Create,
+    /// The event is answered so.
+    Refuse(ErrorCode),
+}
+
+/// Every group of this broker.
+pub struct Groups {
+    table: Mutex<HashMap<Text, Arc<Entry>>>,
+    groups_max: usize,
+    settings: Settings,
+    control: Control,
+    #[allow(dead_code, reason = "its counters come next")]
+    metrics: Metrics,
+    timer: Timer,
+    /// Nobody is made to wait any more.
+    closed: AtomicBool,
+    /// The clock: it began at this time of 1970's and goes on by the system's monotonic one.
+    started: Instant,
+    started_ms: i64,
+}
+
+impl Groups {
+    /// The groups as they were kept.
+    pub fn open(config: &GroupConfig, control: Control, metrics: Metrics, stored: Vec<StoredGroup>) -> Arc<Groups> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let groups = Arc::new(Groups {
+            table: Mutex::default(),
+            groups_max: config.groups_max,
+            settings: config.settings(),
+            control,
+            metrics,
+            timer: Timer::default(),
+            closed: AtomicBool::new(false),
+            started: Instant::now(),
+            started_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 2),
+        });
+        stored.into_iter().for_each(|stored| groups.restore(&stored));
+        groups
+    }
+
+    fn restore(&self, stored: &StoredGroup) {
+        match Group::restore(&stored.snapshot, self.settings, self.now_ms()) {
+            Ok(group) => {
+                let id = Text::from(stored.group_id.as_str());
+                let entry = Entry::new(id.clone(), group);
+                self.arm(&entry, &entry.lock());
+                self.table.lock().insert(id, entry);
+            }
+            Err(error) => {
+                tracing::error!(group = stored.group_id, %error, "the group as it was kept cannot be read; its members join anew");
+            }
+        }
+    }
+
+    /// Does what is due, until the broker stops. One task for all groups.
+    pub async fn run_timer(self: Arc<Self>, stop: tokio::sync::watch::Receiver<bool>) {
+        timer::run(self, stop).await;
+    }
+
+    /// Milliseconds since 1970 by a clock that only goes forward: the one groups live by.
+    pub fn now_ms(&self) -> i64 {
+        let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX / 2);
+        self.started_ms.saturating_add(elapsed)
+    }
+
+    /// Puts an event to a group; the event is given the ticket by which its answer is awaited.
+    pub fn ask(
+        self: &Arc<Self>,
+        id: &Text,
+        missing: Missing,
+        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects),
+    ) -> Pending {
+        loop {
+            let found = match missing {
+                Missing::Create => self.find_or_create(id),
+                Missing::Refuse(code) => self.find(id).ok_or(code),
+            };
+            let entry = match found {
+                Ok(entry) => entry,
+                Err(code) => return Pending::refused(code),
+            };
+            let mut inner = entry.lock();
+            if self.closed.load(Ordering::SeqCst) {
+                return Pending::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+            }
+            // It may have been taken out of service between the search and the lock; it is not in the table then.
+            if inner.is_gone {
+                continue;
+            }
+            let (ticket, pending) = inner.ticket();
+            let mut effects = Effects::new();
+            event(&mut inner.group, ticket, self.now_ms(), &mut effects);
+            self.follow(&entry, inner, effects);
+            return pending;
+        }
+    }
+
+    /// Looks at a group.
+    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
+        let entry = self.find(id)?;
+        let inner = entry.lock();
+        (!inner.is_gone).then(|| look(&inner.group))
+    }
+
+    /// Asks a group something that needs no ticket, such as whether a member may commit.
+    pub fn touch<T>(&self, id: &str, touch: impl FnOnce(&mut Group, i64) -> T) -> Option<T> {
+        let entry = self.find(id)?;
+        let mut inner = entry.lock();
+        (!inner.is_gone).then(|| {
+            let said = touch(&mut inner.group, self.now_ms());
+            self.arm(&entry, &inner);
+            said
+        })
+    }
+
+    /// Makes sure that the group is there, empty if it was not.
+    ///
+    /// # Errors
+    /// Over `fullbore.groups.max`.
+    pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
+        self.find_or_create(id).map(drop)
+    }
+
+    /// Takes a group out of service if it is empty. When this returns, no snapshot of it is on its way to the disk any
+    /// more, so that what deletes its row comes last.
+    ///
+    /// # Errors
+    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    pub async fn retire(&self, id: &str) -> Result<(), ErrorCode> {
+        let entry = self.find(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
+        {
+            let mut inner = entry.lock();
+            inner.group.check_delete()?;
+            self.remove(&entry, &mut inner);
+        }
+        entry.kept().await;
+        Ok(())
+    }
+
+    /// The ids of all groups, in no order.
+    pub fn ids(&self) -> Vec<Text> {
+        self.table.lock().keys().cloned().collect()
+    }
+
+    /// How many groups are in each state, in the order of [`State::ALL`].
+    pub fn count_by_state(&self) -> [usize; State::ALL.len()] {
+        let entries: Vec<_> = self.table.lock().values().cloned().collect();
+        let mut counts = [0; State::ALL.len()];
+        for entry in entries {
+            let state = entry.lock().group.state();
+            let at = State::ALL.iter().position(|known| *known == state).expect("every state is in the list");
+            counts[at] += 1;
+        }
+        counts
+    }
+
+    /// Answers everybody who waits, and nobody waits from now on: a stop must not take as long as a rebalance.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let entries: Vec<_> = self.table.lock().values().cloned().collect();
+        for entry in entries {
+            let waiting = std::mem::take(&mut entry.lock().waiting);
+            for (_, answer) in waiting {
+                // Who went away does not want to know.
+                let _ = answer.send(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+            }
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Entry>> {
+        self.table.lock().get(id).cloned()
+    }
+
+    fn find_or_create(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.get(id.as_str()) {
+            return Ok(Arc::clone(entry));
+        }
+        if table.len() >= self.groups_max {
+            tracing::warn!(groups = table.len(), "a new group is refused: fullbore.groups.max");
+            return Err(ErrorCode::GROUP_MAX_SIZE_REACHED);
+        }
+        // A copy: the id came in a frame.
+        let id = Text::from(id.as_str());
+        let entry = Entry::new(id.clone(), Group::new(self.settings, self.now_ms()));
+        table.insert(id, Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// The entry's lock is held, the table's is not: the order is table after entry nowhere else than here.
+    fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, Inner>) {
+        inner.is_gone = true;
+        let mut effects = Effects::new();
+        inner.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);
+        effects.into_iter().for_each(|effect| inner.outbox.push_back(effect));
+        self.drain_now(entry, inner);
+        let mut table = self.table.lock();
+        if table.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {
+            table.remove(&entry.id);
+        }
+    }
+}

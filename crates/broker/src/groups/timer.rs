@@ -1,0 +1,111 @@
+//! When which group has something to do: one heap and one task for all groups.
+//!
+//! A deadline that moves back, as with every heartbeat, costs nothing here: the old one fires, the group finds nothing
+//! due, and says when to look again. Invariant: a group with a deadline has an alarm in the heap no later than that.
+
+use super::Groups;
+use super::entry::Entry;
+use parking_lot::Mutex;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+/// Alarms beside which the heap is looked through for those that were overtaken.
+const OVERTAKEN_MIN: usize = 4096;
+/// The longest sleep; the clock is looked at again after it.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// A group is to be looked at.
+pub(super) struct Alarm {
+    /// Milliseconds on the groups' clock.
+    pub deadline: i64,
+    pub entry: Weak<Entry>,
+}
+
+impl PartialEq for Alarm {
+    fn eq(&self, other: &Self) -> bool {
+        self.deadline == other.deadline
+    }
+}
+
+impl Eq for Alarm {}
+
+impl PartialOrd for Alarm {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Alarm {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.deadline.cmp(&other.deadline)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Timer {
+    alarms: Mutex<Alarms>,
+    /// The first alarm is earlier than it was.
+    sooner: Notify,
+}
+
+#[derive(Default)]
+struct Alarms {
+    heap: BinaryHeap<Reverse<Alarm>>,
+    /// Length at which overtaken alarms are thrown out.
+    sweep_at: usize,
+}
+
+impl Timer {
+    /// The caller holds the group's lock and has noted the deadline as the group's alarm.
+    pub fn set(&self, deadline: i64, entry: &Arc<Entry>) {
+        let mut alarms = self.alarms.lock();
+        let is_first = alarms.heap.peek().is_none_or(|Reverse(first)| deadline < first.deadline);
+        alarms.heap.push(Reverse(Alarm { deadline, entry: Arc::downgrade(entry) }));
+        if alarms.heap.len() >= alarms.sweep_at.max(OVERTAKEN_MIN) {
+            alarms.heap.retain(|Reverse(alarm)| {
+                alarm.entry.upgrade().is_some_and(|entry| entry.alarm.load(Relaxed) == alarm.deadline)
+            });
+            alarms.sweep_at = alarms.heap.len() * 2;
+        }
+        drop(alarms);
+        if is_first {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// An alarm whose time has come, or else when to look again.
+    fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
+        let mut alarms = self.alarms.lock();
+        match alarms.heap.peek() {
+            None => Err(None),
+            Some(Reverse(first)) if first.deadline > now => Err(Some(first.deadline)),
+            Some(_) => Ok(alarms.heap.pop().expect("it was just there").0),
+        }
+    }
+}
+
+/// Until the broker stops.
+pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
+    loop {
+        let now = groups.now_ms();
+        let next = match groups.timer.due(now) {
+            Ok(alarm) => {
+                groups.fire(&alarm);
+                // Thousands may be due at once, and requests are waiting.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(next) => next,
+        };
+        let wait = next.and_then(|next| u64::try_from(next - now).ok()).map_or(SLEEP_MAX, Duration::from_millis);
+        tokio::select! {
+            _ = stop.wait_for(|stopping| *stopping) => return,
+            _ = timeout(wait.min(SLEEP_MAX), groups.timer.sooner.notified()) => {}
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What is kept of a group across restarts: a version, and bytes that begin with the protocol.
+//!
+//! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its length.
+
+#![allow(dead_code, reason = "the machines come next")]
+
+use bytes::Bytes;
+use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
+
+/// The layout of all that is written now.
+pub(super) const VERSION: i64 = 1;
+/// First byte of a group of the classic protocol.
+pub(super) const CLASSIC: u8 = 1;
+
+/// A group as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Of the layout.
+    pub version: i64,
+    /// The protocol in the first byte, then what that protocol keeps.
+    pub state: Bytes,
+}
+
+/// Why a snapshot is not one of ours.
+#[derive(Debug, PartialEq)]
+pub enum SnapshotError {
+    /// A layout this program does not know, or nothing at all.
+    Version(i64),
+    /// A protocol this program does not know.
+    Protocol(u8),
+    /// The bytes end early or go on.
+    Malformed(DecodeError),
+}
+
+impl From<DecodeError> for SnapshotError {
+    fn from(error: DecodeError) -> Self {
+        SnapshotError::Malformed(error)
+    }
+}
+
+impl std::fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SnapshotError::Version(version) => write!(f, "layout {version} is not known"),
+            SnapshotError::Protocol(protocol) => write!(f, "protocol {protocol} is not known"),
+            SnapshotError::Malformed(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+/// Lengths of any size.
+const FORMAT: Version = Version { number: 0, flexible: true };
+
+/// Writes the fields of a snapshot one after another.
+pub(super) struct Packer(Writer);
+
+impl Packer {
+    pub fn new(protocol: u8) -> Self {
+        let mut writer = Writer::with_capacity(256);
+        writer.put_slice(&[protocol]);
+        Packer(writer)
+    }
+
+    pub fn put<T: Codec>(&mut self, value: &T) {
+        value.encode(&mut self.0, FORMAT).expect("lengths are below 2 GiB: each came in one request");
+    }
+
+    pub fn finish(self) -> Snapshot {
+        Snapshot { version: VERSION, state: self.0.into_bytes() }
+    }
+}
+
+/// Reads them again.
+pub(super) struct Unpacker(Reader);
+
+impl Unpacker {
+    pub fn new(bytes: Bytes) -> Self {
+        Unpacker(Reader::new(bytes, REQUEST_ELEMENTS_MAX))
+    }
+
+    pub fn take<T: Codec>(&mut self) -> Result<T, DecodeError> {
+        T::decode(&mut self.0, FORMAT)
+    }
+
+    /// So many elements follow; never more than bytes are left.
+    pub fn count(&mut self) -> Result<usize, DecodeError> {
+        let count: i32 = self.take()?;
+        Ok(usize::try_from(count).unwrap_or(0).min(self.0.remaining()))
+    }
+
+    pub fn finish(self) -> Result<(), DecodeError> {
+        self.0.finish()
+    }
+}
