@@ -173,7 +173,7 @@ impl Broker {
             limits: limits(&config),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
-            groups: Groups::open(&config.groups, control.clone(), metrics.clone(), Vec::new()),
+            groups: Groups::open(&config.groups, control.clone(), metrics.clone()),
             metrics,
             cluster_id: Text::from(control.cluster_id().to_string()),
             endpoints: listeners

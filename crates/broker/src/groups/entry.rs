@@ -15,8 +15,6 @@ pub(super) struct Entry {
     inner: Mutex<Inner>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
-    /// Held by the task that writes its snapshots.
-    pub keeping: tokio::sync::Mutex<()>,
 }
 
 pub(super) struct Inner {
@@ -41,17 +39,11 @@ impl Entry {
             is_keeping: false,
             is_gone: false,
         };
-        let keeping = tokio::sync::Mutex::new(());
-        Arc::new(Entry { id, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX), keeping })
+        Arc::new(Entry { id, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX) })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
-    }
-
-    /// Waits until no snapshot is being written.
-    pub async fn kept(&self) {
-        drop(self.keeping.lock().await);
     }
 }
 

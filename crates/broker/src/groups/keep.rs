@@ -4,20 +4,12 @@
 
 use super::entry::{Entry, Inner};
 use super::{Groups, timer};
+use crate::control::{Command, StoredGroup};
 use fullbore_rules::group::{Answer, Effect, Effects, Event, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// A group as the control plane has kept it.
-#[derive(Clone, Debug)]
-pub struct StoredGroup {
-    /// Its id.
-    pub group_id: String,
-    /// What its machine said was to be kept.
-    pub snapshot: Snapshot,
-}
 
 impl Groups {
     /// Does the effects, and sees to the next deadline.
@@ -53,36 +45,36 @@ impl Groups {
         true
     }
 
-    /// The task of a group with something to keep: until its outbox is empty.
+    /// The task of a group with something to keep: until its outbox is empty. It enters the control plane's queue first and
+    /// asks under the group's lock, so that whatever else is asked under that lock comes before or after it.
     async fn drain(&self, entry: &Entry) {
-        let _keeping = entry.keeping.lock().await;
         loop {
-            let snapshot = {
+            let place = self.control.enter().await;
+            let asked = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
                     return;
                 }
                 inner.is_keeping = true;
-                newest_snapshot(&mut inner)
+                let Some(snapshot) = newest_snapshot(&mut inner) else { continue };
+                let kept = keep_command(&entry.id, snapshot);
+                place.map(|place| place.ask(kept))
             };
-            let Some(snapshot) = snapshot else { continue };
-            if let Err(refused) = self.keep(&entry.id, snapshot).await {
-                tracing::error!(group = %entry.id, error = refused, "the group could not be kept; after a restart its members join anew");
+            let kept = match asked {
+                Ok(pending) => pending.done().await,
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = kept {
+                tracing::error!(group = %entry.id, error = %refusal, "the group could not be kept; after a restart its members join anew");
                 refuse_next(&mut entry.lock());
             }
         }
     }
 
-    /// Writes the group's row. When this returns, a restart brings the group back so.
-    async fn keep(&self, group_id: &str, snapshot: Snapshot) -> Result<(), String> {
-        let _ = (&self.control, group_id, snapshot);
-        Ok(())
-    }
-
     /// Whether the group has committed offsets, and so must stay although it has no members.
-    pub(super) fn has_offsets(&self, _group_id: &str) -> bool {
-        false
+    pub(super) fn has_offsets(&self, group_id: &str) -> bool {
+        self.control.offsets().has(group_id)
     }
 
     /// Sees to it that the timer looks at this group when something of it is due.
@@ -132,6 +124,11 @@ impl Groups {
             }
         }
     }
+}
+
+fn keep_command(group_id: &str, snapshot: Snapshot) -> Command {
+    let Snapshot { version, state } = snapshot;
+    Command::KeepGroup(StoredGroup { group: Arc::from(group_id), version, state })
 }
 
 /// Of snapshots right behind one another only the last is worth writing.

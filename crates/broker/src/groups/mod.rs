@@ -11,13 +11,12 @@ mod keep;
 mod timer;
 
 pub use entry::Pending;
-pub use keep::StoredGroup;
 
 use crate::config::GroupConfig;
-use crate::control::Control;
+use crate::control::{Command, Control, DeleteGroup, StoredGroup};
 use crate::metrics::Metrics;
 use entry::{Entry, Inner};
-use fullbore_rules::group::{Answer, Effects, Group, Settings, State, Ticket};
+use fullbore_rules::group::{Answer, Effects, Group, Settings, Snapshot, State, Ticket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -52,8 +51,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The groups as they were kept.
-    pub fn open(config: &GroupConfig, control: Control, metrics: Metrics, stored: Vec<StoredGroup>) -> Arc<Groups> {
+    /// The groups as they were kept, and those that only have offsets.
+    pub fn open(config: &GroupConfig, control: Control, metrics: Metrics) -> Arc<Groups> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let groups = Arc::new(Groups {
             table: Mutex::default(),
@@ -66,20 +65,26 @@ impl Groups {
             started: Instant::now(),
             started_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 2),
         });
-        stored.into_iter().for_each(|stored| groups.restore(&stored));
+        groups.control.take_groups().into_iter().for_each(|stored| groups.restore(stored));
+        for id in groups.control.offsets().groups() {
+            if let Err(error) = groups.create(&Text::from(&*id)) {
+                tracing::error!(group = &*id, %error, "the group is not listed, but its offsets are there");
+            }
+        }
         groups
     }
 
-    fn restore(&self, stored: &StoredGroup) {
-        match Group::restore(&stored.snapshot, self.settings, self.now_ms()) {
+    fn restore(&self, stored: StoredGroup) {
+        let StoredGroup { group: id, version, state } = stored;
+        match Group::restore(&Snapshot { version, state }, self.settings, self.now_ms()) {
             Ok(group) => {
-                let id = Text::from(stored.group_id.as_str());
+                let id = Text::from(&*id);
                 let entry = Entry::new(id.clone(), group);
                 self.arm(&entry, &entry.lock());
                 self.table.lock().insert(id, entry);
             }
             Err(error) => {
-                tracing::error!(group = stored.group_id, %error, "the group as it was kept cannot be read; its members join anew");
+                tracing::error!(group = &*id, %error, "the group as it was kept cannot be read; its members join anew");
             }
         }
     }
@@ -153,20 +158,30 @@ impl Groups {
         self.find_or_create(id).map(drop)
     }
 
-    /// Takes a group out of service if it is empty. When this returns, no snapshot of it is on its way to the disk any
-    /// more, so that what deletes its row comes last.
+    /// Takes a group out of service if it is empty, and deletes its row, and its offsets if so said. A commit that was
+    /// asked before this is deleted, too, and one after it begins the group anew.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
-    pub async fn retire(&self, id: &str) -> Result<(), ErrorCode> {
+    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or that the row could not be deleted; the group begins anew then, with what
+    /// it committed.
+    pub async fn delete(&self, id: &str, offsets: bool) -> Result<(), ErrorCode> {
+        let place = self.control.enter().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         let entry = self.find(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
-        {
+        let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
             self.remove(&entry, &mut inner);
+            place.ask(Command::DeleteGroup(DeleteGroup { group: Arc::from(id), offsets }))
+        };
+        let deleted = asked.done().await;
+        if self.has_offsets(id) {
+            // It could not be deleted, or was committed to meanwhile.
+            self.create(&entry.id)?;
         }
-        entry.kept().await;
-        Ok(())
+        deleted.map_err(|refusal| {
+            tracing::error!(group = id, error = %refusal, "the group could not be deleted");
+            ErrorCode::COORDINATOR_NOT_AVAILABLE
+        })
     }
 
     /// The ids of all groups, in no order.
