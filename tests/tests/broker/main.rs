@@ -1,9 +1,12 @@
 //! The broker from outside: one process per test, its wire, its files, its end.
 
 mod bulk;
+mod cluster;
 mod configs;
 mod crash;
+mod create_partitions;
 mod damage;
+mod delete_records;
 mod disk_full;
 mod fetch;
 mod follow;
@@ -11,6 +14,7 @@ mod hostile;
 mod limits;
 mod many;
 mod offsets;
+mod partition_state;
 mod pipelining;
 mod produce;
 mod produce_bytes;

@@ -4,19 +4,27 @@
 //! Produce and Fetch are admitted at once and may complete later; every other API completes before the next request
 //! of its connection is admitted, so that clients see Kafka's ordering.
 
+mod alter_partition_reassignments;
 mod api_versions;
+mod create_partitions;
 mod create_topics;
+mod delete_records;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_log_dirs;
+mod describe_producers;
+mod describe_quorum;
 mod describe_topic_partitions;
 #[cfg(test)]
 mod docs;
+mod elect_leaders;
 mod fetch;
 mod find_coordinator;
 mod incremental_alter_configs;
 mod init_producer_id;
 mod list_offsets;
+mod list_partition_reassignments;
 mod metadata;
 mod offset_for_leader_epoch;
 mod produce;
@@ -181,11 +189,19 @@ serve! { |call, reply|
     ApiVersions => ready(api_versions::handle(call, reply)?),
     CreateTopics => ready(create_topics::handle(call, reply).await?),
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
+    DeleteRecords => ready(delete_records::handle(call, reply).await?),
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply)?),
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
+    DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
+    CreatePartitions => ready(create_partitions::handle(call, reply).await?),
+    ElectLeaders => ready(elect_leaders::handle(call, reply)?),
     IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
+    AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
+    ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
+    DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
+    DescribeProducers => ready(describe_producers::handle(call, reply)?),
     DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, reply)?),
 }
 

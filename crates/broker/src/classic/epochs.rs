@@ -38,6 +38,11 @@ impl Epochs {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
 
+    /// The first offset of the first epoch: the log start, since it moves with that.
+    pub fn log_start(&self) -> Option<i64> {
+        self.starts.first().map(|&(_, start)| start)
+    }
+
     /// Takes note, in memory, that `epoch` writes at `offset`; whether that is news.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {

@@ -135,6 +135,28 @@ pub fn has_records(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Bytes of the segments in a partition's folder; none if there is no folder.
+pub fn segments_size(dir: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut size = 0;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some((_, LOG)) = name.to_str().and_then(parse_offset_name) {
+            match entry.metadata() {
+                Ok(metadata) => size += metadata.len(),
+                // Retired since the folder was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(size)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -221,6 +221,19 @@ impl Logs {
         topics.values().flat_map(|topic| topic.partitions.values().cloned()).collect()
     }
 
+    /// Has the log starts of these partitions on the disk when it returns.
+    ///
+    /// # Errors
+    /// What the system says. Segments that are before a log start may be removed all the same.
+    pub fn keep_log_starts(&self, starts: impl IntoIterator<Item = (Arc<Partition>, i64)>) -> io::Result<()> {
+        let mut checkpoints = self.checkpoints.lock();
+        for (partition, log_start) in starts {
+            checkpoints.log_starts.insert((partition.topic().to_owned(), partition.index()), log_start);
+        }
+        files::write_offsets(&self.dir.join(LOG_STARTS), &checkpoints.log_starts)?;
+        files::sync_dir(&self.dir)
+    }
+
     /// Writes the checkpoint files anew.
     pub(super) fn write_checkpoints(&self) -> io::Result<()> {
         let partitions = self.partitions();

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::batch::BatchView;
 use fullbore_wire::{Records, Uuid};
 use parking_lot::{Mutex, MutexGuard};
@@ -311,7 +312,8 @@ impl Partition {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention.
+    /// are gone for readers at once, their segments with the next retention. [`Logs::keep_log_starts`](super::Logs::keep_log_starts)
+    /// has the log start on the disk.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark.
@@ -326,6 +328,27 @@ impl Partition {
         }
         log.advance_log_start(offset).map_err(|error| self.read_failed(&error))?;
         Ok(log.log_start)
+    }
+
+    /// What is known of each idempotent producer, the longest idle first.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log has to be opened and cannot.
+    pub fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
+        let mut state = self.state.lock();
+        Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |log| log.producers.iter().collect()))
+    }
+
+    /// Bytes of its segments. A log that is not open stays so.
+    ///
+    /// # Errors
+    /// What the system says of the folder.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.state.lock().log {
+            LogState::Open(log) => Ok(log.segments.iter().map(|segment| segment.size).sum()),
+            LogState::Absent | LogState::Gone => Ok(0),
+            LogState::Unopened | LogState::Refused(_) => files::segments_size(&self.dir()),
+        }
     }
 
     /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the

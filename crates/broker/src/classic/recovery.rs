@@ -178,11 +178,14 @@ impl Log {
         Ok(())
     }
 
-    /// The epochs as the file has them, or as the batches do.
+    /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
+    /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
+    /// log start would hide records of this one.
     fn load_epochs(&mut self) -> io::Result<()> {
         match Epochs::load(&self.dir) {
             Some(epochs) => {
                 self.epochs = epochs;
+                self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
                 self.epochs.truncate_to(self.log_end)
             }
             None => {
@@ -191,6 +194,7 @@ impl Log {
                     epochs.note(batch.leader_epoch, batch.base_offset);
                 })?;
                 self.epochs = epochs;
+                self.epochs.advance_to(self.log_start.min(self.log_end))?;
                 self.epochs.save()
             }
         }

@@ -70,8 +70,9 @@ impl Log {
     /// Moves the log start up to `offset`, which is not past the high watermark.
     pub fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            self.log_start = offset;
+            // On the disk first, with the epochs: that is what a start believes.
             self.epochs.advance_to(offset)?;
+            self.log_start = offset;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::offsets::Committed;
 #[derive(Debug, Clone)]
 pub enum Command {
     CreateTopics(CreateTopics),
+    CreatePartitions(CreatePartitions),
     DeleteTopics(Vec<TopicRef>),
     AlterTopicConfigs(AlterTopicConfigs),
     AlterBrokerConfigs(AlterBrokerConfigs),
@@ -105,6 +106,24 @@ pub struct CreateTopic {
     pub assignments: Vec<(i32, Vec<i32>)>,
     /// Kafka's protocol allows null values; they are refused.
     pub configs: Vec<(String, Option<String>)>,
+}
+
+/// Topics that are to have more partitions, each for itself.
+#[derive(Debug, Clone, Default)]
+pub struct CreatePartitions {
+    pub topics: Vec<GrowTopic>,
+    /// Only say what would happen.
+    pub validate_only: bool,
+}
+
+/// One topic to have more partitions.
+#[derive(Debug, Clone, Default)]
+pub struct GrowTopic {
+    pub name: String,
+    /// Of all its partitions, old and new.
+    pub count: i32,
+    /// The brokers of each new partition; `None` lets the broker choose.
+    pub assignments: Option<Vec<Vec<i32>>>,
 }
 
 /// A topic by name or by id.

@@ -3,6 +3,7 @@
 //! No I/O, clock or randomness; ids come in as arguments. What is accepted here the store can write.
 //! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
+mod grow;
 mod offsets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use super::image::{Image, Topic};
 use crate::config::{BROKER_KEYS, BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
 use crate::config::{check_dynamic, describe_topic, in_force};
 
+pub use grow::{check_replicas, grow};
 pub use offsets::commit_offsets;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
@@ -218,21 +220,7 @@ fn check_assignments(node_id: i32, assignments: &[(i32, Vec<i32>)]) -> Result<()
     if !numbers.iter().copied().eq(0..i32::try_from(numbers.len()).unwrap_or(i32::MAX)) {
         return refuse("Partitions must be numbered from 0 without gaps.".to_owned());
     }
-    for (partition, replicas) in assignments {
-        if let Some(other) = replicas.iter().find(|&&replica| replica != node_id) {
-            return refuse(format!(
-                "The manual partition assignment includes broker {other}, but no such broker is registered."
-            ));
-        }
-        match replicas.len() {
-            1 => (),
-            0 => return refuse(format!("Partition {partition} has an empty replica list.")),
-            _ => {
-                return refuse(format!("Partition {partition} names broker {node_id} more than once."));
-            }
-        }
-    }
-    Ok(())
+    assignments.iter().try_for_each(|(_, replicas)| check_replicas(node_id, replicas))
 }
 
 fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String, String>, Refusal> {

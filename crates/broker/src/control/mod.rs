@@ -29,10 +29,10 @@ use store::Store;
 
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, Command, CommitOffset,
-    CommitOffsets, ConfigChange, CreateTopic, CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, Outcome, Refusal,
-    StoredGroup, TopicRef,
+    CommitOffsets, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets,
+    GrowTopic, Outcome, Refusal, StoredGroup, TopicRef,
 };
-pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name};
+pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name, check_replicas};
 pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use lock::FolderLock;
@@ -113,6 +113,11 @@ impl Control {
     /// The topics created, in the order asked.
     pub async fn create_topics(&self, topics: CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.ask_topics(Command::CreateTopics(topics)).await
+    }
+
+    /// The topics with their new partitions, in the order asked.
+    pub async fn create_partitions(&self, topics: CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
+        self.ask_topics(Command::CreatePartitions(topics)).await
     }
 
     /// The topics deleted, as they were, in the order asked.

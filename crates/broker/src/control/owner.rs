@@ -11,7 +11,8 @@ use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::command::{
-    AlterBrokerConfigs, AlterTopicConfigs, Command, CommitOffsets, CreateTopics, Outcome, Refusal, TopicRef,
+    AlterBrokerConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions, CreateTopics, Outcome, Refusal,
+    TopicRef,
 };
 use super::decide;
 use super::image::{Image, Topic};
@@ -155,6 +156,7 @@ impl Draft<'_> {
         let broker = self.broker;
         match command {
             Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
+            Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(broker, wanted)),
             Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
             Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(self.alter_brokers(broker, wanted)),
@@ -192,6 +194,19 @@ impl Draft<'_> {
             let topic = Arc::new(decide::create(&self.image, broker, topic, id)?);
             if !wanted.validate_only {
                 self.put(Change::Create(Arc::clone(&topic)), &topic);
+            }
+            Ok(topic)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn grow(&mut self, broker: &BrokerConfig, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &super::GrowTopic| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let topic = Arc::new(decide::grow(&self.image, broker.node_id, topic)?);
+            if !wanted.validate_only {
+                self.put(Change::Grow(Arc::clone(&topic)), &topic);
             }
             Ok(topic)
         };
@@ -282,6 +297,7 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
     let topics = |count: usize| Outcome::Topics(vec![Err(refusal.clone()); count]);
     match command {
         Command::CreateTopics(wanted) => topics(wanted.topics.len()),
+        Command::CreatePartitions(wanted) => topics(wanted.topics.len()),
         Command::DeleteTopics(targets) => topics(targets.len()),
         Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
         Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(vec![Err(refusal.clone()); wanted.brokers.len()]),

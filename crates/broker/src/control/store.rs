@@ -35,6 +35,8 @@ const CHECKPOINT_PAGES: u32 = 16_384;
 pub(super) enum Change {
     Create(Arc<Topic>),
     Configure(Arc<Topic>),
+    /// Its partitions are more than before.
+    Grow(Arc<Topic>),
     Delete(Uuid),
     ConfigureBrokers(Arc<DynamicConfig>),
     /// The first producer id of no block.
@@ -272,6 +274,11 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
                 .prepare_cached("DELETE FROM topic_configs WHERE topic_id = ?1")?
                 .execute(params![topic.id.0])?;
             write_configs(transaction, topic)
+        }
+        Change::Grow(topic) => {
+            let update = "UPDATE topics SET partitions = ?2 WHERE id = ?1";
+            transaction.prepare_cached(update)?.execute(params![topic.id.0, topic.partitions])?;
+            Ok(())
         }
         Change::Delete(id) => {
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;

@@ -1,0 +1,59 @@
+//! AlterPartitionReassignments 0-1. A partition is on this broker and there is no other, so that a move is either done
+//! already or refused, and there is never one to cancel.
+
+use super::{Call, Fault, Reply, once};
+use crate::control::{Image, Refusal, check_replicas};
+use fullbore_wire::apis::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
+    ReassignablePartitionResponse, ReassignableTopic, ReassignableTopicResponse,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
+    let image = call.broker.control.image();
+    let node_id = call.broker.config.node_id;
+    let asked = once(request.topics, |topic| topic.name.clone());
+    let responses = asked.into_iter().map(|topic| reassign(&image, node_id, topic)).collect();
+    reply.frame::<AlterPartitionReassignmentsRequest>(&AlterPartitionReassignmentsResponse {
+        allow_replication_factor_change: request.allow_replication_factor_change,
+        responses,
+        ..Default::default()
+    })
+}
+
+fn reassign(image: &Image, node_id: i32, asked: ReassignableTopic) -> ReassignableTopicResponse {
+    let partition = |partition: ReassignablePartition| {
+        let (error_code, error_message) = match check(image, node_id, &asked.name, &partition) {
+            Ok(()) => (ErrorCode::NONE, None),
+            Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+        };
+        let partition_index = partition.partition_index;
+        ReassignablePartitionResponse { partition_index, error_code, error_message, ..Default::default() }
+    };
+    let partitions = once(asked.partitions, |partition| partition.partition_index);
+    ReassignableTopicResponse {
+        name: asked.name.clone(),
+        partitions: partitions.into_iter().map(partition).collect(),
+        ..Default::default()
+    }
+}
+
+fn check(image: &Image, node_id: i32, topic: &Text, asked: &ReassignablePartition) -> Result<(), Refusal> {
+    let unknown = |message| Err(Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, message));
+    let index = asked.partition_index;
+    match image.topic(topic) {
+        None => return unknown(format!("Unable to find a topic named {topic}.")),
+        Some(known) if !(0..known.partitions).contains(&index) => {
+            return unknown(format!("Unable to find partition {topic}-{index}."));
+        }
+        Some(_) => (),
+    }
+    match &asked.replicas {
+        Some(replicas) => check_replicas(node_id, replicas),
+        None => {
+            let message = format!("No partition reassignment is in progress for {topic}-{index}.");
+            Err(Refusal::new(ErrorCode::NO_REASSIGNMENT_IN_PROGRESS, message))
+        }
+    }
+}

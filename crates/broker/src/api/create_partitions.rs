@@ -1,0 +1,35 @@
+//! CreatePartitions 0-3. When the answer leaves, the new partitions are on disk and can be produced to.
+
+use super::{Call, Fault, Reply};
+use crate::control::{CreatePartitions, GrowTopic, Refusal};
+use fullbore_wire::apis::create_partitions::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: CreatePartitionsRequest = call.body(reply.version)?;
+    let topics = request.topics.iter().map(wanted).collect();
+    let asked = CreatePartitions { topics, validate_only: request.validate_only };
+    let outcomes = call.broker.control.create_partitions(asked).await;
+    let answered = request.topics.into_iter().zip(outcomes);
+    let results = answered.map(|(topic, outcome)| result(topic.name, outcome.map(drop))).collect();
+    reply.frame::<CreatePartitionsRequest>(&CreatePartitionsResponse { results, ..Default::default() })
+}
+
+fn wanted(topic: &CreatePartitionsTopic) -> GrowTopic {
+    let assignments = topic.assignments.as_ref();
+    GrowTopic {
+        name: topic.name.to_string(),
+        count: topic.count,
+        assignments: assignments.map(|of_new| of_new.iter().map(|partition| partition.broker_ids.clone()).collect()),
+    }
+}
+
+fn result(name: Text, outcome: Result<(), Refusal>) -> CreatePartitionsTopicResult {
+    let (error_code, error_message) = match outcome {
+        Ok(()) => (ErrorCode::NONE, None),
+        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+    };
+    CreatePartitionsTopicResult { name, error_code, error_message, ..Default::default() }
+}

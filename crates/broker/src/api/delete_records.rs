@@ -1,0 +1,68 @@
+//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk: no crash brings a record back.
+
+use super::{Call, Fault, Reply, once, topics};
+use crate::broker::Shared;
+use crate::classic::Partition;
+use crate::control::Image;
+use fullbore_wire::apis::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
+    DeleteRecordsTopic, DeleteRecordsTopicResult,
+};
+use fullbore_wire::{ErrorCode, Frame, Uuid};
+use std::sync::Arc;
+
+/// Kafka's `DeleteRecordsResponse.INVALID_LOW_WATERMARK`.
+const NO_LOW_WATERMARK: i64 = -1;
+
+/// A partition and its log start now, or why that was not moved.
+type Moved = Result<(Arc<Partition>, i64), ErrorCode>;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DeleteRecordsRequest = call.body(reply.version)?;
+    let asked = once(request.topics, |topic| topic.name.clone());
+    let shared = Arc::clone(call.broker);
+    let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
+    let topics = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    reply.frame::<DeleteRecordsRequest>(&DeleteRecordsResponse { topics, ..Default::default() })
+}
+
+/// Blocks on the disk.
+fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopicResult> {
+    let image = broker.control.image();
+    let moved_of = |mut topic: DeleteRecordsTopic| {
+        let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
+        let moved: Vec<(i32, Moved)> = partitions
+            .iter()
+            .map(|partition| (partition.partition_index, move_log_start(broker, &image, &topic, partition)))
+            .collect();
+        (topic.name, moved)
+    };
+    let moved: Vec<_> = asked.into_iter().map(moved_of).collect();
+    let starts = moved.iter().flat_map(|(_, partitions)| partitions).filter_map(|(_, moved)| moved.clone().ok());
+    let kept = broker.logs.keep_log_starts(starts).map_err(|error| {
+        tracing::error!(%error, "log starts not written");
+        ErrorCode::KAFKA_STORAGE_ERROR
+    });
+    let answer = |(partition_index, moved): (i32, Moved)| {
+        let (low_watermark, error_code) = match moved.and_then(|moved| kept.map(|()| moved)) {
+            Ok((_, log_start)) => (log_start, ErrorCode::NONE),
+            Err(code) => (NO_LOW_WATERMARK, code),
+        };
+        DeleteRecordsPartitionResult { partition_index, low_watermark, error_code, ..Default::default() }
+    };
+    moved
+        .into_iter()
+        .map(|(name, partitions)| DeleteRecordsTopicResult {
+            name,
+            partitions: partitions.into_iter().map(answer).collect(),
+            ..Default::default()
+        })
+        .collect()
+}
+
+fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
+    let topic = topics::find(image, &topic.name, Uuid::ZERO)?;
+    let partition = topics::partition(broker, topic, asked.partition_index)?;
+    let log_start = partition.delete_records_before(asked.offset).map_err(|error| error.code())?;
+    Ok((partition, log_start))
+}

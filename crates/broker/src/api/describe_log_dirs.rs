@@ -1,0 +1,73 @@
+//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume.
+
+use super::{Call, Fault, Reply, once};
+use crate::broker::Shared;
+use crate::control::Topic;
+use fullbore_wire::apis::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+use std::io;
+use std::sync::Arc;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeLogDirsRequest = call.body(reply.version)?;
+    let shared = Arc::clone(call.broker);
+    // Partitions that are not open are looked up in their folders.
+    let describing = tokio::task::spawn_blocking(move || describe(&shared, request.topics));
+    let result = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results: vec![result], ..Default::default() })
+}
+
+fn describe(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
+    let folder = &broker.config.data_dir;
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    let log_dir = Text::from(absolute.to_string_lossy().into_owned());
+    let described = topics(broker, asked).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
+    match described {
+        Ok((topics, volume)) => DescribeLogDirsResult {
+            log_dir,
+            topics,
+            total_bytes: bytes(volume.f_blocks, volume.f_frsize),
+            usable_bytes: bytes(volume.f_bavail, volume.f_frsize),
+            ..Default::default()
+        },
+        Err(error) => {
+            tracing::error!(%error, folder = %folder.display(), "log directory cannot be described");
+            DescribeLogDirsResult { error_code: ErrorCode::KAFKA_STORAGE_ERROR, log_dir, ..Default::default() }
+        }
+    }
+}
+
+fn bytes(blocks: u64, block_len: u64) -> i64 {
+    i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
+}
+
+/// Those asked for that there are, or all. What is not there is left out, as Kafka does.
+fn topics(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
+    let image = broker.control.image();
+    match asked {
+        None => image.topics().map(|topic| of_topic(broker, topic, (0..topic.partitions).collect())).collect(),
+        Some(asked) => once(asked, |topic| topic.topic.clone())
+            .into_iter()
+            .filter_map(|asked| {
+                let topic = image.topic(&asked.topic)?;
+                let is_there = |index: &i32| (0..topic.partitions).contains(index);
+                let partitions = once(asked.partitions, |index| *index).into_iter().filter(is_there).collect();
+                Some(of_topic(broker, topic, partitions))
+            })
+            .collect(),
+    }
+}
+
+fn of_topic(broker: &Shared, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
+    let partition = |partition_index: i32| {
+        let log = broker.logs.partition(&topic.name, topic.id, partition_index, Arc::clone(&topic.config));
+        let partition_size = i64::try_from(log.size()?).unwrap_or(i64::MAX);
+        // The one replica is never behind, and logs do not move between directories.
+        Ok(DescribeLogDirsPartition { partition_index, partition_size, ..Default::default() })
+    };
+    let partitions = partitions.into_iter().map(partition).collect::<io::Result<_>>()?;
+    Ok(DescribeLogDirsTopic { name: Text::from(topic.name.as_str()), partitions, ..Default::default() })
+}

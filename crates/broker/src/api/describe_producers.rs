@@ -1,0 +1,62 @@
+//! DescribeProducers 0: what a partition's leader remembers of its idempotent producers.
+
+use super::{Call, Fault, Reply, once, topics};
+use crate::broker::Shared;
+use crate::control::Image;
+use fullbore_rules::sequence;
+use fullbore_wire::apis::describe_producers::{
+    DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicRequest, TopicResponse,
+};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+
+/// Of a producer that no transaction coordinator has written for.
+const NO_COORDINATOR: i32 = -1;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeProducersRequest = call.body(reply.version)?;
+    let image = call.broker.control.image();
+    let asked = once(request.topics, |topic| topic.name.clone());
+    let topics = asked.into_iter().map(|topic| describe(call.broker, &image, topic)).collect();
+    reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
+}
+
+fn describe(broker: &Shared, image: &Image, asked: TopicRequest) -> TopicResponse {
+    let partition = |partition_index| {
+        let found = topics::find(image, &asked.name, Uuid::ZERO)
+            .and_then(|topic| topics::partition(broker, topic, partition_index))
+            .and_then(|partition| partition.producers().map_err(|error| error.code()));
+        match found {
+            Ok(producers) => PartitionResponse {
+                partition_index,
+                active_producers: producers.into_iter().map(state).collect(),
+                ..Default::default()
+            },
+            Err(error_code) => PartitionResponse {
+                partition_index,
+                error_code,
+                error_message: Some(why(error_code, &asked.name, partition_index)),
+                ..Default::default()
+            },
+        }
+    };
+    let partitions = once(asked.partition_indexes, |index| *index).into_iter().map(partition).collect();
+    TopicResponse { name: asked.name.clone(), partitions, ..Default::default() }
+}
+
+fn why(code: ErrorCode, topic: &Text, partition: i32) -> Text {
+    Text::from(match code {
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => format!("This server does not host {topic}-{partition}."),
+        code => format!("The producers of {topic}-{partition} are not known: {code}"),
+    })
+}
+
+fn state(producer: sequence::ProducerState) -> ProducerState {
+    ProducerState {
+        producer_id: producer.producer_id,
+        producer_epoch: i32::from(producer.producer_epoch),
+        last_sequence: producer.last_sequence,
+        last_timestamp: producer.last_timestamp,
+        coordinator_epoch: NO_COORDINATOR,
+        ..Default::default()
+    }
+}

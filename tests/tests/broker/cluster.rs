@@ -1,0 +1,142 @@
+//! What tools ask of a cluster that has one broker: elections, reassignments, the quorum.
+
+use fullbore_tests::{Broker, Client};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignablePartitionResponse, ReassignableTopic,
+};
+use fullbore_wire::apis::describe_quorum::{DescribeQuorumRequest, PartitionRequest, TopicRequest};
+use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, ElectLeadersResponse, TopicPartitions};
+use fullbore_wire::apis::list_partition_reassignments::{
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsTopics,
+};
+
+const TOPIC: &str = "led";
+
+fn broker_with_topic() -> (Broker, Client) {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    (broker, client)
+}
+
+fn elect(
+    client: &mut Client,
+    election_type: i8,
+    asked: Option<&[(&str, &[i32])]>,
+    version: i16,
+) -> ElectLeadersResponse {
+    let topic = |(name, partitions): &(&str, &[i32])| TopicPartitions {
+        topic: (*name).into(),
+        partitions: partitions.to_vec(),
+        ..Default::default()
+    };
+    let topic_partitions = asked.map(|asked| asked.iter().map(topic).collect());
+    let request = ElectLeadersRequest { election_type, topic_partitions, timeout_ms: 30_000, ..Default::default() };
+    client.call(&request, version)
+}
+
+#[test]
+fn no_partition_needs_an_election() {
+    let (_broker, mut client) = broker_with_topic();
+    for (version, election_type) in [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)] {
+        let asked: &[(&str, &[i32])] = &[(TOPIC, &[0, 1, 7]), ("nowhere", &[0])];
+        let response = elect(&mut client, election_type, Some(asked), version);
+        assert_eq!(response.error_code, ErrorCode::NONE);
+        let mut codes: Vec<_> = response
+            .replica_election_results
+            .iter()
+            .flat_map(|topic| {
+                topic.partition_result.iter().map(|p| (topic.topic.to_string(), p.partition_id, p.error_code))
+            })
+            .collect();
+        codes.sort();
+        let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+        let expected = [
+            (TOPIC.into(), 0, ErrorCode::ELECTION_NOT_NEEDED),
+            (TOPIC.into(), 1, ErrorCode::ELECTION_NOT_NEEDED),
+            (TOPIC.into(), 7, unknown),
+            ("nowhere".into(), 0, unknown),
+        ];
+        assert_eq!(codes, expected, "version {version}, type {election_type}");
+        let all = elect(&mut client, election_type, None, version);
+        assert_eq!((all.error_code, all.replica_election_results.len()), (ErrorCode::NONE, 0));
+    }
+    let unknown_type = elect(&mut client, 9, None, 2);
+    assert_eq!(unknown_type.error_code, ErrorCode::INVALID_REQUEST);
+}
+
+fn reassign(
+    client: &mut Client,
+    name: &str,
+    partition_index: i32,
+    replicas: Option<Vec<i32>>,
+    version: i16,
+) -> ReassignablePartitionResponse {
+    let partition = ReassignablePartition { partition_index, replicas, ..Default::default() };
+    let topic = ReassignableTopic { name: name.into(), partitions: vec![partition], ..Default::default() };
+    let request = AlterPartitionReassignmentsRequest { timeout_ms: 30_000, topics: vec![topic], ..Default::default() };
+    let mut response = client.call(&request, version);
+    assert_eq!(response.error_code, ErrorCode::NONE);
+    response.responses.remove(0).partitions.remove(0)
+}
+
+#[test]
+fn a_reassignment_to_this_broker_is_done_and_any_other_refused() {
+    let (_broker, mut client) = broker_with_topic();
+    for version in 0..=1 {
+        for (name, partition, replicas, expected) in [
+            (TOPIC, 0, Some(vec![1]), ErrorCode::NONE),
+            (TOPIC, 0, Some(vec![2]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 1, Some(vec![1, 2]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 1, Some(vec![1, 1]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 1, Some(vec![]), ErrorCode::INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 1, None, ErrorCode::NO_REASSIGNMENT_IN_PROGRESS),
+            (TOPIC, 2, Some(vec![1]), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+            (TOPIC, 2, None, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+            ("nowhere", 0, Some(vec![1]), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+        ] {
+            let shown = format!("{name}-{partition} to {replicas:?}, version {version}");
+            assert_eq!(reassign(&mut client, name, partition, replicas, version).error_code, expected, "{shown}");
+        }
+    }
+    let named =
+        ListPartitionReassignmentsTopics { name: TOPIC.into(), partition_indexes: vec![0, 1, 7], ..Default::default() };
+    for topics in [None, Some(vec![named])] {
+        let request = ListPartitionReassignmentsRequest { timeout_ms: 30_000, topics, ..Default::default() };
+        let listed = client.call(&request, 0);
+        assert_eq!((listed.error_code, listed.topics.len()), (ErrorCode::NONE, 0));
+    }
+}
+
+#[test]
+fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
+    let (mut broker, mut client) = broker_with_topic();
+    let ask = |client: &mut Client, topic: &str, partition_index: i32, version: i16| {
+        let partitions = vec![PartitionRequest { partition_index, ..Default::default() }];
+        let topics = vec![TopicRequest { topic_name: topic.into(), partitions, ..Default::default() }];
+        let mut response = client.call(&DescribeQuorumRequest { topics, ..Default::default() }, version);
+        assert_eq!(response.error_code, ErrorCode::NONE);
+        (response.topics.remove(0).partitions.remove(0), response.nodes)
+    };
+    for version in 0..=2 {
+        let (quorum, nodes) = ask(&mut client, "__cluster_metadata", 0, version);
+        assert_eq!((quorum.error_code, quorum.leader_id), (ErrorCode::NONE, 1));
+        let [voter] = &quorum.current_voters[..] else { panic!("one voter") };
+        assert_eq!((voter.replica_id, voter.log_end_offset), (1, quorum.high_watermark));
+        assert!(quorum.observers.is_empty());
+        assert_eq!(voter.last_fetch_timestamp > 0, version >= 1);
+        assert_eq!(nodes.len(), usize::from(version >= 2));
+        for (topic, partition) in [("__cluster_metadata", 1), (TOPIC, 0)] {
+            let (unknown, _) = ask(&mut client, topic, partition, version);
+            assert_eq!(unknown.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        }
+    }
+    let (before, _) = ask(&mut client, "__cluster_metadata", 0, 2);
+    client.create_topic("another", 1, &[]);
+    broker.stop();
+    broker.restart();
+    let (after, nodes) = ask(&mut broker.client(), "__cluster_metadata", 0, 2);
+    assert!(after.leader_epoch > before.leader_epoch && after.high_watermark > before.high_watermark);
+    assert_eq!(nodes[0].listeners[0].port, broker.addr().port());
+}

@@ -1,0 +1,132 @@
+//! DescribeLogDirs and DescribeProducers: how large partitions are, and who writes to them.
+
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
+};
+use fullbore_wire::apis::describe_producers::{
+    DescribeProducersRequest, PartitionResponse, ProducerState, TopicRequest,
+};
+
+fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16) -> DescribeLogDirsResponse {
+    let topic = |(name, partitions): &(&str, &[i32])| DescribableLogDirTopic {
+        topic: (*name).into(),
+        partitions: partitions.to_vec(),
+        ..Default::default()
+    };
+    let topics = asked.map(|asked| asked.iter().map(topic).collect());
+    client.call(&DescribeLogDirsRequest { topics, ..Default::default() }, version)
+}
+
+/// Topic, partition and size of each log.
+fn sizes(result: &DescribeLogDirsResult) -> Vec<(String, i32, i64)> {
+    let mut sizes = Vec::new();
+    for topic in &result.topics {
+        for partition in &topic.partitions {
+            assert_eq!((partition.offset_lag, partition.is_future_key), (0, false));
+            sizes.push((topic.name.to_string(), partition.partition_index, partition.partition_size));
+        }
+    }
+    sizes.sort();
+    sizes
+}
+
+#[test]
+fn sizes_are_those_of_the_files_before_and_after_a_restart() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("a", 2, &[]);
+    client.create_topic("b", 1, &[]);
+    let batch = Batch::of(&["x".repeat(1000)]);
+    for _ in 0..3 {
+        client.produced("a", 1, &batch);
+    }
+    let size = i64::try_from(3 * batch.bytes().len()).expect("small");
+    let all = [("a".to_owned(), 0, 0), ("a".to_owned(), 1, size), ("b".to_owned(), 0, 0)];
+    for version in 1..=5 {
+        let response = log_dirs(&mut client, None, version);
+        assert_eq!((response.error_code, response.results.len()), (ErrorCode::NONE, 1));
+        let result = &response.results[0];
+        assert_eq!(result.error_code, ErrorCode::NONE);
+        assert_eq!(result.log_dir.as_str(), broker.data_dir().to_str().expect("text"));
+        assert_eq!(sizes(result), all, "version {version}");
+        let (total, usable) = (result.total_bytes, result.usable_bytes);
+        match version {
+            4.. => assert!(0 < usable && usable <= total, "{usable} of {total}"),
+            _ => assert_eq!((total, usable), (-1, -1)),
+        }
+        assert!(!result.is_cordoned);
+    }
+    let asked: &[(&str, &[i32])] = &[("a", &[1, 7]), ("nowhere", &[0]), ("b", &[])];
+    assert_eq!(sizes(&log_dirs(&mut client, Some(asked), 4).results[0]), [("a".to_owned(), 1, size)]);
+    assert!(sizes(&log_dirs(&mut client, Some(&[]), 4).results[0]).is_empty());
+    broker.stop();
+    broker.restart();
+    let descriptors = broker.descriptors();
+    let mut client = broker.client();
+    assert_eq!(sizes(&log_dirs(&mut client, None, 5).results[0]), all);
+    assert!(broker.descriptors() <= descriptors + 1, "no log is opened for its size");
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_read_is_a_storage_error() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    client.produced("t", 0, &Batch::of(&["x"]));
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    // A partition that is not open, and whose folder is none.
+    let folder = broker.partition_dir("t", 0);
+    std::fs::rename(&folder, folder.with_extension("aside")).expect("moved");
+    std::fs::write(&folder, "in the way").expect("written");
+    let result = log_dirs(&mut client, None, 5).results.remove(0);
+    assert_eq!((result.error_code, result.topics.len()), (ErrorCode::KAFKA_STORAGE_ERROR, 0));
+}
+
+fn producers(client: &mut Client, topic: &str, partition: i32) -> PartitionResponse {
+    let topic = TopicRequest { name: topic.into(), partition_indexes: vec![partition], ..Default::default() };
+    let request = DescribeProducersRequest { topics: vec![topic], ..Default::default() };
+    client.call(&request, 0).topics.remove(0).partitions.remove(0)
+}
+
+#[test]
+fn producers_are_told_with_their_last_sequence_and_time() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 2, &[("message.timestamp.before.max.ms", "9223372036854775807")]);
+    let (one, two) = (client.init_producer_id(), client.init_producer_id());
+    client.produced("t", 0, &Batch::at(1000, &["a", "b", "c"]).from_producer(one, 0, 0));
+    client.produced("t", 0, &Batch::at(3000, &["d"]).from_producer(two, 4, 0));
+    client.produced("t", 0, &Batch::at(2000, &["e"]).from_producer(one, 0, 3));
+    client.produced("t", 0, &Batch::of(&["of nobody"]));
+    let state = |producer_id, producer_epoch, last_sequence, last_timestamp| ProducerState {
+        producer_id,
+        producer_epoch,
+        last_sequence,
+        last_timestamp,
+        coordinator_epoch: -1,
+        ..Default::default()
+    };
+    for restarted in [false, true] {
+        if restarted {
+            broker.kill();
+            broker.restart();
+            client = broker.client();
+        }
+        let mut described = producers(&mut client, "t", 0);
+        described.active_producers.sort_by_key(|producer| producer.producer_id);
+        assert_eq!(described.error_code, ErrorCode::NONE);
+        assert_eq!(described.active_producers, [state(one, 0, 3, 2000), state(two, 4, 0, 3000)]);
+        assert_eq!(described.active_producers[0].current_txn_start_offset, -1);
+        let idle = producers(&mut client, "t", 1);
+        assert_eq!((idle.error_code, idle.active_producers.len()), (ErrorCode::NONE, 0));
+    }
+    for (topic, partition) in [("nowhere", 0), ("t", 2)] {
+        let unknown = producers(&mut client, topic, partition);
+        assert_eq!(unknown.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        assert!(unknown.error_message.is_some());
+    }
+}
