@@ -5,6 +5,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignablePartitionResponse, ReassignableTopic,
 };
+use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey};
 use fullbore_wire::apis::describe_quorum::{DescribeQuorumRequest, PartitionRequest, TopicRequest};
 use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, ElectLeadersResponse, TopicPartitions};
 use fullbore_wire::apis::list_partition_reassignments::{
@@ -139,4 +140,37 @@ fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
     let (after, nodes) = ask(&mut broker.client(), "__cluster_metadata", 0, 2);
     assert!(after.leader_epoch > before.leader_epoch && after.high_watermark > before.high_watermark);
     assert_eq!(nodes[0].listeners[0].port, broker.addr().port());
+}
+
+#[test]
+fn features_are_told_as_they_are_and_their_epoch_goes_up() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let ask = |client: &mut Client, version| -> ApiVersionsResponse {
+        let software = ("test".into(), "1".into());
+        let (client_software_name, client_software_version) = software;
+        let request = ApiVersionsRequest { client_software_name, client_software_version, ..Default::default() };
+        client.call(&request, version)
+    };
+    assert!(ask(&mut client, 2).supported_features.is_empty());
+    for version in 3..=4 {
+        let response = ask(&mut client, version);
+        let finalized: Vec<_> = response
+            .finalized_features
+            .iter()
+            .map(|feature| (feature.name.as_str(), feature.max_version_level))
+            .collect();
+        assert!(finalized.contains(&("metadata.version", 30)), "{finalized:?}");
+        let untold = ["transaction.version", "share.version", "streams.version"];
+        assert!(finalized.iter().all(|(name, _)| !untold.contains(name)), "{finalized:?}");
+        for (name, level) in finalized {
+            let supports = |feature: &&SupportedFeatureKey| feature.name == *name;
+            let supported = response.supported_features.iter().find(supports).expect("what is in use is supported");
+            assert!((supported.min_version..=supported.max_version).contains(&level));
+        }
+    }
+    let before = ask(&mut client, 4).finalized_features_epoch;
+    assert!(before >= 0);
+    client.create_topic(TOPIC, 1, &[]);
+    assert!(ask(&mut client, 4).finalized_features_epoch > before);
 }

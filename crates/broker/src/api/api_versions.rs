@@ -1,15 +1,22 @@
-//! ApiVersions 0-4. The first request of most clients: what this broker serves.
+//! ApiVersions 0-4. The first request of most clients: what this broker serves, and its features.
 
-use super::{Call, Fault, Reply, SERVED};
+use super::{Call, Fault, Reply, SERVED, features};
 use crate::broker::Shared;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
-use fullbore_wire::{ErrorCode, Frame, Version};
+use fullbore_wire::{ErrorCode, Frame, Text, Version};
+
+/// Characters of a client's name or version that are kept for as long as its connection lasts.
+const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ApiVersionsRequest = call.body(reply.version)?;
     let named = is_software_name(&request.client_software_name) && is_software_name(&request.client_software_version);
     let error_code = if reply.version.number < 3 || named { ErrorCode::NONE } else { ErrorCode::INVALID_REQUEST };
+    if named {
+        call.client.software_name = kept(&request.client_software_name);
+        call.client.software_version = kept(&request.client_software_version);
+    }
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, error_code))
 }
 
@@ -35,7 +42,19 @@ fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
         ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
     };
-    ApiVersionsResponse { error_code, api_keys: SERVED.iter().map(range).collect(), ..Default::default() }
+    ApiVersionsResponse {
+        error_code,
+        api_keys: SERVED.iter().map(range).collect(),
+        supported_features: features::supported(),
+        finalized_features_epoch: features::epoch(broker),
+        finalized_features: features::finalized(),
+        ..Default::default()
+    }
+}
+
+/// A copy, since the request's text keeps its whole frame.
+fn kept(text: &str) -> Text {
+    Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }
 
 /// Kafka's rule for client software names and versions (KIP-511).

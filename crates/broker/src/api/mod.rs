@@ -19,6 +19,7 @@ mod describe_topic_partitions;
 #[cfg(test)]
 mod docs;
 mod elect_leaders;
+mod features;
 mod fetch;
 mod find_coordinator;
 mod incremental_alter_configs;
@@ -34,10 +35,11 @@ pub use fetch::sessions::Sessions;
 
 use crate::broker::Shared;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
-use fullbore_wire::{DecodeError, EncodeError, Frame, Part, Reader, Version};
+use fullbore_wire::{DecodeError, EncodeError, Frame, Part, Reader, Text, Version};
 use std::collections::HashSet;
 use std::future::Future;
 use std::hash::Hash;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -103,10 +105,29 @@ impl Completion {
     }
 }
 
+/// Who is at the other end of a connection.
+pub struct Client {
+    /// Its address.
+    pub peer: SocketAddr,
+    /// What it says it is, by ApiVersions (KIP-511); empty until then.
+    pub software_name: Text,
+    /// And its version.
+    pub software_version: Text,
+}
+
+impl Client {
+    /// One that has said nothing yet.
+    pub fn new(peer: SocketAddr) -> Self {
+        Client { peer, software_name: Text::default(), software_version: Text::default() }
+    }
+}
+
 /// One request being admitted.
 pub struct Call<'a> {
     /// The broker.
     pub broker: &'a Arc<Shared>,
+    /// Who sent it.
+    pub client: &'a mut Client,
     /// The index of the listener it came through: tells which address the client can reach.
     pub listener: usize,
     /// The request's header.

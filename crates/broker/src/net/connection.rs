@@ -9,7 +9,7 @@ use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output;
 use super::stream::Stream;
-use crate::api::{self, Call, Completion, Fault};
+use crate::api::{self, Call, Client, Completion, Fault};
 use crate::broker::Shared;
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
@@ -132,6 +132,7 @@ async fn read(
     let limits = &broker.limits;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max);
+    let mut client = Client::new(peer);
     loop {
         let frame = tokio::select! {
             biased;
@@ -141,7 +142,7 @@ async fn read(
         let Some(frame) = frame else { return Ok(()) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let (label, admitted) = admit(broker, peer, listener, frame).await?;
+        let (label, admitted) = admit(broker, &mut client, listener, frame).await?;
         let Some((api, completion)) = admitted else {
             broker.metrics.unanswered();
             continue;
@@ -183,7 +184,7 @@ async fn next_frame(
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.
 async fn admit(
     broker: &Arc<Shared>,
-    peer: SocketAddr,
+    client: &mut Client,
     listener: usize,
     frame: Bytes,
 ) -> Result<(Label, Option<(ApiKey, Completion)>), Fault> {
@@ -191,9 +192,9 @@ async fn admit(
     let mut reader = request_reader(frame);
     let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
     let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
-    let label = Label { peer, api, version, correlation_id };
+    let label = Label { peer: client.peer, api, version, correlation_id };
     label.log_request(bytes);
-    let call = Call { broker, listener, header, reader };
+    let call = Call { broker, client, listener, header, reader };
     Ok((label, api::admit(call).await?))
 }
 

@@ -1,0 +1,48 @@
+//! The features that clients are told of (KIP-584), each with the one level at which this broker is.
+//!
+//! Only what holds here: a client that finds `transaction.version` takes part in the transactions of KIP-890, and one that
+//! finds `share.version` in share groups. A feature that is not told has level 0. No level can be changed.
+
+use super::SERVED;
+use crate::broker::Shared;
+use fullbore_wire::Text;
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
+
+/// A name and a level.
+pub type Feature = (&'static str, i16);
+
+/// What tools take the version of the cluster from: the metadata that Kafka 4.3 has (4.3-IV0).
+const METADATA: Feature = ("metadata.version", 30);
+/// Whether consumer groups may use the protocol of KIP-848.
+const GROUPS: Feature = ("group.version", 1);
+
+/// Every feature, in the order of the names.
+pub fn all() -> impl Iterator<Item = Feature> {
+    SERVED.contains(&ApiKey::ConsumerGroupHeartbeat).then_some(GROUPS).into_iter().chain([METADATA])
+}
+
+pub fn supported() -> Vec<SupportedFeatureKey> {
+    let key = |(name, level)| SupportedFeatureKey {
+        name: Text::from_static(name),
+        min_version: level,
+        max_version: level,
+        ..Default::default()
+    };
+    all().map(key).collect()
+}
+
+pub fn finalized() -> Vec<FinalizedFeatureKey> {
+    let key = |(name, level)| FinalizedFeatureKey {
+        name: Text::from_static(name),
+        min_version_level: level,
+        max_version_level: level,
+        ..Default::default()
+    };
+    all().map(key).collect()
+}
+
+/// That of the metadata, which never goes back.
+pub fn epoch(broker: &Shared) -> i64 {
+    i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
+}
