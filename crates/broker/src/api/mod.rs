@@ -9,6 +9,7 @@ mod api_versions;
 mod create_partitions;
 mod create_topics;
 mod delete_records;
+mod delete_groups;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
@@ -27,6 +28,9 @@ mod init_producer_id;
 mod list_offsets;
 mod list_partition_reassignments;
 mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod topics;
@@ -206,6 +210,8 @@ serve! { |call, reply|
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
     ListOffsets => ready(list_offsets::handle(call, reply)?),
     Metadata => ready(metadata::handle(call, reply).await?),
+    OffsetCommit => ready(offset_commit::handle(call, reply).await?),
+    OffsetFetch => ready(offset_fetch::handle(call, reply)?),
     FindCoordinator => ready(find_coordinator::handle(call, reply)?),
     ApiVersions => ready(api_versions::handle(call, reply)?),
     CreateTopics => ready(create_topics::handle(call, reply).await?),
@@ -216,10 +222,12 @@ serve! { |call, reply|
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
+    DeleteGroups => ready(delete_groups::handle(call, reply).await?),
     ElectLeaders => ready(elect_leaders::handle(call, reply)?),
     IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
+    OffsetDelete => ready(offset_delete::handle(call, reply).await?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),
