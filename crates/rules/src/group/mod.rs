@@ -10,6 +10,7 @@
 //! Time is in milliseconds since 1970, from a clock that only goes forward.
 
 pub mod classic;
+pub mod consumer;
 mod effects;
 pub mod expiry;
 mod snapshot;

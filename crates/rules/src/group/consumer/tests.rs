@@ -1,0 +1,1 @@
+//! The way of members through a group, one case after another.
