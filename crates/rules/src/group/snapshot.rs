@@ -92,7 +92,11 @@ impl Unpacker {
     /// So many elements follow; never more than bytes are left.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count: i32 = self.take()?;
-        Ok(usize::try_from(count).unwrap_or(0).min(self.0.remaining()))
+        let count = usize::try_from(count).map_err(|_| DecodeError::Length(i64::from(count)))?;
+        match count.checked_sub(self.0.remaining()) {
+            Some(missing) if missing > 0 => Err(DecodeError::Truncated { missing }),
+            _ => Ok(count),
+        }
     }
 
     pub fn finish(self) -> Result<(), DecodeError> {

@@ -408,11 +408,15 @@ impl World {
             assert!(member.assigned.keys().eq(member.target.iter()));
             shared.extend(client.reads.iter());
         }
+        let wants = |client: &Client, name: &str| {
+            let matches = |regex: &Text| name.starts_with(regex.trim_end_matches(".*"));
+            client.topics.iter().any(|topic| topic == name) || client.regex.as_ref().is_some_and(matches)
+        };
         let wanted: Partitions = self
             .table
             .topics
             .iter()
-            .filter(|(name, _)| self.group.reads(name))
+            .filter(|(name, _)| self.clients.iter().any(|client| client.joined && wants(client, name)))
             .flat_map(|(_, &(topic, count))| (0..count).map(move |index| Partition { topic, index }))
             .collect();
         assert_eq!(shared, wanted, "everything somebody subscribes to is read");

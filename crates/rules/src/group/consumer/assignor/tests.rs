@@ -132,9 +132,9 @@ proptest! {
             if let (Some(first), Some(last)) = (shares.first(), shares.last()) {
                 prop_assert!(first - last <= 1);
             }
-            for other in 0..owners.len() {
-                if group.subscribers[other] == group.subscribers[topic] && owners[other].len() == row.len() {
-                    prop_assert_eq!(&owners[other], row);
+            for (subscribers, other) in group.subscribers.iter().zip(&owners) {
+                if *subscribers == group.subscribers[topic] && other.len() == row.len() {
+                    prop_assert_eq!(other, row);
                 }
             }
         }
