@@ -2,7 +2,6 @@
 
 mod bulk;
 mod cluster;
-mod committed;
 mod configs;
 mod crash;
 mod create_partitions;

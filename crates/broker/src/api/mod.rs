@@ -8,11 +8,11 @@ mod alter_partition_reassignments;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
-mod delete_groups;
 mod delete_records;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_groups;
 mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
@@ -23,16 +23,18 @@ mod elect_leaders;
 mod features;
 mod fetch;
 mod find_coordinator;
+mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
+mod join_group;
+mod leave_group;
+mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
 mod metadata;
-mod offset_commit;
-mod offset_delete;
-mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod sync_group;
 mod topics;
 
 pub use fetch::sessions::Sessions;
@@ -171,6 +173,15 @@ fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     elements.into_iter().filter(|element| seen.insert(key(element))).collect()
 }
 
+/// Whether an answer to this request may have to wait for other clients, for minutes: a member of a group waits for the
+/// others. It is waited for at admission, not as a [`Completion::Later`]: what the same client sends behind it, say a
+/// Heartbeat, must find the group as it is once the member has joined. In exchange the connection looks whether the
+/// client is still there.
+pub fn waits_for_others(frame: &[u8]) -> bool {
+    let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
+    matches!(key, Some(ApiKey::JoinGroup | ApiKey::SyncGroup))
+}
+
 /// Admits a request. `None` when it is not to be answered (acks=0).
 ///
 /// # Errors
@@ -210,9 +221,13 @@ serve! { |call, reply|
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
     ListOffsets => ready(list_offsets::handle(call, reply)?),
     Metadata => ready(metadata::handle(call, reply).await?),
-    OffsetCommit => ready(offset_commit::handle(call, reply).await?),
-    OffsetFetch => ready(offset_fetch::handle(call, reply)?),
     FindCoordinator => ready(find_coordinator::handle(call, reply)?),
+    JoinGroup => ready(join_group::handle(call, reply).await?),
+    Heartbeat => ready(heartbeat::handle(call, reply).await?),
+    LeaveGroup => ready(leave_group::handle(call, reply).await?),
+    SyncGroup => ready(sync_group::handle(call, reply).await?),
+    DescribeGroups => ready(describe_groups::handle(call, reply)?),
+    ListGroups => ready(list_groups::handle(call, reply)?),
     ApiVersions => ready(api_versions::handle(call, reply)?),
     CreateTopics => ready(create_topics::handle(call, reply).await?),
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
@@ -222,12 +237,10 @@ serve! { |call, reply|
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
-    DeleteGroups => ready(delete_groups::handle(call, reply).await?),
     ElectLeaders => ready(elect_leaders::handle(call, reply)?),
     IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
-    OffsetDelete => ready(offset_delete::handle(call, reply).await?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),

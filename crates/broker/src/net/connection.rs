@@ -142,7 +142,18 @@ async fn read(
         let Some(frame) = frame else { return Ok(()) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let (label, admitted) = admit(broker, &mut client, listener, frame).await?;
+        let waits_for_others = api::waits_for_others(&frame);
+        let admission = admit(broker, &mut client, listener, frame);
+        let (label, admitted) = if waits_for_others {
+            tokio::select! {
+                biased;
+                admitted = admission => admitted?,
+                // Nobody is there any more to be told; the group goes on without this answer.
+                () = stream.closed() => return Ok(()),
+            }
+        } else {
+            admission.await?
+        };
         let Some((api, completion)) = admitted else {
             broker.metrics.unanswered();
             continue;

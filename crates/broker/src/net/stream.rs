@@ -5,7 +5,13 @@
 
 use bytes::{BufMut, BytesMut};
 use std::io;
+use std::time::Duration;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// Time between two looks for a close behind what was not read yet.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// One connection, ready for requests.
 pub enum Stream {
@@ -21,6 +27,22 @@ impl Stream {
         match self {
             Stream::Plain(socket) => socket.readable().await,
             Stream::Tls(stream) => stream.readable().await,
+        }
+    }
+
+    /// Waits until the peer has closed its side. What it sent before stays to be read.
+    pub async fn closed(&self) {
+        let socket = match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => stream.socket(),
+        };
+        loop {
+            match socket.ready(Interest::READABLE).await {
+                Ok(ready) if !ready.is_read_closed() => {}
+                _ => return,
+            }
+            // There is something to read, which is not for us: nothing tells of a close behind it but to look again.
+            sleep(LOOK_AGAIN).await;
         }
     }
 

@@ -10,15 +10,17 @@
 //! Time is in milliseconds since 1970, from a clock that only goes forward.
 
 pub mod classic;
-pub mod consumer;
 mod effects;
-pub mod expiry;
 mod snapshot;
 
 pub use effects::{Answer, Effect, Effects, Event, Ticket};
 pub use snapshot::{Snapshot, SnapshotError};
 
-use classic::Classic;
+use classic::{Classic, Joining};
+use fullbore_wire::apis::describe_groups::DescribedGroup;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::leave_group::MemberIdentity;
+use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::fmt;
 
@@ -166,6 +168,42 @@ impl Group {
         }
     }
 
+    /// A JoinGroup; its answer may be long in coming.
+    pub fn join(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        match self {
+            Group::Classic(group) => group.join(joining, ticket, now, effects),
+        }
+    }
+
+    /// A SyncGroup; its answer may be long in coming.
+    pub fn sync(&mut self, request: &SyncGroupRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
+        match self {
+            Group::Classic(group) => group.sync(request, ticket, now, effects),
+        }
+    }
+
+    /// A Heartbeat of the classic protocol.
+    pub fn heartbeat(&mut self, request: &HeartbeatRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let code = match self {
+            Group::Classic(group) => group.heartbeat(request, now),
+        };
+        effects.push(Effect::Answer(ticket, Answer::Heartbeat(code)));
+    }
+
+    /// A LeaveGroup, in whose first versions the one member was put into the list.
+    pub fn leave(&mut self, members: &[MemberIdentity], ticket: Ticket, now: i64, effects: &mut Effects) {
+        match self {
+            Group::Classic(group) => group.leave(members, ticket, now, effects),
+        }
+    }
+
+    /// As DescribeGroups shows it, without its id; `None` for a group of another protocol.
+    pub fn describe_classic(&self) -> Option<DescribedGroup> {
+        match self {
+            Group::Classic(group) => Some(group.describe()),
+        }
+    }
+
     /// When [`Group::tick`] has something to do, at the earliest.
     pub fn next_deadline(&self) -> Option<i64> {
         match self {
@@ -190,16 +228,6 @@ impl Group {
         }
     }
 
-    /// Whether who asks for offsets may have them; a client that names neither member nor epoch may.
-    ///
-    /// # Errors
-    /// What the fetch is to be answered.
-    pub fn check_fetch(&self, _member_id: Option<&str>, _epoch: i32) -> Result<(), ErrorCode> {
-        match self {
-            Group::Classic(_) => Ok(()),
-        }
-    }
-
     /// Whether the group may be deleted.
     ///
     /// # Errors
@@ -209,6 +237,16 @@ impl Group {
             State::Empty => Ok(()),
             State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
             _ => Err(ErrorCode::NON_EMPTY_GROUP),
+        }
+    }
+
+    /// Whether offsets of the group may be deleted one by one.
+    ///
+    /// # Errors
+    /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+    pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
+        match self {
+            Group::Classic(group) => group.check_offset_delete(),
         }
     }
 
@@ -224,6 +262,13 @@ impl Group {
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
+        }
+    }
+
+    /// Memory it holds for its members, about.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Group::Classic(group) => group.bytes(),
         }
     }
 

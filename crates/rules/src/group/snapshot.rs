@@ -2,8 +2,6 @@
 //!
 //! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its length.
 
-#![allow(dead_code, reason = "the machines come next")]
-
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 
@@ -11,8 +9,6 @@ use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version, W
 pub(super) const VERSION: i64 = 1;
 /// First byte of a group of the classic protocol.
 pub(super) const CLASSIC: u8 = 1;
-/// First byte of a group of the consumer protocol.
-pub(super) const CONSUMER: u8 = 2;
 
 /// A group as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +26,6 @@ pub enum SnapshotError {
     Version(i64),
     /// A protocol this program does not know.
     Protocol(u8),
-    /// Two members hold the same partition.
-    Contradiction,
     /// The bytes end early or go on.
     Malformed(DecodeError),
 }
@@ -47,7 +41,6 @@ impl std::fmt::Display for SnapshotError {
         match self {
             SnapshotError::Version(version) => write!(f, "layout {version} is not known"),
             SnapshotError::Protocol(protocol) => write!(f, "protocol {protocol} is not known"),
-            SnapshotError::Contradiction => f.write_str("two members hold the same partition"),
             SnapshotError::Malformed(error) => write!(f, "{error}"),
         }
     }
@@ -70,6 +63,11 @@ impl Packer {
 
     pub fn put<T: Codec>(&mut self, value: &T) {
         value.encode(&mut self.0, FORMAT).expect("lengths are below 2 GiB: each came in one request");
+    }
+
+    /// Before so many elements.
+    pub fn put_count(&mut self, count: usize) {
+        self.put(&i32::try_from(count).expect("so many elements do not fit into memory"));
     }
 
     pub fn finish(self) -> Snapshot {

@@ -1,0 +1,27 @@
+//! Heartbeat 0-4.
+
+use super::{Call, Fault, Reply};
+use crate::groups::Missing;
+use fullbore_rules::group::Answer;
+use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};
+use fullbore_wire::{ErrorCode, Frame};
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: HeartbeatRequest = call.body(reply.version)?;
+    let error_code = heartbeat(call, &request).await;
+    reply.frame::<HeartbeatRequest>(&HeartbeatResponse { error_code, ..Default::default() })
+}
+
+async fn heartbeat(call: &Call<'_>, request: &HeartbeatRequest) -> ErrorCode {
+    if request.group_id.is_empty() {
+        return ErrorCode::INVALID_GROUP_ID;
+    }
+    let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
+    let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        group.heartbeat(request, ticket, now, effects);
+    });
+    match answer.answer().await {
+        Answer::Heartbeat(code) | Answer::Refused(code) => code,
+        _ => unreachable!("a Heartbeat is answered with a code"),
+    }
+}

@@ -1,0 +1,76 @@
+//! JoinGroup 0-9. The decision is `rules::group::classic`'s; the answer may be long in coming.
+
+use super::{Call, Fault, Reply};
+use crate::groups::Missing;
+use fullbore_rules::group::Answer;
+use fullbore_rules::group::classic::Joining;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
+use fullbore_wire::{ErrorCode, Frame, Text};
+use std::net::{IpAddr, SocketAddr};
+
+/// The first version in which there may be no protocol name (KIP-559).
+const NO_PROTOCOL_FROM: i16 = 7;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: JoinGroupRequest = call.body(reply.version)?;
+    let mut response = join(call, &request, reply.version.number).await;
+    if reply.version.number < NO_PROTOCOL_FROM {
+        response.protocol_name.get_or_insert_default();
+    }
+    reply.frame::<JoinGroupRequest>(&response)
+}
+
+async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> JoinGroupResponse {
+    if request.group_id.is_empty() {
+        return refused(request, ErrorCode::INVALID_GROUP_ID);
+    }
+    let client_id = call.header.client_id.as_deref().unwrap_or_default();
+    let (new_member_id, missing) = match request.member_id.is_empty() {
+        true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
+        // Who has an id has it from a group that is there.
+        false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
+    };
+    let client_host = client_host(call.client.peer);
+    let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
+    let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        group.join(joining, ticket, now, effects);
+    });
+    match answer.answer().await {
+        Answer::Join(response) => *response,
+        Answer::Refused(code) => refused(request, code),
+        _ => unreachable!("a JoinGroup is answered with a generation"),
+    }
+}
+
+fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupResponse {
+    JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
+}
+
+/// As Kafka makes them: what the client calls itself and something nobody can guess.
+fn new_member_id(name: &str) -> Text {
+    Text::from(format!("{name}-{}", uuid::Uuid::new_v4()))
+}
+
+/// As Java writes an address without a name.
+pub(super) fn client_host(peer: SocketAddr) -> String {
+    match peer.ip().to_canonical() {
+        IpAddr::V4(ip) => format!("/{ip}"),
+        IpAddr::V6(ip) => {
+            let groups: Vec<String> = ip.segments().iter().map(|group| format!("{group:x}")).collect();
+            format!("/{}", groups.join(":"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_java_does() {
+        let host = |address: &str| client_host(SocketAddr::new(address.parse().expect("an address"), 1));
+        assert_eq!(host("127.0.0.1"), "/127.0.0.1");
+        assert_eq!(host("::ffff:10.0.0.7"), "/10.0.0.7");
+        assert_eq!(host("::1"), "/0:0:0:0:0:0:0:1");
+    }
+}

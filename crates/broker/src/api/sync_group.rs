@@ -1,0 +1,35 @@
+//! SyncGroup 0-5. The answer comes with the leader's.
+
+use super::{Call, Fault, Reply};
+use crate::groups::Missing;
+use fullbore_rules::group::Answer;
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
+use fullbore_wire::{ErrorCode, Frame};
+
+/// The first version in which the client says which protocol it takes as chosen (KIP-559), and must.
+const PROTOCOL_FROM: i16 = 5;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: SyncGroupRequest = call.body(reply.version)?;
+    let response = sync(call, &request, reply.version.number).await;
+    reply.frame::<SyncGroupRequest>(&response)
+}
+
+async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> SyncGroupResponse {
+    let refused = |error_code| SyncGroupResponse { error_code, ..Default::default() };
+    if version >= PROTOCOL_FROM && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
+        return refused(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+    }
+    if request.group_id.is_empty() {
+        return refused(ErrorCode::INVALID_GROUP_ID);
+    }
+    let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
+    let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        group.sync(request, ticket, now, effects);
+    });
+    match answer.answer().await {
+        Answer::Sync(response) => *response,
+        Answer::Refused(code) => refused(code),
+        _ => unreachable!("a SyncGroup is answered with an assignment"),
+    }
+}

@@ -1,0 +1,69 @@
+//! Who may commit, and which topics the members read.
+
+use super::{Classic, State};
+use crate::group::Committer;
+use fullbore_wire::consumer_protocol::{self, ConsumerProtocolSubscription};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeSet;
+
+/// The protocol type of consumers; others' metadata means nothing to us.
+const CONSUMER: &str = "consumer";
+
+impl Classic {
+    pub(in crate::group) fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
+        if self.state == State::Dead {
+            return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+        }
+        let Committer { member_id, instance_id, generation } = *committer;
+        if generation < 0 && self.state == State::Empty {
+            return Ok(());
+        }
+        if generation < 0 && member_id.is_empty() && instance_id.is_none() {
+            return Err(ErrorCode::UNKNOWN_MEMBER_ID);
+        }
+        self.check_member(member_id, instance_id)?;
+        if generation != self.generation {
+            return Err(ErrorCode::ILLEGAL_GENERATION);
+        }
+        if self.state == State::CompletingRebalance {
+            return Err(ErrorCode::REBALANCE_IN_PROGRESS);
+        }
+        self.renew(member_id, now);
+        Ok(())
+    }
+
+    /// Whether offsets may be deleted one by one while there are members: only where we know what they read.
+    pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
+        match self.state {
+            State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+            State::Empty => Ok(()),
+            _ if self.protocol_type() == Some(CONSUMER) => Ok(()),
+            _ => Err(ErrorCode::NON_EMPTY_GROUP),
+        }
+    }
+
+    pub(in crate::group) fn reads(&self, topic: &str) -> bool {
+        match &self.topics {
+            Some(topics) => topics.contains(topic),
+            None => self.state != State::Empty && self.protocol_type() == Some(CONSUMER),
+        }
+    }
+
+    /// Takes note of what the generation's members read: `None` if that cannot be told.
+    pub(super) fn note_topics(&mut self) {
+        self.topics = self.subscribed();
+    }
+
+    fn subscribed(&self) -> Option<BTreeSet<Text>> {
+        if self.protocol_type() != Some(CONSUMER) {
+            return None;
+        }
+        let mut topics = BTreeSet::new();
+        for member in self.members.values() {
+            let metadata = member.metadata(self.protocol.as_deref()?);
+            let (_, subscription) = consumer_protocol::decode::<ConsumerProtocolSubscription>(metadata).ok()?;
+            topics.extend(subscription.topics);
+        }
+        Some(topics)
+    }
+}

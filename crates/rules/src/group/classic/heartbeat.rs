@@ -1,0 +1,26 @@
+//! Heartbeat: a member is alive, and learns whether it must join again.
+
+use super::Classic;
+use crate::group::State;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+
+impl Classic {
+    /// What a Heartbeat is answered.
+    pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
+        if self.state == State::Dead {
+            return ErrorCode::COORDINATOR_NOT_AVAILABLE;
+        }
+        if let Err(code) = self.check_member(&request.member_id, request.group_instance_id.as_deref()) {
+            return code;
+        }
+        if request.generation_id != self.generation {
+            return ErrorCode::ILLEGAL_GENERATION;
+        }
+        self.renew(&request.member_id, now);
+        match self.state {
+            State::PreparingRebalance => ErrorCode::REBALANCE_IN_PROGRESS,
+            _ => ErrorCode::NONE,
+        }
+    }
+}

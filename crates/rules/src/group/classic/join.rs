@@ -1,0 +1,253 @@
+//! JoinGroup: a member comes, comes again, or comes back under its static name.
+
+use super::member::{Member, NEW_MEMBER_JOIN_MAX_MS, Profile};
+use super::{Classic, JoinEnd, pending_bytes, refuse_join};
+use crate::group::{Answer, Effect, Effects, Event, MemberId, State, Ticket};
+use bytes::Bytes;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
+use fullbore_wire::{ErrorCode, Text};
+
+/// The first version in which a member without an id is given one and joins again with it (KIP-394).
+const MEMBER_ID_REQUIRED_FROM: i16 = 4;
+/// The first version in which a leader can be told that the assignment stands (KIP-814).
+const SKIP_ASSIGNMENT_FROM: i16 = 9;
+
+/// A JoinGroup with what only the caller knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Joining<'a> {
+    /// As it came.
+    pub request: &'a JoinGroupRequest,
+    /// Its version.
+    pub version: i16,
+    /// As the client calls itself.
+    pub client_id: &'a str,
+    /// Where it comes from, as tools show it.
+    pub client_host: &'a str,
+    /// An id nobody has, for a member without one.
+    pub new_member_id: &'a MemberId,
+}
+
+impl Joining<'_> {
+    /// Why the client joins, for the log.
+    fn reason(&self) -> &str {
+        self.request.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or("not provided")
+    }
+
+    fn instance_id(&self) -> Option<Text> {
+        self.request.group_instance_id.as_deref().map(Text::from)
+    }
+}
+
+impl Classic {
+    /// A JoinGroup. Its answer may be long in coming.
+    pub fn join(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let request = joining.request;
+        let is_unknown = request.member_id.is_empty();
+        let member_id = Text::from(&*request.member_id);
+        let refusal = if !(self.settings.session_timeout_min_ms..=self.settings.session_timeout_max_ms)
+            .contains(&request.session_timeout_ms)
+        {
+            Some((member_id, ErrorCode::INVALID_SESSION_TIMEOUT))
+        } else if self.state == State::Dead {
+            Some((member_id, ErrorCode::COORDINATOR_NOT_AVAILABLE))
+        } else if !self.has_room_for(&request.member_id) {
+            self.remove(&request.member_id, effects);
+            self.complete_join_if_all_there(now, effects);
+            Some((Text::default(), ErrorCode::GROUP_MAX_SIZE_REACHED))
+        } else if !self.supports(request) {
+            Some((member_id, ErrorCode::INCONSISTENT_GROUP_PROTOCOL))
+        } else {
+            None
+        };
+        match refusal {
+            Some((member_id, code)) => refuse_join(&member_id, Some(ticket), code, effects),
+            None if is_unknown => self.join_unknown(joining, ticket, now, effects),
+            None => self.join_known(joining, ticket, now, effects),
+        }
+    }
+
+    /// While members join, those count that have: so a group above the limit loses who comes last.
+    fn has_room_for(&self, member_id: &str) -> bool {
+        let known = self.members.get(member_id);
+        match self.state {
+            State::Empty | State::Dead => true,
+            State::PreparingRebalance => {
+                known.is_some_and(|member| member.joining.is_some()) || self.joined < self.settings.members_max
+            }
+            _ => known.is_some() || self.members.len() < self.settings.members_max,
+        }
+    }
+
+    /// Whether the member is for the same as the others, and offers a protocol that all of them offer.
+    fn supports(&self, request: &JoinGroupRequest) -> bool {
+        if self.state == State::Empty {
+            return !request.protocol_type.is_empty() && !request.protocols.is_empty();
+        }
+        let all = self.members.len();
+        self.protocol_type.as_ref() == Some(&request.protocol_type)
+            && request.protocols.iter().any(|protocol| {
+                // In a group whose members have all gone while it was waiting for them, anything goes.
+                all == 0 || self.offered.get(&protocol.name).is_some_and(|count| *count == all)
+            })
+    }
+
+    fn join_unknown(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let new_id = joining.new_member_id;
+        if let Some(instance_id) = &joining.request.group_instance_id {
+            return match self.instances.get(instance_id).cloned() {
+                Some(old_id) => self.replace(&old_id, joining, ticket, now, effects),
+                None => self.add(new_id.clone(), joining, ticket, now, effects),
+            };
+        }
+        if joining.version < MEMBER_ID_REQUIRED_FROM {
+            return self.add(new_id.clone(), joining, ticket, now, effects);
+        }
+        let until = now.saturating_add(i64::from(joining.request.session_timeout_ms));
+        self.sessions_from = self.sessions_from.min(until);
+        self.bytes += pending_bytes(new_id);
+        self.pending.insert(new_id.clone(), until);
+        refuse_join(new_id, Some(ticket), ErrorCode::MEMBER_ID_REQUIRED, effects);
+    }
+
+    fn join_known(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let request = joining.request;
+        let member_id = Text::from(&*request.member_id);
+        if request.group_instance_id.is_none() && self.forget_pending(&member_id) {
+            return self.add(member_id, joining, ticket, now, effects);
+        }
+        if let Err(code) = self.check_member(&member_id, request.group_instance_id.as_deref()) {
+            return refuse_join(&member_id, Some(ticket), code, effects);
+        }
+        let is_same = self.members[&member_id].profile.protocols == Profile::of(request).protocols;
+        match self.state {
+            State::PreparingRebalance => {
+                self.rejoin(&member_id, joining, ticket, effects);
+                self.complete_join_if_all_there(now, effects);
+            }
+            // It may not have got the answer to its first JoinGroup.
+            State::CompletingRebalance if is_same => {
+                effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
+            }
+            // A leader joins again when something changed that only it knows of, such as a topic's partitions.
+            State::Stable if is_same && !self.is_leader(&member_id) => {
+                effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
+            }
+            State::CompletingRebalance | State::Stable => {
+                let reason = format!("member {member_id} joined again: {}", joining.reason());
+                self.rejoin(&member_id, joining, ticket, effects);
+                self.prepare_rebalance(reason, now, effects);
+            }
+            _ => refuse_join(&member_id, Some(ticket), ErrorCode::UNKNOWN_MEMBER_ID, effects),
+        }
+    }
+
+    fn add(&mut self, id: MemberId, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let request = joining.request;
+        let member = Member {
+            instance_id: joining.instance_id(),
+            client_id: Text::from(joining.client_id),
+            client_host: Text::from(joining.client_host),
+            profile: Profile::of(request),
+            assignment: Bytes::new(),
+            joining: Some(ticket),
+            syncing: None,
+            is_new: true,
+            owes_sync: false,
+            deadline: now.saturating_add(NEW_MEMBER_JOIN_MAX_MS),
+        };
+        if self.members.is_empty() {
+            self.protocol_type = Some(Text::from(&*request.protocol_type));
+        }
+        if let Some(JoinEnd::Initial { somebody_came, .. }) = &mut self.join_end {
+            *somebody_came = true;
+        }
+        let reason = format!("member {id} joined: {}", joining.reason());
+        self.insert(id, member);
+        match self.state {
+            State::PreparingRebalance => self.complete_join_if_all_there(now, effects),
+            _ => self.prepare_rebalance(reason, now, effects),
+        }
+    }
+
+    /// Takes what a member says anew, and lets it wait.
+    fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: Ticket, effects: &mut Effects) {
+        let Some((id, mut member)) = self.take(member_id) else { return };
+        // A client that asks again has given the first answer up.
+        refuse_join(&id, member.joining.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
+        member.profile = Profile::of(joining.request);
+        self.insert(id, member);
+    }
+
+    /// A static member that comes without its id is a new incarnation: the old one is fenced.
+    fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+        let new_id = joining.new_member_id;
+        let Some((old_id, mut member)) = self.take(old_id) else { return };
+        refuse_join(&old_id, member.joining.take(), ErrorCode::FENCED_INSTANCE_ID, effects);
+        super::refuse_sync(member.syncing.take(), ErrorCode::FENCED_INSTANCE_ID, effects);
+        let was_leader = self.is_leader(&old_id);
+        member.profile = Profile::of(joining.request);
+        member.joining = Some(ticket);
+        member.is_new = false;
+        member.owes_sync = false;
+        member.deadline = member.session_end(now);
+        member.client_id = Text::from(joining.client_id);
+        member.client_host = Text::from(joining.client_host);
+        if was_leader {
+            self.leader = Some(new_id.clone());
+        }
+        let instance_id = joining.instance_id().unwrap_or_default();
+        effects.push(Effect::Tell(Event::Replaced { instance_id, old: old_id.clone(), new: new_id.clone() }));
+        self.insert(new_id.clone(), member);
+        match self.state {
+            State::Stable if self.choose_protocol() == self.protocol => {
+                self.take_up_again(new_id, was_leader.then_some(old_id), joining.version, effects);
+            }
+            State::Stable | State::CompletingRebalance => {
+                let reason = format!("static member {new_id} came back: {}", joining.reason());
+                self.prepare_rebalance(reason, now, effects);
+            }
+            _ => self.complete_join_if_all_there(now, effects),
+        }
+    }
+
+    /// The generation stands, with the successor in its predecessor's place. Before version 9 a leader must not learn
+    /// that it is one, or it would assign: it is told its old id instead.
+    fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
+        effects.push(Effect::Keep(self.keep()));
+        let can_skip = version >= SKIP_ASSIGNMENT_FROM;
+        let Some(member) = self.members.get_mut(id) else { return };
+        let Some(ticket) = member.joining.take() else { return };
+        self.joined -= 1;
+        let mut answer = self.generation_for(id, can_skip, can_skip);
+        if let (Answer::Join(response), Some(old_id), false) = (&mut answer, led_as, can_skip) {
+            response.leader = old_id;
+        }
+        effects.push(Effect::Answer(ticket, answer));
+    }
+
+    /// What a member is told of the generation. `with_members` is for leaders only.
+    pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> Answer {
+        let is_leader = self.is_leader(id);
+        let protocol = self.protocol.clone().unwrap_or_default();
+        let one = |(id, member): (&MemberId, &Member)| JoinGroupResponseMember {
+            member_id: id.clone(),
+            group_instance_id: member.instance_id.clone(),
+            metadata: member.metadata(&protocol),
+            ..Default::default()
+        };
+        let members = match is_leader && with_members {
+            true => self.members.iter().map(one).collect(),
+            false => Vec::new(),
+        };
+        Answer::Join(Box::new(JoinGroupResponse {
+            generation_id: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol_name: self.protocol.clone(),
+            leader: self.leader.clone().unwrap_or_default(),
+            skip_assignment: is_leader && skip_assignment,
+            member_id: id.clone(),
+            members,
+            ..Default::default()
+        }))
+    }
+}

@@ -1,0 +1,96 @@
+//! A classic group's snapshot: the generation, its members and what was assigned to them.
+//!
+//! Not in it: who waits for what, pending ids, deadlines. A group is kept when it becomes stable or empty, so it comes
+//! back as one of the two.
+
+use super::member::{Member, Profile};
+use super::{Classic, Settings, State};
+use crate::group::snapshot::{CLASSIC, Packer, Unpacker};
+use crate::group::{MemberId, Snapshot, SnapshotError};
+use bytes::Bytes;
+use fullbore_wire::{DecodeError, Text};
+
+impl Classic {
+    /// Its snapshot; from now on there is one.
+    pub(super) fn keep(&mut self) -> Snapshot {
+        self.was_kept = true;
+        self.snapshot()
+    }
+
+    pub(in crate::group) fn snapshot(&self) -> Snapshot {
+        let mut packer = Packer::new(CLASSIC);
+        packer.put(&self.since);
+        packer.put(&self.generation);
+        packer.put(&self.protocol_type);
+        packer.put(&self.protocol);
+        packer.put(&self.leader);
+        packer.put_count(self.members.len());
+        for (id, member) in &self.members {
+            packer.put(id);
+            packer.put(&member.instance_id);
+            packer.put(&member.client_id);
+            packer.put(&member.client_host);
+            packer.put(&member.profile.session_timeout_ms);
+            packer.put(&member.profile.rebalance_timeout_ms);
+            packer.put(&member.assignment);
+            packer.put_count(member.profile.protocols.len());
+            for (name, metadata) in &member.profile.protocols {
+                packer.put(name);
+                packer.put(metadata);
+            }
+        }
+        packer.finish()
+    }
+
+    pub(in crate::group) fn restore(state: Bytes, settings: Settings, now: i64) -> Result<Self, SnapshotError> {
+        let mut unpacker = Unpacker::new(state);
+        let since = unpacker.take()?;
+        let mut group = Classic::new(settings, since);
+        group.generation = unpacker.take()?;
+        group.protocol_type = unpacker.take()?;
+        group.protocol = unpacker.take()?;
+        let leader = unpacker.take()?;
+        for _ in 0..unpacker.count()? {
+            let (id, member) = unpack_member(&mut unpacker, now)?;
+            group.insert(id, member);
+        }
+        unpacker.finish()?;
+        group.leader = leader;
+        group.was_kept = true;
+        if !group.members.is_empty() {
+            group.state = State::Stable;
+        }
+        group.note_topics();
+        Ok(group)
+    }
+}
+
+fn unpack_member(unpacker: &mut Unpacker, now: i64) -> Result<(MemberId, Member), DecodeError> {
+    let id = unpacker.take()?;
+    let instance_id = unpacker.take()?;
+    let client_id = unpacker.take()?;
+    let client_host = unpacker.take()?;
+    let session_timeout_ms = unpacker.take()?;
+    let rebalance_timeout_ms = unpacker.take()?;
+    let assignment = unpacker.take()?;
+    let count = unpacker.count()?;
+    let mut protocols: Vec<(Text, Bytes)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        protocols.push((unpacker.take()?, unpacker.take()?));
+    }
+    let profile = Profile { session_timeout_ms, rebalance_timeout_ms, protocols };
+    let mut member = Member {
+        instance_id,
+        client_id,
+        client_host,
+        profile,
+        assignment,
+        joining: None,
+        syncing: None,
+        is_new: false,
+        owes_sync: false,
+        deadline: 0,
+    };
+    member.deadline = member.session_end(now);
+    Ok((id, member))
+}

@@ -1,0 +1,206 @@
+//! From one generation to the next, and what time does: members that do not join, do not sync, or are not heard of.
+
+use super::member::{Member, NEVER};
+use super::{Classic, JoinEnd, refuse_sync};
+use crate::group::{Effect, Effects, Event, MemberId, State};
+use bytes::Bytes;
+use fullbore_wire::{ErrorCode, Text};
+
+/// How long a group none of whose members joined again waits for them at least, before it looks again.
+const NOBODY_JOINED_MS: i64 = 1000;
+
+impl Classic {
+    pub(in crate::group) fn next_deadline(&self) -> Option<i64> {
+        let join_end = self.join_end.map(|end| match end {
+            JoinEnd::Initial { at, .. } | JoinEnd::Timeout { at } => at,
+        });
+        let sessions = (self.sessions_from != NEVER).then_some(self.sessions_from);
+        [join_end, self.sync_end, sessions].into_iter().flatten().min()
+    }
+
+    pub(in crate::group) fn tick(&mut self, now: i64, effects: &mut Effects) {
+        match self.join_end {
+            Some(JoinEnd::Initial { at, left_ms, somebody_came: true }) if at <= now && left_ms > 0 => {
+                let delay = i64::from(self.settings.initial_rebalance_delay_ms);
+                let at = now.saturating_add(delay.min(left_ms));
+                let left_ms = (left_ms - delay).max(0);
+                self.join_end = Some(JoinEnd::Initial { at, left_ms, somebody_came: false });
+            }
+            Some(JoinEnd::Initial { at, .. } | JoinEnd::Timeout { at }) if at <= now => {
+                self.complete_join(now, effects)
+            }
+            _ => {}
+        }
+        if self.sync_end.is_some_and(|end| end <= now) {
+            self.sync_end = None;
+            self.expire_syncs(now, effects);
+        }
+        if self.sessions_from <= now {
+            self.expire_sessions(now, effects);
+        }
+    }
+
+    /// Asks all members to join again, unless they are being asked already.
+    pub(super) fn prepare_rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
+        if self.state == State::CompletingRebalance {
+            self.refuse_waiting_syncs(ErrorCode::REBALANCE_IN_PROGRESS, now, effects);
+        }
+        self.sync_end = None;
+        self.members.values_mut().for_each(|member| member.owes_sync = false);
+        effects.push(Effect::Tell(Event::RebalanceBegun { generation: self.generation, reason }));
+        let was_empty = self.state == State::Empty;
+        self.enter(State::PreparingRebalance, now);
+        if was_empty {
+            let delay = i64::from(self.settings.initial_rebalance_delay_ms);
+            let left_ms = (self.rebalance_timeout() - delay).max(0);
+            self.join_end = Some(JoinEnd::Initial { at: now.saturating_add(delay), left_ms, somebody_came: false });
+            return;
+        }
+        self.join_end = Some(JoinEnd::Timeout { at: now.saturating_add(self.rebalance_timeout()) });
+        self.complete_join_if_all_there(now, effects);
+    }
+
+    /// An empty group waits its time out, however many came.
+    pub(super) fn complete_join_if_all_there(&mut self, now: i64, effects: &mut Effects) {
+        let all_there = self.joined == self.members.len() && self.pending.is_empty();
+        if all_there && matches!(self.join_end, Some(JoinEnd::Timeout { .. })) {
+            self.complete_join(now, effects);
+        }
+    }
+
+    /// The members are those that joined, and static ones whose session has not ended.
+    fn complete_join(&mut self, now: i64, effects: &mut Effects) {
+        self.join_end = None;
+        let late =
+            |(id, member): (&MemberId, &Member)| (member.joining.is_none() && !member.is_static()).then(|| id.clone());
+        let late: Vec<MemberId> = self.members.iter().filter_map(late).collect();
+        for member_id in late {
+            self.remove(&member_id, effects);
+            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "JoinGroup" }));
+        }
+        if !self.members.is_empty() && !self.elect_leader() {
+            // Only static members are left, none of which came: their sessions decide.
+            let wait = self.rebalance_timeout().max(NOBODY_JOINED_MS);
+            self.join_end = Some(JoinEnd::Timeout { at: now.saturating_add(wait) });
+            return;
+        }
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.protocol = self.choose_protocol();
+        self.note_topics();
+        let (generation, members) = (self.generation, self.members.len());
+        effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
+        if members == 0 {
+            self.leader = None;
+            self.enter(State::Empty, now);
+            effects.push(Effect::Keep(self.keep()));
+            return;
+        }
+        self.enter(State::CompletingRebalance, now);
+        self.sync_end = Some(now.saturating_add(self.rebalance_timeout()));
+        self.answer_joins(now, effects);
+    }
+
+    fn answer_joins(&mut self, now: i64, effects: &mut Effects) {
+        let ids: Vec<MemberId> = self.members.keys().cloned().collect();
+        for id in ids {
+            let Some(member) = self.members.get_mut(&id) else { continue };
+            // A static member that did not come has its session to do so, and nothing to be answered.
+            let Some(ticket) = member.joining.take() else { continue };
+            member.is_new = false;
+            member.owes_sync = true;
+            self.joined -= 1;
+            self.renew(&id, now);
+            effects.push(Effect::Answer(ticket, self.generation_for(&id, true, false)));
+        }
+    }
+
+    /// Keeps the leader if it joined; whether there is one that did.
+    fn elect_leader(&mut self) -> bool {
+        let has_joined = |id: &MemberId| self.members.get(id).is_some_and(|member| member.joining.is_some());
+        if !self.leader.as_ref().is_some_and(has_joined) {
+            let Some((id, _)) = self.members.iter().find(|(_, member)| member.joining.is_some()) else { return false };
+            self.leader = Some(id.clone());
+        }
+        true
+    }
+
+    /// The protocol most members like best of those all of them offer. Of equals, the one the first member likes.
+    pub(super) fn choose_protocol(&self) -> Option<Text> {
+        let all = self.members.len();
+        let mut votes: Vec<(&Text, usize)> = Vec::new();
+        for member in self.members.values() {
+            let mut offers = member.profile.protocols.iter().map(|(name, _)| name);
+            let Some(vote) = offers.find(|name| self.offered.get(*name).is_some_and(|count| *count == all)) else {
+                continue;
+            };
+            match votes.iter_mut().find(|(name, _)| *name == vote) {
+                Some((_, count)) => *count += 1,
+                None => votes.push((vote, 1)),
+            }
+        }
+        let most = votes.iter().map(|(_, count)| *count).max()?;
+        votes.iter().find(|(_, count)| *count == most).map(|(name, _)| (*name).clone())
+    }
+
+    /// The longest any member asked for, in milliseconds.
+    fn rebalance_timeout(&self) -> i64 {
+        let timeouts = self.members.values().map(|member| member.profile.rebalance_timeout_ms);
+        i64::from(timeouts.max().unwrap_or(0))
+    }
+
+    /// Nothing is assigned any more, and who waited for it is told why.
+    fn refuse_waiting_syncs(&mut self, code: ErrorCode, now: i64, effects: &mut Effects) {
+        for member in self.members.values_mut() {
+            self.bytes -= member.assignment.len();
+            member.assignment = Bytes::new();
+            if member.syncing.is_some() {
+                refuse_sync(member.syncing.take(), code, effects);
+                member.deadline = member.session_end(now);
+                self.sessions_from = self.sessions_from.min(member.deadline);
+            }
+        }
+    }
+
+    /// Members that got the generation and never asked for their part of it are gone (KAFKA-13452).
+    fn expire_syncs(&mut self, now: i64, effects: &mut Effects) {
+        let owing: Vec<MemberId> =
+            self.members.iter().filter(|(_, member)| member.owes_sync).map(|(id, _)| id.clone()).collect();
+        if owing.is_empty() || !matches!(self.state, State::CompletingRebalance | State::Stable) {
+            return;
+        }
+        let count = owing.len();
+        for member_id in owing {
+            self.remove(&member_id, effects);
+            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "SyncGroup" }));
+        }
+        self.prepare_rebalance(format!("{count} members did not ask for their assignment"), now, effects);
+    }
+
+    fn expire_sessions(&mut self, now: i64, effects: &mut Effects) {
+        let late: Vec<MemberId> =
+            self.pending.iter().filter(|(_, until)| **until <= now).map(|(id, _)| id.clone()).collect();
+        for member_id in late {
+            self.forget_pending(&member_id);
+            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "second JoinGroup" }));
+        }
+        let mut dead = Vec::new();
+        for (id, member) in self.members.iter_mut().filter(|(_, member)| member.deadline <= now) {
+            match !member.is_new && (member.joining.is_some() || member.syncing.is_some()) {
+                // It cannot heartbeat while it waits for us. Its session begins anew when it is answered.
+                true => member.deadline = NEVER,
+                false => dead.push(id.clone()),
+            }
+        }
+        let reason = dead.first().map(|first| format!("session of {first} ended, {} in all", dead.len()));
+        for member_id in dead {
+            self.remove(&member_id, effects);
+            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "Heartbeat" }));
+        }
+        let deadlines = self.members.values().map(|member| member.deadline).chain(self.pending.values().copied());
+        self.sessions_from = deadlines.min().unwrap_or(NEVER);
+        match (self.state, reason) {
+            (State::Stable | State::CompletingRebalance, Some(reason)) => self.prepare_rebalance(reason, now, effects),
+            _ => self.complete_join_if_all_there(now, effects),
+        }
+    }
+}

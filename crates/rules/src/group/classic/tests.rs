@@ -1,0 +1,617 @@
+//! The machine, request by request: what each state answers.
+
+use super::*;
+use crate::group::{Committer, Event, Group};
+use bytes::Bytes;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
+use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+
+pub(super) const SETTINGS: Settings = Settings {
+    session_timeout_min_ms: 100,
+    session_timeout_max_ms: 100_000,
+    initial_rebalance_delay_ms: 3000,
+    members_max: 4,
+};
+pub(super) const SESSION_MS: i32 = 10_000;
+pub(super) const REBALANCE_MS: i32 = 60_000;
+
+/// A JoinGroup with one timeout and one protocol for all.
+pub(super) fn join_request(member_id: &str, metadata: &str) -> JoinGroupRequest {
+    JoinGroupRequest {
+        group_id: Text::from("g"),
+        session_timeout_ms: SESSION_MS,
+        rebalance_timeout_ms: REBALANCE_MS,
+        member_id: Text::from(member_id),
+        protocol_type: Text::from("consumer"),
+        protocols: vec![protocol("range", metadata)],
+        ..Default::default()
+    }
+}
+
+pub(super) fn protocol(name: &str, metadata: &str) -> JoinGroupRequestProtocol {
+    JoinGroupRequestProtocol {
+        name: Text::from(name),
+        metadata: Bytes::from(metadata.to_owned()),
+        ..Default::default()
+    }
+}
+
+/// A machine with its clock and what it has said.
+struct Bench {
+    group: Classic,
+    now: i64,
+    tickets: u64,
+    answers: HashMap<Ticket, Answer>,
+    events: Vec<Event>,
+    kept: usize,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench::with(SETTINGS)
+    }
+
+    fn with(settings: Settings) -> Self {
+        let group = Classic::new(settings, 1000);
+        Bench { group, now: 1000, tickets: 0, answers: HashMap::new(), events: Vec::new(), kept: 0 }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn follow(&mut self, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::Answer(ticket, answer) => {
+                    assert!(self.answers.insert(ticket, answer).is_none(), "{ticket:?} is answered twice");
+                }
+                Effect::Keep(snapshot) => {
+                    let again = Classic::restore(snapshot.state.slice(1..), self.group.settings, self.now);
+                    assert_eq!(again.expect("ours").snapshot(), snapshot, "a snapshot restores to itself");
+                    self.kept += 1;
+                }
+                Effect::Tell(event) => self.events.push(event),
+            }
+        }
+    }
+
+    fn join(&mut self, request: &JoinGroupRequest, version: i16) -> Ticket {
+        let ticket = self.ticket();
+        let name = request.group_instance_id.clone().unwrap_or_else(|| Text::from("m"));
+        let new_member_id = Text::from(format!("{name}-{}", ticket.0));
+        let (client_id, client_host) = ("client", "/127.0.0.1");
+        let joining = Joining { request, version, client_id, client_host, new_member_id: &new_member_id };
+        let mut effects = Effects::new();
+        self.group.join(joining, ticket, self.now, &mut effects);
+        self.follow(effects);
+        ticket
+    }
+
+    fn sync(&mut self, request: &SyncGroupRequest) -> Ticket {
+        let ticket = self.ticket();
+        let mut effects = Effects::new();
+        self.group.sync(request, ticket, self.now, &mut effects);
+        self.follow(effects);
+        ticket
+    }
+
+    fn heartbeat(&mut self, member_id: &str, generation_id: i32) -> ErrorCode {
+        let member_id = Text::from(member_id);
+        let request = HeartbeatRequest { generation_id, member_id, ..Default::default() };
+        self.group.heartbeat(&request, self.now)
+    }
+
+    fn leave(&mut self, members: &[MemberIdentity]) -> Box<LeaveGroupResponse> {
+        let ticket = self.ticket();
+        let mut effects = Effects::new();
+        self.group.leave(members, ticket, self.now, &mut effects);
+        self.follow(effects);
+        match self.answers.remove(&ticket) {
+            Some(Answer::Leave(response)) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pass(&mut self, ms: i64) {
+        let until = self.now + ms;
+        while let Some(next) = self.group.next_deadline().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            let mut effects = Effects::new();
+            self.group.tick(self.now, &mut effects);
+            self.follow(effects);
+            assert!(self.group.next_deadline() != Some(next), "time stands still");
+        }
+        self.now = until;
+    }
+
+    fn joined(&mut self, ticket: Ticket) -> Box<JoinGroupResponse> {
+        match self.answers.remove(&ticket) {
+            Some(Answer::Join(response)) => response,
+            other => panic!("{ticket:?}: {other:?}"),
+        }
+    }
+
+    fn synced(&mut self, ticket: Ticket) -> Box<SyncGroupResponse> {
+        match self.answers.remove(&ticket) {
+            Some(Answer::Sync(response)) => response,
+            other => panic!("{ticket:?}: {other:?}"),
+        }
+    }
+
+    /// Members with these instance ids, all in a stable generation; the first is the leader.
+    fn stable(&mut self, instances: &[Option<&str>]) -> Vec<Text> {
+        let request = |instance: &Option<&str>| JoinGroupRequest {
+            group_instance_id: instance.map(Text::from),
+            ..join_request("", "x")
+        };
+        let tickets: Vec<Ticket> = instances.iter().map(|instance| self.join(&request(instance), 3)).collect();
+        self.pass(10_000);
+        let ids: Vec<Text> = tickets.into_iter().map(|ticket| self.joined(ticket).member_id).collect();
+        self.sync_all(&ids);
+        assert_eq!(self.group.state, State::Stable);
+        ids
+    }
+
+    fn sync_all(&mut self, ids: &[Text]) {
+        let leader = self.group.leader.clone().expect("there are members");
+        let followers = ids.iter().filter(|id| **id != leader).chain(std::iter::once(&leader));
+        let tickets: Vec<_> = followers.map(|id| (id.clone(), self.sync_as(id, &leader, ids))).collect();
+        for (id, ticket) in tickets {
+            let response = self.synced(ticket);
+            assert_eq!((response.error_code, &response.assignment[..]), (ErrorCode::NONE, id.as_bytes()));
+        }
+    }
+
+    /// Assigns each member its own id.
+    fn sync_as(&mut self, id: &Text, leader: &Text, ids: &[Text]) -> Ticket {
+        let one = |id: &Text| SyncGroupRequestAssignment {
+            member_id: id.clone(),
+            assignment: Bytes::copy_from_slice(id.as_bytes()),
+            ..Default::default()
+        };
+        let assignments = if id == leader { ids.iter().map(one).collect() } else { Vec::new() };
+        let generation_id = self.group.generation;
+        self.sync(&SyncGroupRequest { generation_id, member_id: id.clone(), assignments, ..Default::default() })
+    }
+}
+
+fn identity(member_id: &str, instance_id: Option<&str>) -> MemberIdentity {
+    MemberIdentity {
+        member_id: Text::from(member_id),
+        group_instance_id: instance_id.map(Text::from),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_empty_group_waits_for_more_and_for_longer_when_they_come() {
+    let mut bench = Bench::new();
+    let first = bench.join(&join_request("", "x"), 3);
+    bench.pass(2999);
+    assert!(bench.answers.is_empty());
+    let second = bench.join(&join_request("", "x"), 3);
+    bench.pass(2999);
+    assert!(bench.answers.is_empty(), "the second put it off by another delay");
+    bench.pass(2);
+    let (first, second) = (bench.joined(first), bench.joined(second));
+    assert_eq!((first.generation_id, second.generation_id), (1, 1));
+    assert_eq!((first.members.len(), second.members.len()), (2, 0));
+    assert_eq!((&first.leader, &second.leader), (&first.member_id, &first.member_id));
+    assert_eq!(second.protocol_name.as_deref(), Some("range"));
+}
+
+#[test]
+fn the_delay_ends_with_the_rebalance_timeout() {
+    let mut bench = Bench::with(Settings { members_max: 100, ..SETTINGS });
+    let first = bench.join(&join_request("", "x"), 3);
+    for _ in 0..60 {
+        assert!(!bench.answers.contains_key(&first));
+        bench.pass(1000);
+        bench.join(&join_request("", "x"), 3);
+    }
+    bench.pass(3000);
+    assert_eq!(bench.joined(first).error_code, ErrorCode::NONE);
+}
+
+#[test]
+fn a_member_without_an_id_is_given_one_and_counts_until_its_session_ends() {
+    let mut bench = Bench::new();
+    let ticket = bench.join(&join_request("", "x"), 4);
+    let required = bench.joined(ticket);
+    assert_eq!(required.error_code, ErrorCode::MEMBER_ID_REQUIRED);
+    assert!(!bench.group.is_blank());
+    let again = bench.join(&join_request(&required.member_id, "x"), 4);
+    bench.pass(3000);
+    assert_eq!(bench.joined(again).member_id, required.member_id);
+
+    let ticket = bench.join(&join_request("", "x"), 4);
+    let late = bench.joined(ticket).member_id;
+    bench.heartbeat(&required.member_id, 1);
+    bench.pass(i64::from(SESSION_MS));
+    let ticket = bench.join(&join_request(&late, "x"), 4);
+    assert_eq!(bench.joined(ticket).error_code, ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn a_blank_group_is_nothing_to_keep() {
+    let mut bench = Bench::new();
+    bench.join(&join_request("", "x"), 4);
+    bench.pass(i64::from(SESSION_MS));
+    assert!(bench.group.is_blank());
+    assert_eq!((bench.kept, bench.group.bytes(), bench.group.next_deadline()), (0, 0, None));
+}
+
+#[test]
+fn refusals_of_a_join() {
+    let mut bench = Bench::new();
+    let mut code = |request: &JoinGroupRequest| {
+        let ticket = bench.join(request, 3);
+        bench.joined(ticket).error_code
+    };
+    let short = JoinGroupRequest { session_timeout_ms: 99, ..join_request("", "x") };
+    let long = JoinGroupRequest { session_timeout_ms: 100_001, ..join_request("", "x") };
+    let negative = JoinGroupRequest { session_timeout_ms: -1, ..join_request("", "x") };
+    for request in [short, long, negative] {
+        assert_eq!(code(&request), ErrorCode::INVALID_SESSION_TIMEOUT);
+    }
+    let nothing = JoinGroupRequest { protocols: Vec::new(), ..join_request("", "x") };
+    let untyped = JoinGroupRequest { protocol_type: Text::default(), ..join_request("", "x") };
+    for request in [nothing, untyped] {
+        assert_eq!(code(&request), ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+    }
+    assert_eq!(code(&join_request("nobody", "x")), ErrorCode::UNKNOWN_MEMBER_ID);
+    bench.stable(&[None]);
+    let mut code = |request: &JoinGroupRequest| {
+        let ticket = bench.join(request, 3);
+        bench.joined(ticket).error_code
+    };
+    let other_type = JoinGroupRequest { protocol_type: Text::from("connect"), ..join_request("", "x") };
+    let other_protocol = JoinGroupRequest { protocols: vec![protocol("sticky", "x")], ..join_request("", "x") };
+    for request in [other_type, other_protocol] {
+        assert_eq!(code(&request), ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+    }
+    assert_eq!(code(&join_request("nobody", "x")), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(bench.group.state, State::Stable, "none of them disturbed the group");
+}
+
+#[test]
+fn a_full_group_takes_nobody_more() {
+    let mut bench = Bench::new();
+    bench.stable(&[None; 4]);
+    let ticket = bench.join(&join_request("", "x"), 3);
+    assert_eq!(bench.joined(ticket).error_code, ErrorCode::GROUP_MAX_SIZE_REACHED);
+    assert_eq!((bench.group.state, bench.group.members.len()), (State::Stable, 4));
+}
+
+#[test]
+fn the_protocol_most_members_like_best_is_chosen() {
+    let mut bench = Bench::new();
+    let likes = |names: [&str; 3]| JoinGroupRequest {
+        protocols: names.iter().map(|name| protocol(name, name)).collect(),
+        ..join_request("", "")
+    };
+    bench.join(&likes(["a", "b", "only-mine"]), 3);
+    bench.join(&likes(["b", "a", "x"]), 3);
+    let third = bench.join(&likes(["c", "b", "a"]), 3);
+    bench.pass(10_000);
+    assert_eq!(bench.joined(third).protocol_name.as_deref(), Some("b"));
+}
+
+#[test]
+fn members_come_again_when_another_comes_and_who_does_not_is_out() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, None]);
+    let third = bench.join(&join_request("", "x"), 3);
+    assert_eq!(bench.heartbeat(&ids[0], 1), ErrorCode::REBALANCE_IN_PROGRESS);
+    let again = bench.join(&join_request(&ids[1], "x"), 3);
+    for _ in 0..7 {
+        bench.pass(9000);
+        bench.heartbeat(&ids[0], 1);
+    }
+    let (third, again) = (bench.joined(third), bench.joined(again));
+    assert_eq!((third.generation_id, again.generation_id), (2, 2));
+    assert_eq!(again.leader, ids[1], "the leader did not come");
+    assert_eq!(again.members.len(), 2);
+    assert_eq!(bench.heartbeat(&ids[0], 1), ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn a_join_said_again_is_answered_and_the_first_is_given_up() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, None]);
+    let first = bench.join(&join_request(&ids[0], "new"), 3);
+    let second = bench.join(&join_request(&ids[0], "newer"), 3);
+    assert_eq!(bench.joined(first).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
+    bench.join(&join_request(&ids[1], "x"), 3);
+    let response = bench.joined(second);
+    assert_eq!(&response.members.iter().find(|member| member.member_id == ids[0]).expect("me").metadata[..], b"newer");
+}
+
+/// State by state: the leader always begins a rebalance when stable, a follower only with something new.
+#[test]
+fn a_member_that_joins_again() {
+    for (who, metadata, after) in
+        [(1, "x", State::Stable), (1, "new", State::PreparingRebalance), (0, "x", State::PreparingRebalance)]
+    {
+        let mut bench = Bench::new();
+        let ids = bench.stable(&[None, None]);
+        let ticket = bench.join(&join_request(&ids[who], metadata), 3);
+        assert_eq!(bench.group.state, after, "{who} {metadata}");
+        if after == State::Stable {
+            assert_eq!((bench.joined(ticket).generation_id, bench.group.generation), (1, 1));
+        }
+    }
+    // Between join and sync the same request finds the generation as it is, with its members if it is the leader's.
+    let mut bench = Bench::new();
+    let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
+    bench.pass(10_000);
+    let ids = tickets.map(|ticket| bench.joined(ticket).member_id);
+    let ticket = bench.join(&join_request(&ids[0], "x"), 3);
+    assert_eq!(bench.joined(ticket).members.len(), 2);
+    let syncing = bench.sync_as(&ids[1], &ids[0], &ids);
+    bench.join(&join_request(&ids[0], "new"), 3);
+    assert_eq!(bench.synced(syncing).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(bench.group.state, State::PreparingRebalance);
+}
+
+#[test]
+fn refusals_of_a_sync() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, Some("s")]);
+    let right = SyncGroupRequest { generation_id: 1, member_id: ids[1].clone(), ..Default::default() };
+    let text = |text: &str| Some(Text::from(text));
+    for (request, code) in [
+        (SyncGroupRequest { member_id: Text::from("nobody"), ..right.clone() }, ErrorCode::UNKNOWN_MEMBER_ID),
+        (SyncGroupRequest { generation_id: 0, ..right.clone() }, ErrorCode::ILLEGAL_GENERATION),
+        (SyncGroupRequest { protocol_type: text("connect"), ..right.clone() }, ErrorCode::INCONSISTENT_GROUP_PROTOCOL),
+        (SyncGroupRequest { protocol_name: text("sticky"), ..right.clone() }, ErrorCode::INCONSISTENT_GROUP_PROTOCOL),
+        (SyncGroupRequest { group_instance_id: text("t"), ..right.clone() }, ErrorCode::UNKNOWN_MEMBER_ID),
+        (
+            SyncGroupRequest { group_instance_id: text("s"), member_id: ids[0].clone(), ..right.clone() },
+            ErrorCode::FENCED_INSTANCE_ID,
+        ),
+        (
+            SyncGroupRequest { group_instance_id: text("s"), protocol_name: text("range"), ..right.clone() },
+            ErrorCode::NONE,
+        ),
+    ] {
+        let ticket = bench.sync(&request);
+        assert_eq!(bench.synced(ticket).error_code, code, "{request:?}");
+    }
+    bench.join(&join_request("", "x"), 3);
+    let ticket = bench.sync(&right);
+    assert_eq!(bench.synced(ticket).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
+}
+
+/// KAFKA-13452.
+#[test]
+fn a_member_that_never_syncs_is_out() {
+    let mut bench = Bench::new();
+    let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
+    bench.pass(10_000);
+    let ids = tickets.map(|ticket| bench.joined(ticket).member_id);
+    let ticket = bench.sync_as(&ids[0], &ids[0], &ids);
+    assert_eq!(bench.synced(ticket).error_code, ErrorCode::NONE);
+    assert_eq!(bench.group.state, State::Stable);
+    for _ in 0..10 {
+        bench.pass(6000);
+        for id in &ids {
+            bench.heartbeat(id, 1);
+        }
+    }
+    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert!(!bench.group.members.contains_key(&ids[1]));
+}
+
+#[test]
+fn a_session_ends_without_a_heartbeat_and_not_before() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, None]);
+    bench.pass(i64::from(SESSION_MS) - 1);
+    assert_eq!(bench.heartbeat(&ids[0], 1), ErrorCode::NONE);
+    bench.pass(1);
+    assert_eq!(bench.heartbeat(&ids[0], 1), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert!(bench.events.iter().any(|event| matches!(event, Event::Expired { member_id, .. } if *member_id == ids[1])));
+    let again = bench.join(&join_request(&ids[0], "x"), 3);
+    assert_eq!(bench.joined(again).members.len(), 1);
+    bench.pass(i64::from(SESSION_MS));
+    assert_eq!((bench.group.state, bench.group.generation), (State::Empty, 3));
+    assert_eq!(bench.group.empty_since(), Some(bench.now));
+    assert_eq!(bench.group.next_deadline(), None);
+}
+
+#[test]
+fn refusals_of_a_heartbeat() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, Some("s")]);
+    assert_eq!(bench.heartbeat("nobody", 1), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(bench.heartbeat(&ids[0], 2), ErrorCode::ILLEGAL_GENERATION);
+    let fenced = HeartbeatRequest {
+        generation_id: 1,
+        member_id: ids[0].clone(),
+        group_instance_id: Some(Text::from("s")),
+        ..Default::default()
+    };
+    assert_eq!(bench.group.heartbeat(&fenced, bench.now), ErrorCode::FENCED_INSTANCE_ID);
+}
+
+#[test]
+fn a_static_member_comes_back_without_a_rebalance() {
+    for (version, skips) in [(9, true), (8, false)] {
+        let mut bench = Bench::new();
+        let ids = bench.stable(&[Some("a"), Some("b")]);
+        let kept = bench.kept;
+        let back = JoinGroupRequest { group_instance_id: Some(Text::from("a")), ..join_request("", "x") };
+        let ticket = bench.join(&back, version);
+        let response = bench.joined(ticket);
+        assert_eq!((response.error_code, response.generation_id), (ErrorCode::NONE, 1));
+        assert_eq!((response.skip_assignment, response.members.len()), (skips, if skips { 2 } else { 0 }));
+        assert_eq!(response.leader == response.member_id, skips, "before version 9 a leader must not know it is one");
+        assert_eq!((bench.group.state, bench.kept), (State::Stable, kept + 1));
+        let ticket = bench.sync_as(&response.member_id, &ids[1], &[]);
+        assert_eq!(bench.synced(ticket).assignment, ids[0].as_bytes(), "what its predecessor had");
+        let old = HeartbeatRequest {
+            generation_id: 1,
+            member_id: ids[0].clone(),
+            group_instance_id: Some(Text::from("a")),
+            ..Default::default()
+        };
+        assert_eq!(bench.group.heartbeat(&old, bench.now), ErrorCode::FENCED_INSTANCE_ID);
+        assert_eq!(bench.heartbeat(&ids[0], 1), ErrorCode::UNKNOWN_MEMBER_ID);
+    }
+}
+
+#[test]
+fn a_static_member_that_comes_back_between_join_and_sync_begins_a_rebalance() {
+    let mut bench = Bench::new();
+    let request = |name: &str| JoinGroupRequest { group_instance_id: Some(Text::from(name)), ..join_request("", "x") };
+    let tickets = [bench.join(&request("a"), 5), bench.join(&request("b"), 5)];
+    bench.pass(10_000);
+    let ids = tickets.map(|ticket| bench.joined(ticket).member_id);
+    let waiting = bench.sync_as(&ids[1], &ids[0], &ids);
+    bench.join(&request("b"), 5);
+    assert_eq!(bench.synced(waiting).error_code, ErrorCode::FENCED_INSTANCE_ID);
+    assert_eq!(bench.group.state, State::PreparingRebalance);
+}
+
+#[test]
+fn a_static_member_that_is_away_stays_until_its_session_ends() {
+    let mut bench = Bench::new();
+    let patient = JoinGroupRequest {
+        session_timeout_ms: 90_000,
+        group_instance_id: Some(Text::from("away")),
+        ..join_request("", "x")
+    };
+    let away = bench.join(&patient, 5);
+    let here = bench.join(&join_request("", "x"), 3);
+    bench.pass(10_000);
+    let (away, here) = (bench.joined(away).member_id, bench.joined(here).member_id);
+    bench.sync_all(&[away.clone(), here.clone()]);
+    let again = bench.join(&join_request(&here, "new"), 3);
+    bench.pass(i64::from(REBALANCE_MS));
+    let response = bench.joined(again);
+    assert_eq!((response.generation_id, response.leader), (2, here.clone()));
+    assert_eq!(response.members.len(), 2, "the leader assigns to it, too");
+    bench.sync_as(&here, &here, &[]);
+    for _ in 0..8 {
+        bench.heartbeat(&here, 2);
+        bench.pass(5000);
+    }
+    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert!(!bench.group.members.contains_key(&away));
+}
+
+#[test]
+fn leaving() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, Some("s"), None]);
+    let ticket = bench.join(&join_request("", "x"), 4);
+    let pending = bench.joined(ticket).member_id;
+    let response = bench.leave(&[
+        identity(&pending, None),
+        identity("", Some("s")),
+        identity("", Some("t")),
+        identity("", None),
+        identity(&ids[0], None),
+        identity(&ids[0], None),
+    ]);
+    let codes: Vec<ErrorCode> = response.members.iter().map(|member| member.error_code).collect();
+    let (ok, unknown) = (ErrorCode::NONE, ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(codes, [ok, ok, unknown, unknown, ok, unknown]);
+    assert_eq!((bench.group.state, bench.group.members.len()), (State::PreparingRebalance, 1));
+    let response = bench.leave(&[identity(&ids[2], None)]);
+    assert_eq!(response.members[0].error_code, ok);
+    assert_eq!((bench.group.state, bench.group.generation), (State::Empty, 2));
+    assert_eq!(bench.group.bytes(), 0);
+}
+
+#[test]
+fn a_pending_id_that_leaves_disturbs_nobody() {
+    let mut bench = Bench::new();
+    bench.stable(&[None]);
+    let ticket = bench.join(&join_request("", "x"), 4);
+    let pending = bench.joined(ticket).member_id;
+    bench.leave(&[identity(&pending, None)]);
+    assert_eq!(bench.group.state, State::Stable);
+}
+
+#[test]
+fn who_may_commit() {
+    let mut bench = Bench::new();
+    let outside = Committer { member_id: "", instance_id: None, generation: -1 };
+    assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
+    let ids = bench.stable(&[None, Some("s")]);
+    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1 };
+    for (committer, said) in [
+        (outside, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
+        (me, Ok(())),
+        (Committer { generation: 0, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { generation: -1, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { member_id: "nobody", ..me }, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
+        (Committer { instance_id: Some("s"), ..me }, Err(ErrorCode::FENCED_INSTANCE_ID)),
+    ] {
+        assert_eq!(bench.group.check_commit(&committer, bench.now), said, "{committer:?}");
+    }
+    bench.pass(9000);
+    assert_eq!(bench.heartbeat(&ids[1], 1), ErrorCode::NONE);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()));
+    bench.pass(9000);
+    assert_eq!(bench.group.state, State::Stable, "a commit is a heartbeat");
+    bench.join(&join_request(&ids[0], "new"), 3);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()), "a member may commit before it joins again");
+    bench.join(&join_request(&ids[1], "x"), 3);
+    let now = Committer { generation: 2, ..me };
+    assert_eq!(bench.group.check_commit(&now, bench.now), Err(ErrorCode::REBALANCE_IN_PROGRESS));
+}
+
+#[test]
+fn a_group_that_is_killed_answers_everybody() {
+    let mut bench = Bench::new();
+    let joining = bench.join(&join_request("", "x"), 3);
+    let mut effects = Effects::new();
+    bench.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);
+    bench.follow(effects);
+    assert_eq!(bench.joined(joining).error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    assert_eq!(bench.heartbeat("m", 1), ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    let ticket = bench.join(&join_request("", "x"), 3);
+    assert_eq!(bench.joined(ticket).error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+}
+
+#[test]
+fn a_kept_group_goes_on_where_it_was() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, Some("s")]);
+    let snapshot = bench.group.snapshot();
+    let settings = crate::group::Settings { classic: SETTINGS };
+    bench.now += 1_000_000;
+    let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours");
+    bench.group = *group;
+    assert_eq!(bench.group.state, State::Stable);
+    bench.pass(9000);
+    ids.iter().for_each(|id| assert_eq!(bench.heartbeat(id, 1), ErrorCode::NONE));
+    bench.sync_all(&ids);
+    bench.pass(i64::from(SESSION_MS));
+    assert_eq!(bench.group.state, State::Empty);
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let mut bench = Bench::new();
+    bench.stable(&[None, Some("s")]);
+    let snapshot = bench.group.snapshot();
+    let settings = crate::group::Settings { classic: SETTINGS };
+    for len in 0..snapshot.state.len() {
+        let cut = crate::group::Snapshot { version: 1, state: snapshot.state.slice(..len) };
+        assert!(Group::restore(&cut, settings, 0).is_err(), "{len}");
+    }
+    for at in 0..snapshot.state.len() {
+        let mut state = snapshot.state.to_vec();
+        state[at] ^= 0xff;
+        // Whatever comes of it, it comes without a panic.
+        let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
+    }
+}
