@@ -176,6 +176,7 @@ error_codes! {
     131 STREAMS_INVALID_TOPOLOGY_EPOCH false "The topology epoch is not valid.";
     132 STREAMS_TOPOLOGY_FENCED false "The topology epoch is outdated.";
     133 SHARE_SESSION_LIMIT_REACHED true "The limit of share sessions is reached.";
+    134 GROUP_DELETION_FAILED false "The group could not be deleted.";
 }
 
 impl ErrorCode {

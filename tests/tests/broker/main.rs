@@ -2,6 +2,7 @@
 
 mod bulk;
 mod cluster;
+mod committed;
 mod configs;
 mod crash;
 mod create_partitions;

@@ -8,6 +8,7 @@ mod alter_partition_reassignments;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
+mod delete_groups;
 mod delete_records;
 mod delete_topics;
 mod describe_cluster;
@@ -32,6 +33,9 @@ mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
 mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
@@ -221,6 +225,8 @@ serve! { |call, reply|
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
     ListOffsets => ready(list_offsets::handle(call, reply)?),
     Metadata => ready(metadata::handle(call, reply).await?),
+    OffsetCommit => ready(offset_commit::handle(call, reply).await?),
+    OffsetFetch => ready(offset_fetch::handle(call, reply)?),
     FindCoordinator => ready(find_coordinator::handle(call, reply)?),
     JoinGroup => ready(join_group::handle(call, reply).await?),
     Heartbeat => ready(heartbeat::handle(call, reply).await?),
@@ -237,10 +243,12 @@ serve! { |call, reply|
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
+    DeleteGroups => ready(delete_groups::handle(call, reply).await?),
     ElectLeaders => ready(elect_leaders::handle(call, reply)?),
     IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
+    OffsetDelete => ready(offset_delete::handle(call, reply).await?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),

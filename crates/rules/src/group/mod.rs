@@ -10,7 +10,9 @@
 //! Time is in milliseconds since 1970, from a clock that only goes forward.
 
 pub mod classic;
+pub mod consumer;
 mod effects;
+pub mod expiry;
 mod snapshot;
 
 pub use effects::{Answer, Effect, Effects, Event, Ticket};
@@ -225,6 +227,16 @@ impl Group {
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
+        }
+    }
+
+    /// Whether who asks for offsets may have them; a client that names neither member nor epoch may.
+    ///
+    /// # Errors
+    /// What the fetch is to be answered.
+    pub fn check_fetch(&self, _member_id: Option<&str>, _epoch: i32) -> Result<(), ErrorCode> {
+        match self {
+            Group::Classic(_) => Ok(()),
         }
     }
 

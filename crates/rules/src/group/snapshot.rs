@@ -9,6 +9,8 @@ use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version, W
 pub(super) const VERSION: i64 = 1;
 /// First byte of a group of the classic protocol.
 pub(super) const CLASSIC: u8 = 1;
+/// First byte of a group of the consumer protocol.
+pub(super) const CONSUMER: u8 = 2;
 
 /// A group as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub enum SnapshotError {
     Version(i64),
     /// A protocol this program does not know.
     Protocol(u8),
+    /// Two members hold the same partition.
+    Contradiction,
     /// The bytes end early or go on.
     Malformed(DecodeError),
 }
@@ -41,6 +45,7 @@ impl std::fmt::Display for SnapshotError {
         match self {
             SnapshotError::Version(version) => write!(f, "layout {version} is not known"),
             SnapshotError::Protocol(protocol) => write!(f, "protocol {protocol} is not known"),
+            SnapshotError::Contradiction => f.write_str("two members hold the same partition"),
             SnapshotError::Malformed(error) => write!(f, "{error}"),
         }
     }

@@ -1,0 +1,20 @@
+//! DeleteGroups 0-3: each group that has no members, with its offsets.
+
+use super::{Call, Fault, Reply, once};
+use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+/// The first version with words.
+const MESSAGES: i16 = 3;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DeleteGroupsRequest = call.body(reply.version)?;
+    let mut results = Vec::with_capacity(request.groups_names.len());
+    for group_id in once(request.groups_names, Text::clone) {
+        let error_code = call.broker.groups.delete(&group_id, true).await.err().unwrap_or(ErrorCode::NONE);
+        let says = reply.version.number >= MESSAGES && error_code.is_err();
+        let error_message = says.then(|| Text::from_static(error_code.message()));
+        results.push(DeletableGroupResult { group_id, error_code, error_message, ..Default::default() });
+    }
+    reply.frame::<DeleteGroupsRequest>(&DeleteGroupsResponse { results, ..Default::default() })
+}

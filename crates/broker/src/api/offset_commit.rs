@@ -1,0 +1,164 @@
+//! OffsetCommit 2-10: topics and partitions, then who commits, then the size of the metadata; then it is written.
+//!
+//! Whether the committer may is the group's to say, and is asked under its lock together with a place in the control
+//! thread's queue: offsets of two generations are written in the order of the generations.
+
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::control::{Command, CommitOffset, CommitOffsets, Committed, Image, Refusal, Topic};
+use fullbore_rules::group::Committer;
+use fullbore_wire::apis::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Frame};
+use std::sync::Arc;
+
+/// The first version with topic ids instead of names.
+const TOPIC_IDS: i16 = 10;
+/// The first version that knows GROUP_ID_NOT_FOUND.
+const GROUP_ID_NOT_FOUND: i16 = 9;
+/// A retention that is the broker's.
+const BROKERS_RETENTION: i64 = -1;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: OffsetCommitRequest = call.body(reply.version)?;
+    let mut wanted = check(call.broker, reply.version.number, &request);
+    if wanted.is_any_known() {
+        match commit(call.broker, reply.version.number, &request, std::mem::take(&mut wanted.offsets)).await {
+            Ok(refused) => wanted.refuse(&refused),
+            Err(code) => wanted.refuse_known(code),
+        }
+    }
+    reply.frame::<OffsetCommitRequest>(&wanted.response)
+}
+
+/// What a request asks for of what there is.
+#[derive(Default)]
+struct Wanted {
+    /// Of topics and partitions there are, without too much metadata.
+    offsets: Vec<CommitOffset>,
+    /// Where in the response each of them is: topic and partition.
+    places: Vec<(usize, usize)>,
+    /// Where those with too much metadata are.
+    too_large: Vec<(usize, usize)>,
+    response: OffsetCommitResponse,
+}
+
+impl Wanted {
+    fn is_any_known(&self) -> bool {
+        !self.places.is_empty() || !self.too_large.is_empty()
+    }
+
+    fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
+        for (index, code) in refused {
+            let (topic, partition) = self.places[*index];
+            self.response.topics[topic].partitions[partition].error_code = *code;
+        }
+    }
+
+    fn refuse_known(&mut self, code: ErrorCode) {
+        for (topic, partition) in self.places.iter().chain(&self.too_large) {
+            self.response.topics[*topic].partitions[*partition].error_code = code;
+        }
+    }
+}
+
+fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted {
+    let image = broker.control.image();
+    let now = broker.groups.now_ms();
+    let expires_ms = match request.retention_time_ms {
+        BROKERS_RETENTION => None,
+        retention => Some(now.saturating_add(retention)),
+    };
+    let mut wanted = Wanted::default();
+    for (at, topic) in request.topics.iter().enumerate() {
+        let found = find(&image, version, topic);
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for (place, partition) in topic.partitions.iter().enumerate() {
+            let index = partition.partition_index;
+            let error_code = match &found {
+                Err(code) => *code,
+                Ok(found) if !(0..found.partitions).contains(&index) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                Ok(_) if is_too_large(broker, partition) => {
+                    wanted.too_large.push((at, place));
+                    ErrorCode::OFFSET_METADATA_TOO_LARGE
+                }
+                Ok(found) => {
+                    let committed = committed(partition, now, expires_ms);
+                    wanted.offsets.push(CommitOffset { topic: found.id, partition: index, committed });
+                    wanted.places.push((at, place));
+                    ErrorCode::NONE
+                }
+            };
+            partitions.push(OffsetCommitResponsePartition { partition_index: index, error_code, ..Default::default() });
+        }
+        let (name, topic_id) = (topic.name.clone(), topic.topic_id);
+        wanted.response.topics.push(OffsetCommitResponseTopic { name, topic_id, partitions, ..Default::default() });
+    }
+    wanted
+}
+
+fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
+    if version >= TOPIC_IDS {
+        image.topic_by_id(topic.topic_id).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)
+    } else {
+        image.topic(&topic.name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    }
+}
+
+/// In Java's characters, as Kafka counts.
+fn is_too_large(broker: &Shared, partition: &OffsetCommitRequestPartition) -> bool {
+    let max = broker.config.offset_metadata_max_bytes;
+    let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+    metadata.len() > max && metadata.encode_utf16().count() > max
+}
+
+fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Option<i64>) -> Committed {
+    Committed {
+        offset: partition.committed_offset,
+        leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.committed_metadata.as_deref().unwrap_or_default().into(),
+        committed_ms: now,
+        expires_ms,
+    }
+}
+
+/// What was not committed, as index and reason.
+async fn commit(
+    broker: &Shared,
+    version: i16,
+    request: &OffsetCommitRequest,
+    mut offsets: Vec<CommitOffset>,
+) -> Result<Vec<(usize, ErrorCode)>, ErrorCode> {
+    let id = &request.group_id;
+    let committer = Committer {
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_deref(),
+        generation: request.generation_id_or_member_epoch,
+    };
+    let asked = loop {
+        let place = broker.control.enter().await.map_err(unavailable)?;
+        let asked = broker.groups.touch(id, |group, now| {
+            group.check_commit(&committer, now)?;
+            let offsets = std::mem::take(&mut offsets);
+            Ok(place.ask(Command::CommitOffsets(CommitOffsets { group: Arc::from(&**id), offsets })))
+        });
+        match asked {
+            Some(asked) => break asked?,
+            None if committer.generation < 0 => broker.groups.create(id)?,
+            None if version >= GROUP_ID_NOT_FOUND => return Err(ErrorCode::GROUP_ID_NOT_FOUND),
+            None => return Err(ErrorCode::ILLEGAL_GENERATION),
+        }
+    };
+    let refused = asked.committed().await.map_err(unavailable)?;
+    // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
+    // listed, and its offsets are there.
+    let _ = broker.groups.create(id);
+    Ok(refused)
+}
+
+/// Clients find the coordinator again and repeat the commit.
+fn unavailable(_: Refusal) -> ErrorCode {
+    ErrorCode::COORDINATOR_NOT_AVAILABLE
+}

@@ -1,0 +1,137 @@
+//! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
+//!
+//! What is named twice is answered once: a short request must not ask for the same long metadata a million times. There
+//! are no transactions, so that every offset is stable.
+
+use super::{Call, Fault, Reply, once};
+use crate::broker::Shared;
+use crate::control::{Committed, GroupOffsets, Image};
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponse,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+use std::collections::BTreeMap;
+
+/// The first version with several groups.
+const GROUPS: i16 = 8;
+/// The first version with topic ids instead of names.
+const TOPIC_IDS: i16 = 10;
+/// Nothing is committed.
+const NONE: i64 = -1;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: OffsetFetchRequest = call.body(reply.version)?;
+    let version = reply.version.number;
+    let image = call.broker.control.image();
+    let of = |group| answer(call.broker, &image, version, group);
+    let response = if version >= GROUPS {
+        let groups = once(request.groups, |group| group.group_id.clone());
+        OffsetFetchResponse { groups: groups.into_iter().map(of).collect(), ..Default::default() }
+    } else {
+        of_one(of(one_group(request)))
+    };
+    reply.frame::<OffsetFetchRequest>(&response)
+}
+
+/// A request of the versions with one group, as those with several say it.
+fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
+    let topics = request.topics.map(|topics| {
+        let topic = |topic: fullbore_wire::apis::offset_fetch::OffsetFetchRequestTopic| OffsetFetchRequestTopics {
+            name: topic.name,
+            partition_indexes: topic.partition_indexes,
+            ..Default::default()
+        };
+        topics.into_iter().map(topic).collect()
+    });
+    OffsetFetchRequestGroup { group_id: request.group_id, member_epoch: -1, topics, ..Default::default() }
+}
+
+/// The answer in those versions. A group without member and epoch has no error.
+fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
+    let partition = |partition: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
+        partition_index: partition.partition_index,
+        committed_offset: partition.committed_offset,
+        committed_leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.metadata,
+        error_code: partition.error_code,
+        ..Default::default()
+    };
+    let topic = |topic: OffsetFetchResponseTopics| OffsetFetchResponseTopic {
+        name: topic.name,
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+        ..Default::default()
+    };
+    OffsetFetchResponse {
+        topics: group.topics.into_iter().map(topic).collect(),
+        error_code: group.error_code,
+        ..Default::default()
+    }
+}
+
+fn answer(broker: &Shared, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
+    let member = asked.member_id.as_deref();
+    let checked = broker.groups.look(&group.group_id, |group| group.check_fetch(member, asked.member_epoch));
+    // A group that does not exist has no offsets, which is no error.
+    if let Some(Err(code)) = checked {
+        group.error_code = code;
+        return group;
+    }
+    group.topics = broker.control.offsets().read(&group.group_id, |held| match asked.topics {
+        None => all(image, version, held),
+        Some(topics) => once(topics, |topic| (topic.name.clone(), topic.topic_id))
+            .into_iter()
+            .map(|topic| of_topic(image, version, topic, held))
+            .collect(),
+    });
+    group
+}
+
+fn of_topic(
+    image: &Image,
+    version: i16,
+    asked: OffsetFetchRequestTopics,
+    held: Option<&GroupOffsets>,
+) -> OffsetFetchResponseTopics {
+    let OffsetFetchRequestTopics { name, topic_id, partition_indexes, .. } = asked;
+    let by_ids = version >= TOPIC_IDS;
+    let found = if by_ids { image.topic_by_id(topic_id) } else { image.topic(&name) };
+    // By name, what does not exist has no offsets; an id nobody knows is an error.
+    let error_code = if by_ids && found.is_none() { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
+    let of_topic = found.and_then(|topic| held?.get(&topic.id));
+    let partition = |index: i32| OffsetFetchResponsePartitions {
+        error_code,
+        ..partition(index, of_topic.and_then(|of_topic| of_topic.get(&index)))
+    };
+    let partitions = once(partition_indexes, |index| *index).into_iter().map(partition).collect();
+    OffsetFetchResponseTopics { name, topic_id, partitions, ..Default::default() }
+}
+
+fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFetchResponseTopics> {
+    let topic = |(id, of_topic): (&_, &BTreeMap<i32, Committed>)| {
+        // It is being deleted.
+        let topic = image.topic_by_id(*id)?;
+        let name = if version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
+        let partitions = of_topic.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
+        Some(OffsetFetchResponseTopics { name, topic_id: *id, partitions, ..Default::default() })
+    };
+    held.into_iter().flatten().filter_map(topic).collect()
+}
+
+fn partition(partition_index: i32, committed: Option<&Committed>) -> OffsetFetchResponsePartitions {
+    let none = || OffsetFetchResponsePartitions {
+        partition_index,
+        committed_offset: NONE,
+        metadata: Some(Text::default()),
+        ..Default::default()
+    };
+    committed.map_or_else(none, |committed| OffsetFetchResponsePartitions {
+        partition_index,
+        committed_offset: committed.offset,
+        committed_leader_epoch: committed.leader_epoch,
+        metadata: Some(Text::from(&*committed.metadata)),
+        ..Default::default()
+    })
+}

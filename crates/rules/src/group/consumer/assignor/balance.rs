@@ -1,0 +1,129 @@
+//! Evens out the loads of members whose subscriptions differ.
+//!
+//! A member can pass a partition on to any other subscriber of its topic, who can pass one of another topic on, and so
+//! on. Along such a chain from a member to one with at least two partitions fewer, each passes one on: one load falls, one
+//! rises, all others stay. When no chain is left the loads are as even as they can be (Harvey, Ladner, Lovász, Tamir:
+//! Semi-matchings for bipartite graphs and load balancing, 2006).
+//!
+//! What it is not: free of cost. A search looks at each subscription once at most; [`STEPS_MAX`] bounds all of them
+//! together, and a group beyond that is left as even as it is by then.
+
+use super::{MemberIndex, NOBODY, Owners, Subscriptions};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Subscriptions looked at in one balancing, at most.
+const STEPS_MAX: usize = 20_000_000;
+
+pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owners, loads: &mut [usize]) {
+    let held = held(group.members, owners);
+    Balancer { group, before, owners, loads, held, steps: 0 }.run();
+}
+
+/// How many partitions of which topic each member has.
+fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
+    let mut held = vec![BTreeMap::new(); members];
+    for (topic, row) in owners.iter().enumerate() {
+        for &owner in row.iter().filter(|&&owner| owner != NOBODY) {
+            *held[owner as usize].entry(topic).or_insert(0) += 1;
+        }
+    }
+    held
+}
+
+struct Balancer<'a> {
+    group: &'a Subscriptions,
+    before: &'a Owners,
+    owners: &'a mut Owners,
+    loads: &'a mut [usize],
+    held: Vec<BTreeMap<usize, usize>>,
+    steps: usize,
+}
+
+/// From whom a member was reached, and over which topic.
+type Reached = (MemberIndex, usize);
+
+impl Balancer<'_> {
+    fn run(&mut self) {
+        let mut from: Vec<MemberIndex> = (0..self.group.members as MemberIndex).collect();
+        loop {
+            let mut moved = false;
+            from.sort_by_key(|&member| std::cmp::Reverse(self.loads[member as usize]));
+            for &member in &from {
+                while self.steps < STEPS_MAX && self.relieve(member) {
+                    moved = true;
+                }
+            }
+            if !moved || self.steps >= STEPS_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Finds the least loaded member that `member` can relieve itself to, and does so. Whether it did.
+    fn relieve(&mut self, member: MemberIndex) -> bool {
+        let load = self.loads[member as usize];
+        if load < 2 {
+            return false;
+        }
+        let mut reached: Vec<Option<Reached>> = vec![None; self.group.members];
+        let mut seen = vec![false; self.owners.len()];
+        let mut queue = VecDeque::from([member]);
+        let mut least = member;
+        while let Some(from) = queue.pop_front() {
+            for &topic in self.held[from as usize].keys() {
+                self.steps += 1;
+                if std::mem::replace(&mut seen[topic], true) {
+                    continue;
+                }
+                self.steps += self.group.subscribers[topic].len();
+                for &to in &self.group.subscribers[topic] {
+                    if to != member && reached[to as usize].is_none() {
+                        reached[to as usize] = Some((from, topic));
+                        queue.push_back(to);
+                        if self.loads[to as usize] < self.loads[least as usize] {
+                            least = to;
+                        }
+                    }
+                }
+            }
+        }
+        if self.loads[least as usize] + 2 > load {
+            return false;
+        }
+        self.pass_on(member, least, &reached);
+        true
+    }
+
+    /// Passes one partition on at each step of the chain from `first` to `last`.
+    fn pass_on(&mut self, first: MemberIndex, last: MemberIndex, reached: &[Option<Reached>]) {
+        self.loads[first as usize] -= 1;
+        self.loads[last as usize] += 1;
+        let mut to = last;
+        while let Some((from, topic)) = reached[to as usize] {
+            let partition = self.choose(topic, from, to);
+            self.owners[topic][partition] = to;
+            *self.held[to as usize].entry(topic).or_insert(0) += 1;
+            if let Some(count) = self.held[from as usize].get_mut(&topic) {
+                *count -= 1;
+                if *count == 0 {
+                    self.held[from as usize].remove(&topic);
+                }
+            }
+            to = from;
+        }
+    }
+
+    /// Which partition of the topic goes: one that was `to`'s before, else one that `from` got only now, else any.
+    fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
+        let before = &self.before[topic];
+        let of_from = |&partition: &usize| self.owners[topic][partition] == from;
+        (0..before.len())
+            .filter(of_from)
+            .min_by_key(|&partition| match before[partition] {
+                owner if owner == to => 0,
+                owner if owner != from => 1,
+                _ => 2,
+            })
+            .expect("the chain goes over a topic of which `from` has a partition")
+    }
+}

@@ -1,0 +1,78 @@
+//! Who is to own which partition: Kafka's server-side assignors, `uniform` and `range`.
+//!
+//! What it is not: when anybody gets it; `reconcile.rs` does that. Racks play no role, as in Kafka 4.3.
+//!
+//! Topics and members are numbers here, so that an assignment is an array. Invariant: every partition of a topic with
+//! subscribers has exactly one owner, who subscribes to the topic.
+
+mod balance;
+mod range;
+#[cfg(test)]
+mod tests;
+mod uniform;
+
+/// The number of a member among those of the group.
+pub type MemberIndex = u32;
+
+/// In place of a member: the partition has no owner.
+pub const NOBODY: MemberIndex = MemberIndex::MAX;
+
+/// The owner of each partition of each topic.
+pub type Owners = Vec<Vec<MemberIndex>>;
+
+/// A server-side assignor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assignor {
+    /// As even as it gets, moving as little as possible.
+    Uniform,
+    /// The same range of partitions of every topic, so that equal keys meet.
+    Range,
+}
+
+impl Assignor {
+    /// All of them, in the order of Kafka's default.
+    pub const ALL: [Assignor; 2] = [Assignor::Uniform, Assignor::Range];
+
+    /// The name that clients ask for.
+    pub fn name(self) -> &'static str {
+        match self {
+            Assignor::Uniform => "uniform",
+            Assignor::Range => "range",
+        }
+    }
+
+    /// The assignor of a name.
+    pub fn from_name(name: &str) -> Option<Assignor> {
+        Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
+    }
+
+    /// The new owners. `owners` has those so far, [`NOBODY`] for a partition that is new, and a row for each topic of
+    /// `group`; what they own against their subscription is taken from them.
+    pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
+        debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
+        match self {
+            Assignor::Uniform => uniform::assign(group, owners),
+            Assignor::Range => range::assign(group, owners),
+        }
+    }
+}
+
+/// Who subscribes to what.
+#[derive(Clone, Debug, Default)]
+pub struct Subscriptions {
+    /// How many members the group has.
+    pub members: usize,
+    /// For each topic its subscribers, ascending. `range` deals in this order.
+    pub subscribers: Vec<Vec<MemberIndex>>,
+}
+
+impl Subscriptions {
+    /// Whether everybody subscribes to everything.
+    fn is_homogeneous(&self) -> bool {
+        self.subscribers.iter().all(|subscribers| subscribers.len() == self.members)
+    }
+
+    fn subscribes(&self, member: MemberIndex, topic: usize) -> bool {
+        self.subscribers[topic].binary_search(&member).is_ok()
+    }
+}

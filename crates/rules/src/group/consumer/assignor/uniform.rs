@@ -1,0 +1,83 @@
+//! The `uniform` assignor: loads that differ as little as the subscriptions allow, and few moves.
+//!
+//! Where everybody subscribes to the same topics, loads differ by one at most and the fewest possible partitions move.
+//! Where subscriptions differ, what is kept is kept, the rest goes to the least loaded subscriber, and `balance.rs`
+//! evens out what is left.
+
+use super::{MemberIndex, NOBODY, Owners, Subscriptions, balance};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
+    for (topic, row) in owners.iter_mut().enumerate() {
+        for owner in row {
+            if *owner != NOBODY && !group.subscribes(*owner, topic) {
+                *owner = NOBODY;
+            }
+        }
+    }
+    if group.members == 0 {
+        return;
+    }
+    if group.is_homogeneous() {
+        trim(group.members, owners);
+        let mut loads = loads(group.members, owners);
+        let everybody: Vec<MemberIndex> = (0..group.members as MemberIndex).collect();
+        deal(&everybody, &mut loads, owners.iter_mut().flatten());
+    } else {
+        let before = owners.clone();
+        let mut loads = loads(group.members, owners);
+        for topic in by_scarcity(group) {
+            deal(&group.subscribers[topic], &mut loads, owners[topic].iter_mut());
+        }
+        balance::balance(group, &before, owners, &mut loads);
+    }
+}
+
+/// How many partitions each member owns.
+pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
+    let mut loads = vec![0; members];
+    for &owner in owners.iter().flatten().filter(|&&owner| owner != NOBODY) {
+        loads[owner as usize] += 1;
+    }
+    loads
+}
+
+/// Takes from everybody what is above their share, in a group where all subscribe to all.
+fn trim(members: usize, owners: &mut Owners) {
+    let partitions: usize = owners.iter().map(Vec::len).sum();
+    let (share, mut extras) = (partitions / members, partitions % members);
+    let mut room: Vec<usize> = loads(members, owners)
+        .into_iter()
+        .map(|load| {
+            let extra = usize::from(load > share && extras > 0);
+            extras -= extra;
+            load.min(share + extra)
+        })
+        .collect();
+    for owner in owners.iter_mut().flatten().filter(|owner| **owner != NOBODY) {
+        match &mut room[*owner as usize] {
+            0 => *owner = NOBODY,
+            room => *room -= 1,
+        }
+    }
+}
+
+/// Gives each partition without an owner to the least loaded of `members`, the first among equals.
+fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Iterator<Item = &'a mut MemberIndex>) {
+    let mut queue: BinaryHeap<_> = members.iter().map(|&member| Reverse((loads[member as usize], member))).collect();
+    for owner in partitions.filter(|owner| **owner == NOBODY) {
+        let Some(mut least) = queue.peek_mut() else { return };
+        let Reverse((load, member)) = &mut *least;
+        *owner = *member;
+        *load += 1;
+        loads[*member as usize] = *load;
+    }
+}
+
+/// The topics, those with the least choice first.
+fn by_scarcity(group: &Subscriptions) -> Vec<usize> {
+    let mut topics: Vec<usize> = (0..group.subscribers.len()).collect();
+    topics.sort_by_key(|&topic| group.subscribers[topic].len());
+    topics
+}

@@ -1,0 +1,90 @@
+//! What a heartbeat must look like, and which epochs are taken. The checks and their order are Kafka's.
+
+use super::member::{JOINING, LEAVING, LEAVING_TO_RETURN, Member, Partition};
+use super::{Refusal, Settings};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
+
+/// From this version on the member makes its id itself (KIP-1082).
+const MEMBER_MAKES_ID: i16 = 1;
+
+/// Whether the fields of a request go together, whatever the group.
+///
+/// # Errors
+/// INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
+pub fn check_request(
+    request: &ConsumerGroupHeartbeatRequest,
+    version: i16,
+    settings: &Settings,
+) -> Result<(), Refusal> {
+    let wrong = |message: &str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    let blank = |text: Option<&str>| text.is_some_and(|text| text.trim().is_empty());
+    let epoch = request.member_epoch;
+    let needs_id = version >= MEMBER_MAKES_ID || epoch > JOINING || epoch == LEAVING;
+    if needs_id && blank(Some(&request.member_id)) {
+        return wrong("MemberId can't be empty.");
+    }
+    if blank(Some(&request.group_id)) {
+        return wrong("GroupId can't be empty.");
+    }
+    if blank(request.instance_id.as_deref()) {
+        return wrong("InstanceId can't be empty.");
+    }
+    if blank(request.rack_id.as_deref()) {
+        return wrong("RackId can't be empty.");
+    }
+    if epoch == JOINING {
+        if request.rebalance_timeout_ms == -1 {
+            return wrong("RebalanceTimeoutMs must be provided in first request.");
+        }
+        if request.topic_partitions.as_ref().is_none_or(|owned| !owned.is_empty()) {
+            return wrong("TopicPartitions must be empty when (re-)joining.");
+        }
+        if request.subscribed_topic_names.is_none() && request.subscribed_topic_regex.is_none() {
+            return wrong("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.");
+        }
+    } else if epoch == LEAVING_TO_RETURN {
+        if request.instance_id.is_none() {
+            return wrong("InstanceId can't be null.");
+        }
+    } else if epoch < LEAVING_TO_RETURN {
+        return wrong("MemberEpoch is invalid.");
+    }
+    if let Some(name) = &request.server_assignor
+        && !settings.assignors.iter().any(|assignor| assignor.name() == &**name)
+    {
+        let known: Vec<&str> = settings.assignors.iter().map(|assignor| assignor.name()).collect();
+        return Err(Refusal::new(
+            ErrorCode::UNSUPPORTED_ASSIGNOR,
+            format!("ServerAssignor {} is not supported. Supported assignors: {}.", &**name, known.join(", ")),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a member may come with this epoch. The epoch before its own is taken if all that the member says it owns is
+/// assigned to it: the answer with the new epoch may have been lost.
+pub(super) fn check_epoch(member: &Member, epoch: i32, owned: Option<&[TopicPartitions]>) -> Result<(), Refusal> {
+    if epoch == JOINING || epoch == member.epoch {
+        return Ok(());
+    }
+    if epoch == member.previous_epoch && epoch < member.epoch && owned.is_some_and(|owned| is_assigned(member, owned)) {
+        return Ok(());
+    }
+    let relation = if epoch > member.epoch { "greater" } else { "smaller" };
+    Err(Refusal::new(
+        ErrorCode::FENCED_MEMBER_EPOCH,
+        format!(
+            "The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group \
+             coordinator ({}). The member must abandon all its partitions and rejoin.",
+            member.epoch
+        ),
+    ))
+}
+
+fn is_assigned(member: &Member, owned: &[TopicPartitions]) -> bool {
+    owned.iter().all(|topic| {
+        let mut partitions = topic.partitions.iter().map(|&index| Partition { topic: topic.topic_id, index });
+        partitions.all(|partition| member.assigned.contains_key(&partition))
+    })
+}

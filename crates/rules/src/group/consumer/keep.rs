@@ -1,0 +1,168 @@
+//! What is kept of a group across restarts: epochs, members, what they have and are to have, expressions as resolved.
+//!
+//! Times are not kept: every session begins anew. Invariant: a restored group answers every member as the one the
+//! snapshot was taken of, so that nothing a member holds is given away.
+
+use super::assignor::Assignor;
+use super::classic::ClassicMember;
+use super::member::{Held, Member, MemberState, Partition, Partitions};
+use super::{ConsumerGroup, Settings};
+use crate::group::snapshot::{CONSUMER, Packer, Unpacker};
+use crate::group::{Snapshot, SnapshotError};
+use bytes::Bytes;
+use fullbore_wire::{DecodeError, Text, Uuid};
+
+impl ConsumerGroup {
+    /// What is to be kept.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut packer = Packer::new(CONSUMER);
+        packer.put(&self.group_epoch);
+        packer.put(&self.assignment_epoch);
+        packer.put(&count(self.topics.len()));
+        for (name, (id, partitions)) in &self.topics {
+            packer.put(name);
+            packer.put(id);
+            packer.put(partitions);
+        }
+        packer.put(&count(self.regexes.len()));
+        for (regex, topics) in &self.regexes {
+            packer.put(regex);
+            packer.put(&topics.iter().cloned().collect::<Vec<Text>>());
+        }
+        packer.put(&count(self.members.len()));
+        for member in self.members.values() {
+            pack_member(&mut packer, member);
+        }
+        packer.finish()
+    }
+
+    /// The group as it was kept; every member's time begins anew.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the bytes are none of ours.
+    pub fn restore(bytes: Bytes, settings: &Settings, now: i64) -> Result<ConsumerGroup, SnapshotError> {
+        let mut unpacker = Unpacker::new(bytes);
+        let group_epoch: i32 = unpacker.take()?;
+        let mut group = ConsumerGroup { group_epoch, assignment_epoch: unpacker.take()?, ..ConsumerGroup::default() };
+        for _ in 0..unpacker.count()? {
+            let (name, id, partitions) = (unpacker.take()?, unpacker.take()?, unpacker.take()?);
+            group.topics.insert(name, (id, partitions));
+        }
+        for _ in 0..unpacker.count()? {
+            let regex = unpacker.take()?;
+            group.regexes.insert(regex, unpacker.take::<Vec<Text>>()?.into_iter().collect());
+        }
+        for _ in 0..unpacker.count()? {
+            let member = unpack_member(&mut unpacker, settings, now)?;
+            if member.holds().any(|(partition, _)| group.holders.contains_key(partition)) {
+                return Err(SnapshotError::Contradiction);
+            }
+            group.put(member);
+        }
+        unpacker.finish()?;
+        if group.members.is_empty() {
+            group.empty_since = Some(now);
+        }
+        group.dirty = false;
+        Ok(group)
+    }
+}
+
+fn count(len: usize) -> i32 {
+    i32::try_from(len).expect("each of them came in a request, whose counts are i32")
+}
+
+fn pack_member(packer: &mut Packer, member: &Member) {
+    packer.put(&member.id);
+    packer.put(&member.instance_id);
+    packer.put(&member.rack_id);
+    packer.put(&member.client_id);
+    packer.put(&member.client_host);
+    packer.put(&member.rebalance_timeout_ms);
+    packer.put(&member.topics.iter().cloned().collect::<Vec<Text>>());
+    packer.put(&member.regex);
+    packer.put(&Text::from(member.assignor.map_or("", Assignor::name)));
+    packer.put(&member.epoch);
+    packer.put(&member.previous_epoch);
+    packer.put(&match member.state {
+        MemberState::Stable => 0i8,
+        MemberState::UnrevokedPartitions => 1,
+        MemberState::UnreleasedPartitions => 2,
+    });
+    pack_partitions(packer, member.assigned.iter().map(|(&p, &epoch)| (p, epoch)));
+    pack_partitions(packer, member.revoking.iter().map(|(&p, &epoch)| (p, epoch)));
+    pack_partitions(packer, member.target.iter().map(|&p| (p, 0)));
+    packer.put(&member.classic.as_ref().map_or(-1, |classic| classic.session_timeout_ms));
+    let protocols = member.classic.as_ref().map_or(&[][..], |classic| &classic.protocols);
+    packer.put(&count(protocols.len()));
+    for (name, metadata) in protocols {
+        packer.put(name);
+        packer.put(metadata);
+    }
+}
+
+fn unpack_member(unpacker: &mut Unpacker, settings: &Settings, now: i64) -> Result<Member, DecodeError> {
+    let mut member = Member::new(unpacker.take()?);
+    member.instance_id = unpacker.take()?;
+    member.rack_id = unpacker.take()?;
+    member.client_id = unpacker.take()?;
+    member.client_host = unpacker.take()?;
+    member.rebalance_timeout_ms = unpacker.take()?;
+    member.topics = unpacker.take::<Vec<Text>>()?.into_iter().collect();
+    member.regex = unpacker.take()?;
+    member.assignor = Assignor::from_name(&unpacker.take::<Text>()?);
+    member.epoch = unpacker.take()?;
+    member.previous_epoch = unpacker.take()?;
+    member.state = match unpacker.take::<i8>()? {
+        1 => MemberState::UnrevokedPartitions,
+        2 => MemberState::UnreleasedPartitions,
+        _ => MemberState::Stable,
+    };
+    member.assigned = unpack_partitions(unpacker)?;
+    member.revoking = unpack_partitions(unpacker)?;
+    member.revoking.retain(|partition, _| !member.assigned.contains_key(partition));
+    member.target = unpack_partitions(unpacker)?.into_keys().collect::<Partitions>();
+    let session_timeout_ms: i32 = unpacker.take()?;
+    let protocols = (0..unpacker.count()?)
+        .map(|_| Ok((unpacker.take()?, unpacker.take()?)))
+        .collect::<Result<Vec<_>, DecodeError>>()?;
+    let mut session = settings.session_timeout_ms;
+    if session_timeout_ms >= 0 {
+        session = session_timeout_ms;
+        member.classic = Some(ClassicMember { session_timeout_ms, protocols, join_by: None, sync_by: None });
+    } else if member.state == MemberState::UnrevokedPartitions {
+        member.revoke_by = Some(now + i64::from(member.rebalance_timeout_ms));
+    }
+    member.session_by = now + i64::from(session);
+    Ok(member)
+}
+
+/// Topic by topic: its id, the partitions, the epochs.
+fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (Partition, i32)>) {
+    let mut topics: Vec<(Uuid, Vec<i32>, Vec<i32>)> = Vec::new();
+    for (partition, epoch) in partitions {
+        if topics.last().is_none_or(|(id, ..)| *id != partition.topic) {
+            topics.push((partition.topic, Vec::new(), Vec::new()));
+        }
+        if let Some((_, indexes, epochs)) = topics.last_mut() {
+            indexes.push(partition.index);
+            epochs.push(epoch);
+        }
+    }
+    packer.put(&count(topics.len()));
+    for (id, indexes, epochs) in topics {
+        packer.put(&id);
+        packer.put(&indexes);
+        packer.put(&epochs);
+    }
+}
+
+fn unpack_partitions(unpacker: &mut Unpacker) -> Result<Held, DecodeError> {
+    let mut held = Held::new();
+    for _ in 0..unpacker.count()? {
+        let topic: Uuid = unpacker.take()?;
+        let (indexes, epochs): (Vec<i32>, Vec<i32>) = (unpacker.take()?, unpacker.take()?);
+        held.extend(indexes.into_iter().zip(epochs).map(|(index, epoch)| (Partition { topic, index }, epoch)));
+    }
+    Ok(held)
+}

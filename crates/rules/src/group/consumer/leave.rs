@@ -1,0 +1,99 @@
+//! How members go: they leave, or are fenced because nothing came of them, or because they did not give up in time.
+
+use super::heartbeat::{fenced_instance, unknown_member};
+use super::member::{Held, LEAVING_TO_RETURN, MemberState};
+use super::{ConsumerGroup, MemberId, Refusal};
+use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use fullbore_wire::{ErrorCode, Text};
+
+/// A member that was fenced, and the time it let pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fenced {
+    /// Its id.
+    pub member_id: MemberId,
+    /// What it did not do in time.
+    pub waited_for: &'static str,
+}
+
+impl ConsumerGroup {
+    /// A member leaves, for good or, if it is static, to come back under its name. The epoch it had does not matter.
+    pub(super) fn leave(
+        &mut self,
+        request: &ConsumerGroupHeartbeatRequest,
+        now: i64,
+    ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+        let id = self.find_leaving(&request.member_id, request.instance_id.as_deref())?;
+        if request.member_epoch == LEAVING_TO_RETURN {
+            self.pause(&id);
+        } else {
+            self.remove(&[id], now);
+        }
+        Ok(ConsumerGroupHeartbeatResponse {
+            member_id: Some(Text::from(&*request.member_id)),
+            member_epoch: request.member_epoch,
+            ..ConsumerGroupHeartbeatResponse::default()
+        })
+    }
+
+    pub(super) fn find_leaving(&self, id: &str, instance_id: Option<&str>) -> Result<MemberId, Refusal> {
+        let Some(instance_id) = instance_id else {
+            return self.members.get(id).map(|member| member.id.clone()).ok_or_else(|| unknown_member(id));
+        };
+        match self.statics.get(instance_id) {
+            None => {
+                let message = format!("Instance id {instance_id} is unknown.");
+                Err(Refusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message))
+            }
+            Some(existing) if **existing != *id => Err(fenced_instance(id, instance_id, existing)),
+            Some(existing) => Ok(existing.clone()),
+        }
+    }
+
+    /// A static member is away: it keeps what is assigned to it until its session ends. What it was to give up it has
+    /// given up.
+    fn pause(&mut self, id: &MemberId) {
+        let mut member = self.members[id].clone();
+        member.epoch = LEAVING_TO_RETURN;
+        member.state = MemberState::Stable;
+        member.revoking = Held::new();
+        member.revoke_by = None;
+        self.put(member);
+    }
+
+    /// Takes members out of the group. Its epoch rises; the next heartbeat of anybody else works out a new target.
+    pub(super) fn remove(&mut self, ids: &[MemberId], now: i64) {
+        for id in ids {
+            if let Some(member) = self.members.remove(id) {
+                self.forget(&member);
+            }
+        }
+        self.strike_regexes();
+        self.topics_version = None;
+        self.bump();
+        if self.members.is_empty() {
+            self.empty_since = Some(now);
+        }
+    }
+
+    /// Fences who is overdue, and says whom and why.
+    pub fn tick(&mut self, now: i64) -> Vec<Fenced> {
+        let overdue: Vec<Fenced> = self
+            .members
+            .values()
+            .filter_map(|member| {
+                let classic = member.classic.as_ref().and_then(|classic| classic.overdue(now));
+                let waited_for = match () {
+                    () if member.session_by <= now => "a heartbeat",
+                    () if member.revoke_by.is_some_and(|by| by <= now) => "giving partitions up",
+                    () => classic?,
+                };
+                Some(Fenced { member_id: member.id.clone(), waited_for })
+            })
+            .collect();
+        if !overdue.is_empty() {
+            let ids: Vec<MemberId> = overdue.iter().map(|fenced| fenced.member_id.clone()).collect();
+            self.remove(&ids, now);
+        }
+        overdue
+    }
+}

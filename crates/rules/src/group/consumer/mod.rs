@@ -1,0 +1,247 @@
+//! A group under the consumer protocol (KIP-848): the coordinator assigns, and each member is brought to its target on
+//! its own, heartbeat by heartbeat.
+//!
+//! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch* is
+//! the group epoch that the current target is for. A *member's epoch* is the assignment epoch it has been brought to.
+//!
+//! - `checks.rs`: what a heartbeat must look like, and which epochs are taken.
+//! - `heartbeat.rs`: the way of a heartbeat through the rest; `leave.rs`: how members go.
+//! - `target.rs`: subscriptions, topics, the group epoch, the target; [`assignor`]: who is to own what.
+//! - `reconcile.rs`: brings one member a step nearer to its target.
+//! - `classic.rs`: members of a group on its way between the protocols, who speak the classic one.
+//!
+//! What it is not: the matching of regular expressions, which comes in as lists of topics; a random source for member ids;
+//! a timer. Nothing here waits: every request is answered at once.
+//!
+//! Invariant: no partition is held by two members, where a member holds it from the answer that assigns it until the
+//! heartbeat that no longer has it among the owned ones, or until the member is fenced.
+
+pub mod assignor;
+mod checks;
+pub mod classic;
+mod commit;
+mod heartbeat;
+mod keep;
+mod leave;
+mod member;
+#[cfg(test)]
+mod model;
+mod reconcile;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use checks::check_request;
+pub use heartbeat::{Call, Resolved};
+pub use member::{Held, JOINING, LEAVING, LEAVING_TO_RETURN, Member, MemberState, Partition, Partitions};
+
+use super::MemberId;
+use assignor::Assignor;
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The word for a consumer's protocol type.
+pub const PROTOCOL_TYPE: &str = "consumer";
+
+/// What of the broker's and the group's settings the group is held to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `group.consumer.session.timeout.ms`, or the group's own.
+    pub session_timeout_ms: i32,
+    /// `group.consumer.heartbeat.interval.ms`, or the group's own.
+    pub heartbeat_interval_ms: i32,
+    /// `group.consumer.assignment.interval.ms`: a new target at most so often.
+    pub assignment_interval_ms: i32,
+    /// `group.consumer.max.size`.
+    pub members_max: usize,
+    /// `group.consumer.assignors`; the first is for groups that do not vote.
+    pub assignors: Vec<Assignor>,
+    /// `group.consumer.regex.refresh.interval.ms`.
+    pub regex_refresh_ms: i32,
+}
+
+/// The topics there are.
+pub trait Topics {
+    /// Another number whenever a topic was created, deleted or grew.
+    fn version(&self) -> u64;
+    /// A topic's id and how many partitions it has.
+    fn find(&self, name: &str) -> Option<(Uuid, i32)>;
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// The code.
+    pub code: ErrorCode,
+    /// Why, as a sentence.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
+        Refusal { code, message: message.into() }
+    }
+}
+
+/// Where a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has no members.
+    Empty,
+    /// The target is older than the group.
+    Assigning,
+    /// Not every member has what it should have.
+    Reconciling,
+    /// Everybody has.
+    Stable,
+}
+
+/// A group under the consumer protocol.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConsumerGroup {
+    group_epoch: i32,
+    assignment_epoch: i32,
+    /// When the target was last worked out.
+    assigned_ms: Option<i64>,
+    members: BTreeMap<MemberId, Member>,
+    /// Which member has a static name.
+    statics: BTreeMap<Text, MemberId>,
+    /// Which member holds a partition.
+    holders: BTreeMap<Partition, MemberId>,
+    /// The topics that each regular expression in use matches.
+    regexes: BTreeMap<Text, BTreeSet<Text>>,
+    /// When the expressions were last resolved, and in which version of the topics.
+    resolved: Option<(i64, u64)>,
+    /// What the group epoch knows of the topics subscribed to.
+    topics: BTreeMap<Text, (Uuid, i32)>,
+    /// The version of the topics that was last looked at.
+    topics_version: Option<u64>,
+    /// Since when it has had no members.
+    empty_since: Option<i64>,
+    /// Whether something changed that is to be kept.
+    dirty: bool,
+}
+
+impl ConsumerGroup {
+    /// A group without members, that goes on after `epoch` of whatever it was before.
+    pub fn new(epoch: i32, now: i64) -> ConsumerGroup {
+        ConsumerGroup {
+            group_epoch: epoch.max(0),
+            assignment_epoch: epoch.max(0),
+            empty_since: Some(now),
+            ..ConsumerGroup::default()
+        }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        if self.members.is_empty() {
+            State::Empty
+        } else if self.group_epoch > self.assignment_epoch {
+            State::Assigning
+        } else if self.members.values().all(|member| member.is_reconciled_to(self.assignment_epoch)) {
+            State::Stable
+        } else {
+            State::Reconciling
+        }
+    }
+
+    /// The epoch of the group.
+    pub fn group_epoch(&self) -> i32 {
+        self.group_epoch
+    }
+
+    /// The epoch of the target.
+    pub fn assignment_epoch(&self) -> i32 {
+        self.assignment_epoch
+    }
+
+    /// Everybody, by id.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// One member.
+    pub fn member(&self, id: &str) -> Option<&Member> {
+        self.members.get(id)
+    }
+
+    /// Since when it has had no members.
+    pub fn empty_since(&self) -> Option<i64> {
+        self.empty_since
+    }
+
+    /// The regular expressions in use.
+    pub fn regexes(&self) -> impl Iterator<Item = &Text> {
+        self.regexes.keys()
+    }
+
+    /// Whether the regular expressions in use are to be resolved anew.
+    pub fn regexes_are_due(&self, topics_version: u64, settings: &Settings, now: i64) -> bool {
+        !self.regexes.is_empty()
+            && self.resolved.is_none_or(|(at, version)| {
+                version != topics_version || now >= at + i64::from(settings.regex_refresh_ms)
+            })
+    }
+
+    /// Whether a member subscribes to this topic.
+    pub fn reads(&self, topic: &str) -> bool {
+        self.members.values().any(|member| {
+            let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
+            member.topics.contains(topic) || matched.is_some_and(|topics| topics.contains(topic))
+        })
+    }
+
+    /// The assignor that most members vote for, of those the broker has; its first one if nobody votes.
+    pub fn assignor(&self, settings: &Settings) -> Assignor {
+        let votes =
+            |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();
+        let first = settings.assignors.first().copied().unwrap_or(Assignor::Uniform);
+        let most = settings.assignors.iter().map(|&assignor| votes(assignor)).max().unwrap_or(0);
+        settings.assignors.iter().copied().find(|&assignor| votes(assignor) == most).unwrap_or(first)
+    }
+
+    /// When [`ConsumerGroup::tick`] has something to do, at the earliest.
+    pub fn next_deadline(&self) -> Option<i64> {
+        self.members.values().map(Member::deadline).min()
+    }
+
+    /// Whether something changed since this was last asked that must be kept before anybody learns of it.
+    pub fn take_dirty(&mut self) -> bool {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Puts a member in place of what it was, and keeps the books of who holds what.
+    fn put(&mut self, member: Member) {
+        if self.members.get(&member.id) == Some(&member) {
+            return;
+        }
+        if let Some(before) = self.members.remove(&member.id) {
+            self.dirty |= !before.is_same_but_for_time(&member);
+            self.forget(&before);
+        } else {
+            self.dirty = true;
+        }
+        for (partition, _) in member.holds() {
+            let other = self.holders.insert(*partition, member.id.clone());
+            assert!(other.is_none(), "a partition is assigned only when nobody holds it");
+        }
+        if let Some(instance_id) = &member.instance_id {
+            self.statics.insert(instance_id.clone(), member.id.clone());
+        }
+        self.members.insert(member.id.clone(), member);
+        self.empty_since = None;
+    }
+
+    /// Strikes what a member holds and its static name.
+    fn forget(&mut self, member: &Member) {
+        for (partition, _) in member.holds() {
+            self.holders.remove(partition);
+        }
+        if let Some(instance_id) = &member.instance_id
+            && self.statics.get(instance_id) == Some(&member.id)
+        {
+            self.statics.remove(instance_id);
+        }
+    }
+}

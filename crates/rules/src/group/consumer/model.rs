@@ -1,0 +1,458 @@
+//! Members that join, leave, die, change their minds and lose requests and answers, against the group.
+//!
+//! A client *reads* a partition from the answer that assigns it until it has given it up, which its next heartbeat says;
+//! or until it is fenced. After every step nobody reads what somebody else reads. Once it is quiet, everybody reads what
+//! they should, and it is shared out evenly.
+//!
+//! What it leaves out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat on
+//! its way, and the broker keeps the order of a connection; KIP-848 has nothing that would tell the two apart.
+
+use super::assignor::Assignor;
+use super::*;
+use fullbore_wire::apis::consumer_group_heartbeat::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
+};
+use proptest::prelude::*;
+
+const CLIENTS: usize = 5;
+const TOPICS: [&str; 3] = ["a1", "a2", "b1"];
+const SESSION_MS: i32 = 1_000;
+const REBALANCE_MS: i32 = 600;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join {
+        client: usize,
+    },
+    Heartbeat {
+        client: usize,
+        fate: Fate,
+        full: bool,
+    },
+    /// The client gives up what it no longer should have.
+    Revoke {
+        client: usize,
+    },
+    Leave {
+        client: usize,
+        to_return: bool,
+    },
+    Die {
+        client: usize,
+    },
+    Subscribe {
+        client: usize,
+        topics: u8,
+        regex: Option<u8>,
+    },
+    Grow {
+        topic: usize,
+    },
+    Delete {
+        topic: usize,
+    },
+    Pass {
+        ms: i64,
+    },
+    Restart,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Arrives,
+    RequestLost,
+    AnswerLost,
+    /// Processed twice, as when the connection broke and the client sent it again: the second answer arrives, and the
+    /// client says everything next time, since it saw the break.
+    Twice,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let client = || 0..CLIENTS;
+    let fate = prop_oneof![8 => Just(Fate::Arrives), 1 => Just(Fate::RequestLost), 2 => Just(Fate::AnswerLost), 1 => Just(Fate::Twice)];
+    prop_oneof![
+        4 => client().prop_map(|client| Step::Join { client }),
+        14 => (client(), fate, any::<bool>()).prop_map(|(client, fate, full)| Step::Heartbeat { client, fate, full }),
+        8 => client().prop_map(|client| Step::Revoke { client }),
+        1 => (client(), any::<bool>()).prop_map(|(client, to_return)| Step::Leave { client, to_return }),
+        1 => client().prop_map(|client| Step::Die { client }),
+        2 => (client(), 0..8u8, prop::option::weighted(0.3, 0..2u8))
+            .prop_map(|(client, topics, regex)| Step::Subscribe { client, topics, regex }),
+        1 => (0..TOPICS.len()).prop_map(|topic| Step::Grow { topic }),
+        1 => (0..TOPICS.len()).prop_map(|topic| Step::Delete { topic }),
+        3 => (1..400i64).prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Restart),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    version: u64,
+    topics: BTreeMap<String, (Uuid, i32)>,
+}
+
+impl Topics for Table {
+    fn version(&self) -> u64 {
+        self.version
+    }
+    fn find(&self, name: &str) -> Option<(Uuid, i32)> {
+        self.topics.get(name).copied()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    id: Text,
+    instance_id: Option<Text>,
+    /// It means to be in the group.
+    joined: bool,
+    epoch: i32,
+    topics: Vec<Text>,
+    regex: Option<Text>,
+    /// What it reads from.
+    reads: Partitions,
+    /// What the last answer assigned to it.
+    assigned: Partitions,
+    /// What it last said it owns and saw answered.
+    reported: Option<Partitions>,
+    /// The next heartbeat must say everything.
+    full: bool,
+    lives: u64,
+}
+
+impl Client {
+    /// It has been told, or must assume, that it has nothing.
+    fn start_over(&mut self) {
+        self.epoch = JOINING;
+        self.reads.clear();
+        self.assigned.clear();
+        self.reported = None;
+        self.full = true;
+    }
+
+    fn request(&mut self, full: bool) -> ConsumerGroupHeartbeatRequest {
+        let full = full || self.full || self.epoch == JOINING;
+        let report = full || self.reported.as_ref() != Some(&self.reads);
+        ConsumerGroupHeartbeatRequest {
+            group_id: Text::from("g"),
+            member_id: self.id.clone(),
+            member_epoch: self.epoch,
+            instance_id: self.instance_id.clone(),
+            rebalance_timeout_ms: if full { REBALANCE_MS } else { -1 },
+            subscribed_topic_names: full.then(|| self.topics.clone()),
+            subscribed_topic_regex: full.then(|| self.regex.clone().unwrap_or_default()),
+            topic_partitions: report.then(|| owned(&self.reads)),
+            ..ConsumerGroupHeartbeatRequest::default()
+        }
+    }
+
+    fn answered(&mut self, request: &ConsumerGroupHeartbeatRequest, answer: &ConsumerGroupHeartbeatResponse) {
+        self.epoch = answer.member_epoch;
+        self.full = false;
+        if request.topic_partitions.is_some() {
+            self.reported = Some(self.reads.clone());
+        }
+        if let Some(assignment) = &answer.assignment {
+            self.assigned = assignment
+                .topic_partitions
+                .iter()
+                .flat_map(|topic| topic.partitions.iter().map(|&index| Partition { topic: topic.topic_id, index }))
+                .collect();
+            self.reads.extend(self.assigned.iter().copied());
+        }
+    }
+}
+
+fn owned(partitions: &Partitions) -> Vec<TopicPartitions> {
+    super::heartbeat::by_topic(partitions.iter())
+}
+
+struct World {
+    group: ConsumerGroup,
+    /// The group as it was kept last: what a restart brings back.
+    kept: crate::group::Snapshot,
+    table: Table,
+    clients: Vec<Client>,
+    now: i64,
+    settings: Settings,
+    next_topic: u8,
+}
+
+impl World {
+    fn new(assignor: Assignor, interval_ms: i32) -> World {
+        let topics = TOPICS.iter().zip(1..).map(|(&name, n)| (name.to_owned(), (Uuid([n; 16]), i32::from(n) + 1)));
+        let client = |n: usize| Client {
+            id: Text::from(format!("m{n}-0")),
+            instance_id: (n < 2).then(|| Text::from(format!("s{n}"))),
+            topics: vec![Text::from("a1"), Text::from("b1")],
+            ..Client::default()
+        };
+        let group = ConsumerGroup::new(0, 0);
+        World {
+            kept: group.snapshot(),
+            group,
+            table: Table { version: 1, topics: topics.collect() },
+            clients: (0..CLIENTS).map(client).collect(),
+            now: 1_000_000,
+            settings: Settings {
+                session_timeout_ms: SESSION_MS,
+                heartbeat_interval_ms: 100,
+                assignment_interval_ms: interval_ms,
+                members_max: 4,
+                assignors: vec![assignor],
+                regex_refresh_ms: 10_000,
+            },
+            next_topic: 100,
+        }
+    }
+
+    /// What an answer after this would have waited for.
+    fn keep(&mut self) {
+        if self.group.take_dirty() {
+            self.kept = self.group.snapshot();
+        }
+    }
+
+    fn matching(&self, regex: &Text) -> (Text, BTreeSet<Text>) {
+        let prefix = regex.trim_end_matches(".*");
+        let topics = self.table.topics.keys().filter(|name| name.starts_with(prefix));
+        (regex.clone(), topics.map(|name| Text::from(name.as_str())).collect())
+    }
+
+    fn process(&mut self, request: &ConsumerGroupHeartbeatRequest) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+        check_request(request, 1, &self.settings)?;
+        let mut resolve: Vec<Text> = Vec::new();
+        if self.group.regexes_are_due(self.table.version, &self.settings, self.now) {
+            resolve.extend(self.group.regexes().cloned());
+        }
+        resolve.extend(request.subscribed_topic_regex.iter().filter(|regex| !regex.is_empty()).cloned());
+        let call = Call {
+            request,
+            fresh_id: Text::from("fresh"),
+            client_id: "c",
+            client_host: "/h",
+            resolved: resolve.iter().map(|regex| self.matching(regex)).collect(),
+            resolved_version: self.table.version,
+        };
+        let answer = self.group.heartbeat(call, &self.table, &self.settings, self.now);
+        self.keep();
+        answer
+    }
+
+    fn heartbeat(&mut self, n: usize, fate: Fate, full: bool) {
+        if !self.clients[n].joined {
+            return;
+        }
+        let request = self.clients[n].request(full);
+        if fate == Fate::RequestLost {
+            self.clients[n].full = true;
+            return;
+        }
+        let mut answer = self.process(&request);
+        if fate == Fate::Twice {
+            answer = self.process(&request);
+        }
+        if fate == Fate::AnswerLost {
+            self.clients[n].full = true;
+            return;
+        }
+        match answer {
+            Ok(answer) => {
+                self.clients[n].answered(&request, &answer);
+                self.clients[n].full = fate == Fate::Twice;
+            }
+            Err(refusal) => match refusal.code {
+                ErrorCode::FENCED_MEMBER_EPOCH | ErrorCode::UNKNOWN_MEMBER_ID => self.clients[n].start_over(),
+                ErrorCode::GROUP_MAX_SIZE_REACHED
+                | ErrorCode::UNRELEASED_INSTANCE_ID
+                | ErrorCode::FENCED_INSTANCE_ID => {
+                    self.clients[n].start_over();
+                    self.clients[n].joined = false;
+                }
+                other => panic!("{other}: {}", refusal.message),
+            },
+        }
+    }
+
+    /// A new process of the client, with a new member id.
+    fn join(&mut self, n: usize) {
+        let client = &mut self.clients[n];
+        if !client.joined {
+            client.lives += 1;
+            client.id = Text::from(format!("m{n}-{}", client.lives));
+            client.joined = true;
+            client.start_over();
+            self.heartbeat(n, Fate::Arrives, true);
+        }
+    }
+
+    fn leave(&mut self, n: usize, to_return: bool) {
+        let client = &mut self.clients[n];
+        if !client.joined {
+            return;
+        }
+        client.joined = false;
+        client.reads.clear();
+        let to_return = to_return && client.instance_id.is_some();
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: Text::from("g"),
+            member_id: client.id.clone(),
+            instance_id: client.instance_id.clone(),
+            member_epoch: if to_return { LEAVING_TO_RETURN } else { LEAVING },
+            ..ConsumerGroupHeartbeatRequest::default()
+        };
+        let _ = self.process(&request);
+    }
+
+    fn pass(&mut self, ms: i64) {
+        self.now += ms;
+        let fenced = self.group.tick(self.now);
+        self.keep();
+        assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
+        for fenced in fenced {
+            for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
+                // Its reads are void from now on; it learns of that with its next heartbeat.
+                client.reads.clear();
+                client.assigned.clear();
+            }
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Join { client } => self.join(client),
+            Step::Heartbeat { client, fate, full } => self.heartbeat(client, fate, full),
+            Step::Revoke { client } => {
+                let client = &mut self.clients[client];
+                let assigned = client.assigned.clone();
+                client.reads.retain(|partition| assigned.contains(partition));
+            }
+            Step::Leave { client, to_return } => self.leave(client, to_return),
+            Step::Die { client } => self.clients[client].joined = false,
+            Step::Subscribe { client, topics, regex } => {
+                let client = &mut self.clients[client];
+                let names = TOPICS.iter().enumerate().filter(|(n, _)| topics >> n & 1 == 1);
+                client.topics = names.map(|(_, &name)| Text::from(name)).collect();
+                client.regex = regex.map(|regex| Text::from(["a.*", "b.*"][usize::from(regex)]));
+                client.full = true;
+            }
+            Step::Grow { topic } => {
+                self.table.version += 1;
+                let id = Uuid([self.next_topic; 16]);
+                let entry = self.table.topics.entry(TOPICS[topic].to_owned()).or_insert((id, 0));
+                entry.1 += 1;
+                self.next_topic += u8::from(entry.0 == id);
+            }
+            Step::Delete { topic } => {
+                self.table.version += 1;
+                self.table.topics.remove(TOPICS[topic]);
+            }
+            Step::Pass { ms } => self.pass(ms),
+            Step::Restart => {
+                let bytes = self.kept.state.slice(1..);
+                let restored = ConsumerGroup::restore(bytes, &self.settings, self.now);
+                let restored = restored.expect("our own snapshot");
+                assert!(restored.group_epoch() >= self.group.group_epoch(), "epochs never go back");
+                self.group = restored;
+            }
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        let mut readers: BTreeMap<Partition, usize> = BTreeMap::new();
+        for (n, client) in self.clients.iter().enumerate() {
+            for partition in &client.reads {
+                let other = readers.insert(*partition, n);
+                assert_eq!(other, None, "{partition:?} is read by two: the other is {n}");
+            }
+        }
+        let group = &self.group;
+        assert!(group.assignment_epoch <= group.group_epoch);
+        let mut holders = BTreeMap::new();
+        for member in group.members() {
+            assert!(member.epoch <= group.assignment_epoch && member.previous_epoch <= group.assignment_epoch);
+            assert!(member.revoking.keys().all(|partition| !member.assigned.contains_key(partition)));
+            assert_eq!(
+                member.revoke_by.is_some(),
+                member.state == MemberState::UnrevokedPartitions && member.epoch >= 0
+            );
+            holders.extend(member.holds().map(|(&partition, _)| (partition, member.id.clone())));
+        }
+        assert_eq!(holders, group.holders, "the books are right");
+        let named: BTreeMap<_, _> =
+            group.members().filter_map(|m| Some((m.instance_id.clone()?, m.id.clone()))).collect();
+        assert_eq!(named, group.statics);
+    }
+
+    /// Everybody who is there goes on undisturbed until nothing moves.
+    fn calm_down(&mut self) {
+        for _ in 0..40 {
+            for n in 0..CLIENTS {
+                self.heartbeat(n, Fate::Arrives, false);
+                self.check();
+                self.apply(&Step::Revoke { client: n });
+            }
+            self.pass(90);
+            self.check();
+        }
+        if self.group.members().len() == 0 {
+            assert_eq!(self.group.state(), State::Empty);
+            return;
+        }
+        assert_eq!(self.group.state(), State::Stable, "{:#?}", self.group);
+        let mut shared = Partitions::new();
+        for client in self.clients.iter().filter(|client| client.joined) {
+            let member = self.group.member(&client.id).expect("who is there is a member");
+            assert_eq!(client.reads, member.target);
+            assert!(member.assigned.keys().eq(member.target.iter()));
+            shared.extend(client.reads.iter());
+        }
+        let wants = |client: &Client, name: &str| {
+            let matches = |regex: &Text| name.starts_with(regex.trim_end_matches(".*"));
+            client.topics.iter().any(|topic| topic == name) || client.regex.as_ref().is_some_and(matches)
+        };
+        let wanted: Partitions = self
+            .table
+            .topics
+            .iter()
+            .filter(|(name, _)| self.clients.iter().any(|client| client.joined && wants(client, name)))
+            .flat_map(|(_, &(topic, count))| (0..count).map(move |index| Partition { topic, index }))
+            .collect();
+        assert_eq!(shared, wanted, "everything somebody subscribes to is read");
+        self.check_balance();
+    }
+
+    /// Where all subscribe to the same, loads differ by one, per topic under `range`.
+    fn check_balance(&self) {
+        let wants = |member: &Member| {
+            let topics: BTreeSet<Text> = self.group.subscribed(member).cloned().collect();
+            topics.into_iter().filter(|name| self.table.find(name).is_some()).collect::<Vec<_>>()
+        };
+        let members: Vec<&Member> = self.group.members().collect();
+        if members.iter().any(|member| wants(member) != wants(members[0])) {
+            return;
+        }
+        let loads: Vec<usize> = members.iter().map(|member| member.assigned.len()).collect();
+        let spread = loads.iter().max().unwrap() - loads.iter().min().unwrap();
+        let most = if self.settings.assignors == [Assignor::Range] { TOPICS.len() } else { 1 };
+        assert!(spread <= most, "{loads:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nobody_reads_what_another_reads(
+        steps in prop::collection::vec(step(), 1..150),
+        range in any::<bool>(),
+        interval_ms in prop_oneof![Just(0), Just(300)],
+    ) {
+        let mut world = World::new(if range { Assignor::Range } else { Assignor::Uniform }, interval_ms);
+        for step in &steps {
+            world.apply(step);
+        }
+        world.calm_down();
+    }
+}

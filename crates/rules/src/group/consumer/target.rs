@@ -1,0 +1,141 @@
+//! Subscriptions and topics, the group epoch that rises with their changes, and the target worked out for it.
+//!
+//! What it is not: what members have; `reconcile.rs` brings them there.
+
+use super::assignor::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::heartbeat::Resolved;
+use super::member::{Member, Partition, Partitions};
+use super::{ConsumerGroup, MemberId, Settings, Topics};
+use fullbore_wire::{Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+
+impl ConsumerGroup {
+    /// The names of the topics a member subscribes to, by name or by expression; a name may come twice.
+    pub(super) fn subscribed<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = &'a Text> {
+        let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
+        member.topics.iter().chain(matched.into_iter().flatten())
+    }
+
+    /// Takes in what regular expressions match. Whether one that is in use matches something else than before. What is
+    /// not in use any more is struck.
+    pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
+        let mut changed = false;
+        if !resolved.is_empty() {
+            self.resolved = Some((now, version));
+        }
+        for (regex, topics) in resolved {
+            if self.members.values().any(|member| member.regex.as_ref() == Some(&regex)) {
+                changed |= self.regexes.get(&regex) != Some(&topics);
+                self.regexes.insert(regex, topics);
+            }
+        }
+        self.strike_regexes();
+        changed
+    }
+
+    pub(super) fn strike_regexes(&mut self) {
+        if !self.regexes.is_empty() {
+            let members = &self.members;
+            self.regexes.retain(|regex, _| members.values().any(|member| member.regex.as_ref() == Some(regex)));
+        }
+    }
+
+    /// Raises the group epoch if the group is new, a subscription or a topic subscribed to has changed, and then works
+    /// out a new target, unless the last one is too young.
+    pub(super) fn renew(&mut self, subscription_changed: bool, topics: &impl Topics, settings: &Settings, now: i64) {
+        let mut changed = subscription_changed || self.group_epoch == 0;
+        if changed || self.topics_version != Some(topics.version()) {
+            // While a target is due anyway, it takes the topics as they are by then.
+            changed |= self.look_at(topics) && self.group_epoch == self.assignment_epoch;
+        }
+        if changed {
+            self.bump();
+        }
+        if self.group_epoch > self.assignment_epoch && self.may_assign(settings, now) {
+            self.assign(settings, now);
+        }
+    }
+
+    /// Raises the group epoch. At the end of the numbers it stays; that is 2 billion changes away.
+    pub(super) fn bump(&mut self) {
+        self.group_epoch = self.group_epoch.saturating_add(1);
+        self.dirty = true;
+    }
+
+    /// Looks at the topics subscribed to. Whether one of them is not as it was.
+    fn look_at(&mut self, topics: &impl Topics) -> bool {
+        let mut found = BTreeMap::new();
+        for member in self.members.values() {
+            for name in self.subscribed(member) {
+                if !found.contains_key(name)
+                    && let Some(topic) = topics.find(name)
+                {
+                    found.insert(name.clone(), topic);
+                }
+            }
+        }
+        self.topics_version = Some(topics.version());
+        if found == self.topics {
+            return false;
+        }
+        self.topics = found;
+        self.dirty = true;
+        true
+    }
+
+    /// Whether the last target is old enough, or was one for nobody.
+    fn may_assign(&self, settings: &Settings, now: i64) -> bool {
+        self.assigned_ms.is_none_or(|at| now >= at + i64::from(settings.assignment_interval_ms))
+            || self.members.len() == 1
+    }
+
+    /// Works the target out for the group epoch.
+    fn assign(&mut self, settings: &Settings, now: i64) {
+        let order = self.order();
+        let topics: Vec<(Uuid, i32)> = self.topics.values().copied().collect();
+        let by_name: HashMap<&Text, usize> = self.topics.keys().enumerate().map(|(n, name)| (name, n)).collect();
+        let by_id: HashMap<Uuid, usize> = topics.iter().enumerate().map(|(n, &(id, _))| (id, n)).collect();
+        let mut group = Subscriptions { members: order.len(), subscribers: vec![Vec::new(); topics.len()] };
+        let mut owners: Owners =
+            topics.iter().map(|&(_, count)| vec![NOBODY; usize::try_from(count).unwrap_or(0)]).collect();
+        for (n, id) in order.iter().enumerate() {
+            let member = &self.members[id];
+            for topic in self.subscribed(member).filter_map(|name| by_name.get(name)) {
+                let subscribers = &mut group.subscribers[*topic];
+                if subscribers.last() != Some(&(n as MemberIndex)) {
+                    subscribers.push(n as MemberIndex);
+                }
+            }
+            for partition in &member.target {
+                let row = by_id.get(&partition.topic).map(|&topic| &mut owners[topic]);
+                let index = usize::try_from(partition.index).unwrap_or(usize::MAX);
+                if let Some(owner) = row.and_then(|row| row.get_mut(index)) {
+                    *owner = n as MemberIndex;
+                }
+            }
+        }
+        self.assignor(settings).assign(&group, &mut owners);
+        let mut targets = vec![Partitions::new(); order.len()];
+        for (row, &(topic, _)) in owners.iter().zip(&topics) {
+            for (&owner, index) in row.iter().zip(0..).filter(|&(&owner, _)| owner != NOBODY) {
+                targets[owner as usize].insert(Partition { topic, index });
+            }
+        }
+        for (id, target) in order.into_iter().zip(targets) {
+            if let Some(member) = self.members.get_mut(&id) {
+                member.target = target;
+            }
+        }
+        self.assignment_epoch = self.group_epoch;
+        self.assigned_ms = Some(now);
+        self.dirty = true;
+    }
+
+    /// The members in the order in which `range` deals: static ones by name, so that their ranges outlive their ids,
+    /// then the others by id.
+    fn order(&self) -> Vec<MemberId> {
+        let mut members: Vec<&Member> = self.members.values().collect();
+        members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
+        members.into_iter().map(|member| member.id.clone()).collect()
+    }
+}

@@ -1,0 +1,431 @@
+//! The way of members through a group, one case after another.
+
+use super::*;
+use crate::group::consumer::commit::May;
+use fullbore_wire::apis::consumer_group_heartbeat::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
+};
+
+const A: Uuid = Uuid([1; 16]);
+const B: Uuid = Uuid([2; 16]);
+
+struct Table(u64, Vec<(&'static str, Uuid, i32)>);
+
+impl Topics for Table {
+    fn version(&self) -> u64 {
+        self.0
+    }
+    fn find(&self, name: &str) -> Option<(Uuid, i32)> {
+        self.1.iter().find(|(known, ..)| *known == name).map(|&(_, id, count)| (id, count))
+    }
+}
+
+/// A group, two topics of four partitions, and a clock.
+struct Stage {
+    group: ConsumerGroup,
+    table: Table,
+    settings: Settings,
+    now: i64,
+}
+
+type Said = Result<ConsumerGroupHeartbeatResponse, Refusal>;
+
+impl Stage {
+    fn new() -> Stage {
+        let settings = Settings {
+            session_timeout_ms: 45_000,
+            heartbeat_interval_ms: 5_000,
+            assignment_interval_ms: 0,
+            members_max: 3,
+            assignors: Assignor::ALL.to_vec(),
+            regex_refresh_ms: 600_000,
+        };
+        Stage { group: ConsumerGroup::new(0, 0), table: Table(1, vec![("a", A, 4), ("b", B, 4)]), settings, now: 0 }
+    }
+
+    fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> Said {
+        self.send_resolved(request, Vec::new())
+    }
+
+    fn send_resolved(&mut self, request: ConsumerGroupHeartbeatRequest, resolved: Vec<Resolved>) -> Said {
+        check_request(&request, 1, &self.settings)?;
+        let call = Call {
+            request: &request,
+            fresh_id: Text::from("fresh"),
+            client_id: "client",
+            client_host: "/host",
+            resolved,
+            resolved_version: self.table.0,
+        };
+        self.group.heartbeat(call, &self.table, &self.settings, self.now)
+    }
+
+    fn join(&mut self, id: &str, topics: &[&str]) -> ConsumerGroupHeartbeatResponse {
+        self.send(joining(id, topics)).expect("it may join")
+    }
+
+    fn join_static(&mut self, id: &str, instance: &str) -> Said {
+        self.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from(instance)), ..joining(id, &["a"]) })
+    }
+
+    /// A heartbeat that says nothing new.
+    fn beat(&mut self, id: &str, epoch: i32) -> Said {
+        self.send(beating(id, epoch))
+    }
+
+    fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> Said {
+        self.send(ConsumerGroupHeartbeatRequest { topic_partitions: Some(of_a(owned)), ..beating(id, epoch) })
+    }
+
+    fn state_of(&self, id: &str) -> (MemberState, i32) {
+        let member = self.group.member(id).expect("it is a member");
+        (member.state, member.epoch)
+    }
+}
+
+fn joining(id: &str, topics: &[&str]) -> ConsumerGroupHeartbeatRequest {
+    ConsumerGroupHeartbeatRequest {
+        group_id: Text::from("g"),
+        member_id: Text::from(id),
+        rebalance_timeout_ms: 10_000,
+        subscribed_topic_names: Some(topics.iter().map(|&topic| Text::from(topic)).collect()),
+        topic_partitions: Some(Vec::new()),
+        ..ConsumerGroupHeartbeatRequest::default()
+    }
+}
+
+fn beating(id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
+    ConsumerGroupHeartbeatRequest {
+        group_id: Text::from("g"),
+        member_id: Text::from(id),
+        member_epoch: epoch,
+        ..ConsumerGroupHeartbeatRequest::default()
+    }
+}
+
+fn of_a(partitions: &[i32]) -> Vec<TopicPartitions> {
+    if partitions.is_empty() {
+        return Vec::new();
+    }
+    vec![TopicPartitions { topic_id: A, partitions: partitions.to_vec(), ..TopicPartitions::default() }]
+}
+
+/// The partitions of topic `a` in an answer; `None` if it has no assignment.
+fn given(answer: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
+    let assignment = answer.assignment.as_ref()?;
+    let of_a = assignment.topic_partitions.iter().filter(|topic| topic.topic_id == A);
+    Some(of_a.flat_map(|topic| topic.partitions.clone()).collect())
+}
+
+fn code(said: Said) -> ErrorCode {
+    said.expect_err("it is refused").code
+}
+
+#[test]
+fn a_second_member_waits_until_the_first_has_given_up() {
+    let mut stage = Stage::new();
+    let first = stage.join("m1", &["a"]);
+    assert_eq!((first.member_epoch, first.heartbeat_interval_ms), (1, 5_000));
+    assert_eq!(given(&first), Some(vec![0, 1, 2, 3]));
+    assert_eq!(stage.group.state(), State::Stable);
+
+    let second = stage.join("m2", &["a"]);
+    assert_eq!((second.member_epoch, given(&second)), (2, Some(vec![])), "all of it is held by the first");
+    assert_eq!(stage.state_of("m2"), (MemberState::UnreleasedPartitions, 2));
+    assert_eq!(stage.group.state(), State::Reconciling);
+
+    let told = stage.beat("m1", 1).unwrap();
+    assert_eq!((told.member_epoch, given(&told)), (1, Some(vec![0, 1])), "it stays in its epoch until it has revoked");
+    assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
+    assert_eq!(given(&stage.beat("m2", 2).unwrap()), None);
+    assert_eq!(given(&stage.report("m1", 1, &[0, 1, 2]).unwrap()), None, "2 is still owned");
+    assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
+
+    let done = stage.report("m1", 1, &[0, 1]).unwrap();
+    assert_eq!((done.member_epoch, given(&done)), (2, None), "nothing is assigned to it that was not");
+    assert_eq!(given(&stage.beat("m2", 2).unwrap()), Some(vec![2, 3]));
+    assert_eq!(stage.group.state(), State::Stable);
+    assert_eq!(given(&stage.beat("m2", 2).unwrap()), None, "told once");
+}
+
+#[test]
+fn a_lost_answer_is_forgiven_once() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    stage.join("m2", &["a"]);
+    stage.beat("m1", 1).unwrap();
+    stage.report("m1", 1, &[0, 1]).unwrap();
+    // The answer with epoch 2 was lost: the client is at 1.
+    assert_eq!(code(stage.beat("m1", 1)), ErrorCode::FENCED_MEMBER_EPOCH, "it does not say what it owns");
+    assert_eq!(code(stage.report("m1", 1, &[0, 1, 2])), ErrorCode::FENCED_MEMBER_EPOCH, "2 is not its own any more");
+    assert_eq!(stage.report("m1", 1, &[0]).unwrap().member_epoch, 2);
+    assert_eq!(code(stage.beat("m1", 3)), ErrorCode::FENCED_MEMBER_EPOCH);
+    assert_eq!(code(stage.report("m2", 1, &[])), ErrorCode::FENCED_MEMBER_EPOCH, "1 was never its epoch");
+    let full = ConsumerGroupHeartbeatRequest { member_epoch: 2, ..joining("m1", &["a"]) };
+    assert_eq!(given(&stage.send(full).unwrap()), Some(vec![0, 1]), "a heartbeat that says all is told all");
+}
+
+#[test]
+fn who_was_fenced_joins_anew_and_gets_everything_told() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    let again = stage.join("m1", &["a"]);
+    assert_eq!((again.member_epoch, given(&again)), (1, Some(vec![0, 1, 2, 3])));
+    assert_eq!(stage.group.group_epoch(), 1, "nothing has changed for the group");
+}
+
+#[test]
+fn who_leaves_makes_room() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    stage.join("m2", &["a"]);
+    let gone = stage.beat("m1", LEAVING).unwrap();
+    assert_eq!((gone.member_epoch, gone.assignment), (LEAVING, None));
+    assert_eq!((stage.group.group_epoch(), stage.group.assignment_epoch()), (3, 2));
+    assert_eq!(stage.group.state(), State::Assigning);
+    let next = stage.beat("m2", 2).unwrap();
+    assert_eq!((next.member_epoch, given(&next)), (3, Some(vec![0, 1, 2, 3])));
+    stage.now = 7;
+    stage.beat("m2", LEAVING).unwrap();
+    assert_eq!((stage.group.state(), stage.group.empty_since()), (State::Empty, Some(7)));
+    assert_eq!(code(stage.beat("m2", 3)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(code(stage.beat("m2", LEAVING)), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(stage.join("m3", &["a"]).member_epoch, 5, "epochs go on");
+}
+
+#[test]
+fn who_is_silent_is_fenced() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    stage.now = 44_999;
+    assert_eq!(stage.group.tick(stage.now), []);
+    stage.beat("m1", 1).unwrap();
+    assert_eq!(stage.group.next_deadline(), Some(44_999 + 45_000));
+    stage.now = 44_999 + 45_000;
+    let fenced = stage.group.tick(stage.now);
+    assert_eq!(fenced.len(), 1);
+    assert_eq!((&*fenced[0].member_id, fenced[0].waited_for), ("m1", "a heartbeat"));
+    assert_eq!(code(stage.beat("m1", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn who_does_not_give_up_in_time_is_fenced() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    stage.join("m2", &["a"]);
+    stage.beat("m1", 1).unwrap();
+    stage.now = 9_000;
+    stage.beat("m1", 1).unwrap();
+    assert_eq!(stage.group.next_deadline(), Some(10_000), "its time runs from when it was first told");
+    stage.now = 10_000;
+    assert_eq!(stage.group.tick(stage.now)[0].waited_for, "giving partitions up");
+    assert_eq!(given(&stage.beat("m2", 2).unwrap()), Some(vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn a_static_member_comes_back_to_what_it_had() {
+    let mut stage = Stage::new();
+    assert_eq!(given(&stage.join_static("m1", "s").unwrap()), Some(vec![0, 1, 2, 3]));
+    assert_eq!(code(stage.join_static("m2", "s")), ErrorCode::UNRELEASED_INSTANCE_ID);
+    let with = |request| ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..request };
+    assert_eq!(code(stage.send(with(beating("m2", 1)))), ErrorCode::FENCED_INSTANCE_ID);
+    assert_eq!(code(stage.send(with(beating("m2", LEAVING)))), ErrorCode::FENCED_INSTANCE_ID);
+    let unknown = ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("x")), ..beating("m1", 1) };
+    assert_eq!(code(stage.send(unknown)), ErrorCode::UNKNOWN_MEMBER_ID);
+
+    stage.send(with(beating("m1", LEAVING_TO_RETURN))).unwrap();
+    assert_eq!(stage.group.group_epoch(), 1, "nobody else is bothered");
+    assert_eq!(given(&stage.join("m9", &["a"])), Some(vec![]), "what is kept for it is held");
+    assert_eq!(code(stage.send(with(beating("m1", 1)))), ErrorCode::FENCED_MEMBER_EPOCH, "it has left");
+    let back = stage.join_static("m3", "s").unwrap();
+    assert_eq!((back.member_epoch, given(&back)), (2, Some(vec![0, 1])), "its share in the group of two");
+    assert_eq!(stage.group.members().len(), 2);
+    assert_eq!(code(stage.send(with(beating("m1", 1)))), ErrorCode::FENCED_INSTANCE_ID);
+}
+
+#[test]
+fn a_static_member_that_stays_away_is_fenced() {
+    let mut stage = Stage::new();
+    stage.join_static("m1", "s").unwrap();
+    stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beating("m1", -2) }).unwrap();
+    stage.now = 45_000;
+    assert_eq!(stage.group.tick(stage.now).len(), 1);
+    assert_eq!(stage.group.state(), State::Empty);
+    assert_eq!(given(&stage.join_static("m2", "s").unwrap()), Some(vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn a_group_has_a_largest_size() {
+    let mut stage = Stage::new();
+    for id in ["m1", "m2", "m3"] {
+        stage.join(id, &["a"]);
+    }
+    assert_eq!(code(stage.send(joining("m4", &["a"]))), ErrorCode::GROUP_MAX_SIZE_REACHED);
+    stage.join("m3", &["a"]);
+}
+
+#[test]
+fn topics_raise_the_epoch() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a", "c"]);
+    stage.table = Table(2, vec![("a", A, 4), ("b", B, 8)]);
+    assert_eq!(stage.beat("m1", 1).unwrap().member_epoch, 1, "b is nothing to it");
+    stage.table = Table(3, vec![("a", A, 5), ("b", B, 8)]);
+    let grown = stage.beat("m1", 1).unwrap();
+    assert_eq!((grown.member_epoch, given(&grown)), (2, Some(vec![0, 1, 2, 3, 4])));
+    stage.table = Table(4, vec![("a", A, 5), ("c", B, 1)]);
+    assert_eq!(stage.beat("m1", 2).unwrap().member_epoch, 3, "c has come");
+    stage.table = Table(5, vec![("c", B, 1)]);
+    let deleted = stage.beat("m1", 3).unwrap();
+    assert_eq!((deleted.member_epoch, given(&deleted)), (3, Some(vec![])), "a is gone: it must let go of it");
+    stage.report("m1", 3, &[]).unwrap();
+    assert_eq!(stage.state_of("m1"), (MemberState::Stable, 4));
+    assert!(stage.group.reads("a") && stage.group.reads("c") && !stage.group.reads("b"));
+}
+
+#[test]
+fn what_is_no_longer_subscribed_to_goes_before_there_is_a_target() {
+    let mut stage = Stage::new();
+    stage.settings.assignment_interval_ms = 1_000;
+    stage.join("m1", &["a", "b"]);
+    stage.join("m2", &["a", "b"]);
+    assert_eq!(stage.group.state(), State::Assigning, "the target is too young for a new one");
+    assert_eq!(stage.state_of("m2"), (MemberState::Stable, 1), "it has what the last target has for it: nothing");
+    let changed = ConsumerGroupHeartbeatRequest { member_epoch: 1, ..joining("m1", &["b"]) };
+    let changed = ConsumerGroupHeartbeatRequest { topic_partitions: None, ..changed };
+    assert_eq!(given(&stage.send(changed).unwrap()), Some(vec![]));
+    assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
+    stage.now = 1_000;
+    stage.beat("m2", 1).unwrap();
+    assert_eq!(stage.group.assignment_epoch(), 3);
+}
+
+#[test]
+fn expressions_count_as_their_topics() {
+    let mut stage = Stage::new();
+    let regex = || Text::from("[ab]");
+    let matched = |names: &[&str]| vec![(regex(), names.iter().map(|&name| Text::from(name)).collect())];
+    let request = ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: None,
+        subscribed_topic_regex: Some(regex()),
+        ..joining("m1", &[])
+    };
+    let joined = stage.send_resolved(request, matched(&["a"])).unwrap();
+    assert_eq!((joined.member_epoch, given(&joined)), (1, Some(vec![0, 1, 2, 3])));
+    assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
+    assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
+    assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now + 600_000));
+    let more = stage.send_resolved(beating("m1", 1), matched(&["a", "b"])).unwrap();
+    assert_eq!((more.member_epoch, more.assignment.unwrap().topic_partitions.len()), (2, 2));
+    let none = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(Text::from("")), ..beating("m1", 2) };
+    assert_eq!(given(&stage.send(none).unwrap()), Some(vec![]));
+    assert_eq!(stage.group.regexes().count(), 0);
+}
+
+#[test]
+fn most_votes_choose_the_assignor() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.group.assignor(&stage.settings), Assignor::Uniform);
+    let vote = |id: &str, name: &str| ConsumerGroupHeartbeatRequest {
+        server_assignor: Some(Text::from(name)),
+        ..joining(id, &["a"])
+    };
+    stage.send(vote("m1", "range")).unwrap();
+    assert_eq!(stage.group.assignor(&stage.settings), Assignor::Range);
+    stage.send(vote("m2", "uniform")).unwrap();
+    assert_eq!(stage.group.assignor(&stage.settings), Assignor::Uniform, "a tie goes by the broker's list");
+    stage.send(vote("m3", "range")).unwrap();
+    assert_eq!(stage.group.assignor(&stage.settings), Assignor::Range);
+    stage.settings.assignors = vec![Assignor::Uniform];
+    let refusal = stage.send(vote("m3", "range")).expect_err("not on the list");
+    assert_eq!(refusal.code, ErrorCode::UNSUPPORTED_ASSIGNOR);
+    assert_eq!(refusal.message, "ServerAssignor range is not supported. Supported assignors: uniform.");
+}
+
+#[test]
+fn malformed_requests() {
+    let settings = Stage::new().settings;
+    let join = || joining("m", &["a"]);
+    let wrong = |request: ConsumerGroupHeartbeatRequest, version: i16| {
+        check_request(&request, version, &settings).expect_err("malformed").message
+    };
+    type Request = ConsumerGroupHeartbeatRequest;
+    let text = |text: &str| Some(Text::from(text));
+    assert_eq!(wrong(Request { member_id: Text::default(), ..join() }, 1), "MemberId can't be empty.");
+    assert!(check_request(&Request { member_id: Text::default(), ..join() }, 0, &settings).is_ok());
+    assert_eq!(wrong(beating("", -1), 0), "MemberId can't be empty.");
+    assert_eq!(wrong(Request { group_id: Text::default(), ..join() }, 1), "GroupId can't be empty.");
+    assert_eq!(wrong(Request { instance_id: text(""), ..join() }, 1), "InstanceId can't be empty.");
+    assert_eq!(wrong(Request { rack_id: text(""), ..join() }, 1), "RackId can't be empty.");
+    let timeout = "RebalanceTimeoutMs must be provided in first request.";
+    assert_eq!(wrong(Request { rebalance_timeout_ms: -1, ..join() }, 1), timeout);
+    let owned = "TopicPartitions must be empty when (re-)joining.";
+    assert_eq!(wrong(Request { topic_partitions: None, ..join() }, 1), owned);
+    assert_eq!(wrong(Request { topic_partitions: Some(of_a(&[1])), ..join() }, 1), owned);
+    let subscription = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.";
+    assert_eq!(wrong(Request { subscribed_topic_names: None, ..join() }, 1), subscription);
+    assert_eq!(wrong(beating("m", -2), 1), "InstanceId can't be null.");
+    assert_eq!(wrong(beating("m", -3), 1), "MemberEpoch is invalid.");
+    assert!(check_request(&beating("m", -1), 1, &settings).is_ok());
+}
+
+#[test]
+fn commits_are_fenced_by_epoch_and_partition() {
+    let mut stage = Stage::new();
+    let at = |index| Partition { topic: A, index };
+    assert!(stage.group.check_commit("", -1, 8).is_ok(), "a group without members takes commits from outside");
+    stage.join("m1", &["a"]);
+    stage.join("m2", &["a"]);
+    stage.beat("m1", 1).unwrap();
+    stage.report("m1", 1, &[0, 1]).unwrap();
+    stage.beat("m2", 2).unwrap();
+    let refused = |id: &str, epoch, version| stage.group.check_commit(id, epoch, version).expect_err("refused").code;
+    assert_eq!(refused("", -1, 9), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(refused("m1", 3, 9), ErrorCode::STALE_MEMBER_EPOCH);
+    assert_eq!(refused("m1", 2, 8), ErrorCode::UNSUPPORTED_VERSION);
+    assert!(matches!(stage.group.check_commit("m1", 2, 9), Ok(May::CommitAll)));
+    let since = stage.group.check_commit("m1", 1, 9).unwrap();
+    assert_eq!(since.check(&at(0)), Ok(()), "it has had it since epoch 1");
+    assert_eq!(since.check(&at(2)), Err(ErrorCode::STALE_MEMBER_EPOCH), "it has it no more");
+    let since = stage.group.check_commit("m2", 1, 9).unwrap();
+    assert_eq!(since.check(&at(2)), Err(ErrorCode::STALE_MEMBER_EPOCH), "it got it in epoch 2");
+
+    assert_eq!(stage.group.check_fetch(None, -1), Ok(()));
+    assert_eq!(stage.group.check_fetch(Some("m1"), 2), Ok(()));
+    let refused = |id, epoch| stage.group.check_fetch(Some(id), epoch).expect_err("refused").code;
+    assert_eq!(refused("m1", 1), ErrorCode::STALE_MEMBER_EPOCH);
+    assert_eq!(refused("m9", 1), ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn a_heartbeat_that_changes_nothing_is_not_kept() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    assert!(stage.group.take_dirty());
+    stage.beat("m1", 1).unwrap();
+    stage.report("m1", 1, &[0, 1, 2, 3]).unwrap();
+    assert!(!stage.group.take_dirty());
+    stage.join("m2", &["a"]);
+    assert!(stage.group.take_dirty());
+    stage.beat("m1", 1).unwrap();
+    assert!(stage.group.take_dirty(), "m1 is in another state");
+}
+
+#[test]
+fn snapshots_of_strangers_are_refused() {
+    let mut stage = Stage::new();
+    stage.join_static("m1", "s").unwrap();
+    let state = stage.group.snapshot().state.slice(1..);
+    let mut restored = ConsumerGroup::restore(state.clone(), &stage.settings, stage.now).unwrap();
+    assert_eq!(restored.snapshot(), stage.group.snapshot());
+    assert!(!restored.take_dirty());
+    for len in 0..state.len() {
+        assert!(ConsumerGroup::restore(state.slice(..len), &stage.settings, 0).is_err(), "cut at {len}");
+    }
+    for at in 0..state.len() {
+        let mut bytes = state.to_vec();
+        bytes[at] ^= 0x41;
+        // Whatever it says, it does not panic.
+        let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
+    }
+}

@@ -1,0 +1,58 @@
+//! When a committed offset has served its time (KIP-211), and when it may be deleted by hand (KIP-496).
+//!
+//! What members read is the group's to say ([`Group::reads`]); offsets of such topics neither expire nor are deleted.
+
+use super::{Group, State};
+use fullbore_wire::ErrorCode;
+
+/// The protocol type of those that read topics, and say which.
+const CONSUMER: &str = "consumer";
+
+/// What the retention of a group's offsets counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// Nothing: they are kept.
+    Never,
+    /// When the group lost its last member, in milliseconds since 1970.
+    Empty(i64),
+    /// When each was committed.
+    Committed,
+}
+
+/// What the retention counts from in this group, of topics it does not read.
+pub fn since(group: &Group) -> Since {
+    match (group.state(), group.empty_since()) {
+        // Nobody was ever in it.
+        (State::Empty, _) if group.protocol_type().is_empty() => Since::Committed,
+        (State::Empty, Some(since)) => Since::Empty(since),
+        (State::Stable, _) if group.protocol_type() == CONSUMER => Since::Committed,
+        _ => Since::Never,
+    }
+}
+
+/// Whether an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said itself, in
+/// versions of OffsetCommit that could.
+pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
+    let base = match since {
+        Since::Never => return false,
+        Since::Empty(empty) => empty,
+        Since::Committed => committed_ms,
+    };
+    match expires_ms {
+        Some(expires) => now >= expires,
+        None => now.saturating_sub(base) >= retention_ms,
+    }
+}
+
+/// Whether offsets of topics that nobody in the group reads may be deleted by hand.
+///
+/// # Errors
+/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when nobody can tell what its members read.
+pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
+    match group.state() {
+        State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+        State::Empty => Ok(()),
+        _ if group.protocol_type() == CONSUMER => Ok(()),
+        _ => Err(ErrorCode::NON_EMPTY_GROUP),
+    }
+}
