@@ -1,10 +1,11 @@
 //! What the client commands share: where the cluster is, and properties from files and the command line.
 
 use crate::failure::Failure;
+use clap::Args;
 use fullbore_bench::client::Cluster;
 use fullbore_broker::config::Properties;
 use fullbore_producer::Security;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where a command looks for a broker when nothing says so.
 pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
@@ -13,8 +14,30 @@ pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
 /// The property that asks for TLS or SASL.
 const SECURITY_PROTOCOL: &str = "security.protocol";
 
+/// Where the cluster is: the flags of every command that asks one.
+#[derive(Args, Debug)]
+pub struct Where {
+    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    #[arg(long, value_name = "HOST:PORT,...")]
+    bootstrap_server: Option<String>,
+    /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
+    #[arg(long, value_name = "FILE")]
+    command_config: Option<PathBuf>,
+}
+
+impl Where {
+    /// The cluster they name.
+    ///
+    /// # Errors
+    /// As [`client_properties`] and [`cluster`].
+    pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
+        let properties = client_properties(self.command_config.as_deref(), &[])?;
+        cluster(self.bootstrap_server.as_deref(), &properties, client_id)
+    }
+}
+
 /// The properties of a file in Java's format; an empty set without one.
-fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
+pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     let Some(path) = file else { return Ok(Properties::default()) };
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::new(format!("cannot read the properties file {}: {error}", path.display())))?;

@@ -5,7 +5,6 @@
 
 use crate::failure::Failure;
 use clap::ValueEnum;
-use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// What `--debug` shows.
@@ -69,7 +68,7 @@ fn start(filter: EnvFilter, debug: &[Debug]) -> Result<(), Failure> {
         .fold(filter, |filter, of| filter.add_directive(of.directive().parse().expect("a directive of our own")));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(crate::output::has_colours(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
     Ok(())

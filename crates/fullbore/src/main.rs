@@ -3,14 +3,20 @@
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
 //! be read exits with 2, a command that was interrupted with 130.
 
+mod action;
 mod client;
+mod completions;
+mod configs;
 mod demo;
 mod failure;
+mod groups;
 mod log;
+mod man;
 mod output;
 mod perf;
 mod serve;
 mod stop;
+mod table;
 mod topics;
 
 use clap::{Parser, Subcommand};
@@ -34,11 +40,15 @@ enum Command {
     Serve(serve::Serve),
     Demo(demo::Demo),
     Topics(topics::Topics),
+    Configs(configs::Configs),
+    Groups(groups::Groups),
     Perf(perf::Perf),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(topics::with_subcommand(std::env::args_os()));
+    let cli = Cli::parse_from(action::with_words(std::env::args_os()));
     let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
         Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
         None => Ok(()),
@@ -46,7 +56,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("fullbore: {failure}");
+            eprintln!("{}", output::failure(&failure.to_string()));
             ExitCode::from(failure.status)
         }
     }
@@ -60,6 +70,74 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Serve(serve) => serve::run(serve, debug),
         Command::Demo(demo) => demo::run(demo),
         Command::Topics(topics) => topics::run(topics),
+        Command::Configs(configs) => configs::run(configs),
+        Command::Groups(groups) => groups::run(groups),
         Command::Perf(perf) => perf::run(perf),
+        Command::Completions(completions) => completions::run(&completions),
+        Command::Man(man) => man::run(&man),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// A command line as it is typed, with single quotes.
+    pub fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        let quoted = line.split('\'').enumerate();
+        let mut words = Vec::new();
+        for (at, part) in quoted {
+            match at % 2 {
+                0 => words.extend(part.split_whitespace().map(str::to_owned)),
+                _ => words.push(part.to_owned()),
+            }
+        }
+        words
+    }
+
+    /// The examples of a command's help and of all below it, each as it is typed.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let typed = |line: &str| {
+            let line = line.trim().trim_start_matches("Example: ");
+            line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
+        };
+        // A line that ends with a backslash goes on.
+        let mut found: Vec<String> = help.replace("\\\n", " ").lines().filter_map(typed).collect();
+        found.extend(command.get_subcommands().flat_map(examples));
+        found
+    }
+
+    #[test]
+    fn every_example_of_the_help_can_be_typed() {
+        let all = examples(&Cli::command());
+        assert!(all.len() > 20, "{all:#?}");
+        for example in all {
+            // Piped into something, or what something is piped into.
+            let example = example.split(" | ").next().unwrap_or_default();
+            let placeholder = example.contains("<COMMAND>");
+            assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let has_own = command.get_after_help().is_some_and(|help| help.to_string().contains("fullbore "));
+            assert!(has_own || command.has_subcommands(), "{path} has none");
+            command.get_subcommands().for_each(|below| check(below, &path));
+        }
+        check(&Cli::command(), "");
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
     }
 }

@@ -1,12 +1,62 @@
-//! Standard output. Not for errors, which go to standard error.
+//! Standard output, and in what form. Not for errors, which go to standard error.
 //!
 //! Invariant: a reader that went away (`| head -1`) loses the rest of the lines and nothing else: commands end by
 //! themselves and clean up.
 
-use std::io::{self, Write};
+use clap::Args;
+use fullbore_bench::report::json::{object, string};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
+/// What the user asked for, for those who cannot be told: the one who prints why a command failed.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// The form of what is printed.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Format {
+    /// Print one JSON document to standard output, and errors as {"error": SENTENCE} to standard error.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Format {
+    /// From here on errors are in this form, too.
+    pub fn choose(self) {
+        IS_JSON.store(self.json, Ordering::Relaxed);
+    }
+}
+
+/// Why a command failed, in the form that was chosen.
+pub fn failure(sentence: &str) -> String {
+    if IS_JSON.load(Ordering::Relaxed) {
+        return object([("error", string(sentence))]);
+    }
+    match has_colours(&io::stderr()) {
+        true => format!("\x1b[1;31mfullbore:\x1b[0m {sentence}"),
+        false => format!("fullbore: {sentence}"),
+    }
+}
+
+/// The heading of a table, which stands out on a terminal.
+pub fn heading(text: &str) -> String {
+    match has_colours(&io::stdout()) {
+        true => format!("\x1b[1m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
+}
+
+/// Only a terminal has colours, and none where the user wants none (no-color.org).
+pub fn has_colours(stream: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// A remark beside what was asked for: a line for people, which goes to standard error where JSON was asked for.
+pub fn note(text: &str) {
+    if IS_JSON.load(Ordering::Relaxed) { eprintln!("{text}") } else { line(text) }
+}
 
 /// Prints a line at once; does nothing after one that could not be printed.
 pub fn line(text: &str) {

@@ -2,6 +2,9 @@
 
 use super::cluster::check_topic;
 use super::{ClientError, Cluster};
+use fullbore_wire::apis::create_partitions::{
+    CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic,
+};
 use fullbore_wire::apis::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
 };
@@ -122,6 +125,30 @@ pub fn create_topic_as(
         Some(failed) => {
             let message = failed.error_message.as_deref();
             Err(ClientError::kafka(format!("cannot create topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes a topic have `count` partitions, the new ones on the brokers of `assigned` if given.
+///
+/// # Errors
+/// The broker's, INVALID_PARTITIONS where it would not be an increase.
+pub fn create_partitions(
+    cluster: &mut Cluster,
+    name: &Text,
+    count: i32,
+    assigned: Option<&[Vec<i32>]>,
+) -> Result<(), ClientError> {
+    let on = |brokers: &Vec<i32>| CreatePartitionsAssignment { broker_ids: brokers.clone(), ..Default::default() };
+    let assignments = assigned.map(|assigned| assigned.iter().map(on).collect());
+    let topic = CreatePartitionsTopic { name: name.clone(), count, assignments, ..Default::default() };
+    let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let response = cluster.any()?.call(&request)?;
+    match response.results.iter().find(|result| result.error_code.is_err()) {
+        Some(failed) => {
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot add partitions to topic '{name}'"), failed.error_code, message))
         }
         None => Ok(()),
     }

@@ -2,10 +2,13 @@
 
 use super::{ClientError, Connection};
 use fullbore_producer::Security;
+use fullbore_wire::api::Request;
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
-use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
+use fullbore_wire::apis::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
+};
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
@@ -18,6 +21,26 @@ pub struct Cluster {
     client_id: String,
     security: Security,
     connection: Option<Connection>,
+    /// Connections to brokers by their own addresses, for what only they can answer.
+    others: HashMap<String, Connection>,
+}
+
+/// A broker as the cluster names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Broker {
+    /// Its id.
+    pub id: i32,
+    /// Its host.
+    pub host: Text,
+    /// Its port.
+    pub port: i32,
+}
+
+impl Broker {
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
 }
 
 /// One partition and where to read it.
@@ -52,6 +75,7 @@ impl Cluster {
                 client_id: client_id.to_owned(),
                 security: Security::default(),
                 connection: None,
+                others: HashMap::new(),
             }),
         }
     }
@@ -89,6 +113,99 @@ impl Cluster {
         Connection::connect(address, &self.client_id, &self.security)
     }
 
+    /// Asks the broker at `address`, in this version or an older one, on a connection that is kept.
+    ///
+    /// # Errors
+    /// As [`Connection::call`]; a connection that broke is made anew the next time.
+    pub fn call_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        if !self.others.contains_key(address) {
+            self.others.insert(address.to_owned(), self.connect(address)?);
+        }
+        let connection = self.others.get_mut(address).expect("just connected");
+        let answer = connection.call_up_to(request, max);
+        if matches!(answer, Err(ClientError::Io { .. })) {
+            self.others.remove(address);
+        }
+        answer
+    }
+
+    /// Whether the broker at `address` has the API in a version this program speaks.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
+        if !self.others.contains_key(address) {
+            self.others.insert(address.to_owned(), self.connect(address)?);
+        }
+        Ok(self.others.get(address).is_some_and(|connection| connection.version::<R>().is_ok()))
+    }
+
+    /// Every broker that is alive, by id.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub fn brokers(&mut self) -> Result<Vec<Broker>, ClientError> {
+        let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
+        let mut brokers: Vec<Broker> =
+            brokers.map(|found| Broker { id: found.node_id, host: found.host, port: found.port }).collect();
+        brokers.sort();
+        Ok(brokers)
+    }
+
+    /// The partitions of each of these topics that exists.
+    ///
+    /// # Errors
+    /// When no broker answers, or a topic may not be read.
+    pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
+        let mut found = BTreeMap::new();
+        if topics.is_empty() {
+            return Ok(found);
+        }
+        let response = self.metadata(Some(topics))?;
+        for topic in &response.topics {
+            let name = topic.name.clone().unwrap_or_default();
+            match check_topic(topic.error_code, &name) {
+                Ok(()) => found.insert(name, places(&response, topic)),
+                Err(ClientError::NoTopic(_)) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(found)
+    }
+
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders; those
+    /// that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late.
+    ///
+    /// # Errors
+    /// When a leader cannot be reached.
+    pub fn offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+    ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
+        let mut topics: Vec<Text> = of.iter().map(|(topic, _)| topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        let places = self.partitions_of(&topics)?;
+        let mut by_leader: BTreeMap<String, BTreeMap<Text, Vec<i32>>> = BTreeMap::new();
+        for place in places.into_values().flatten() {
+            let wanted = of.iter().any(|(topic, partition)| *partition == place.partition && *topic == place.topic);
+            if let Some(leader) = place.leader.filter(|_| wanted) {
+                by_leader.entry(leader).or_default().entry(place.topic).or_default().push(place.partition);
+            }
+        }
+        let mut offsets = BTreeMap::new();
+        for (leader, topics) in by_leader {
+            let request =
+                ListOffsetsRequest { replica_id: -1, topics: wanted_at(topics, timestamp), ..Default::default() };
+            for topic in self.call_at(&leader, &request, i16::MAX)?.topics {
+                let good = topic.partitions.into_iter().filter(|found| !found.error_code.is_err());
+                offsets.extend(good.map(|found| ((topic.name.clone(), found.partition_index), found.offset)));
+            }
+        }
+        Ok(offsets)
+    }
+
     /// Metadata of the topics named, or of all; creates none. A broken connection is replaced once.
     ///
     /// # Errors
@@ -122,23 +239,35 @@ impl Cluster {
         let response = self.metadata(Some(std::slice::from_ref(topic)))?;
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
         check_topic(found.error_code, topic)?;
-        let address_of = |id: i32| {
-            let broker = response.brokers.iter().find(|broker| broker.node_id == id);
-            broker.map(|broker| format!("{}:{}", broker.host, broker.port))
-        };
-        let mut places: Vec<PartitionPlace> = found
-            .partitions
-            .iter()
-            .map(|partition| PartitionPlace {
-                topic: topic.clone(),
-                topic_id: found.topic_id,
-                partition: partition.partition_index,
-                leader: address_of(partition.leader_id),
-            })
-            .collect();
-        places.sort_by_key(|place| place.partition);
-        Ok(places)
+        Ok(places(&response, found))
     }
+}
+
+/// Every partition of a topic with its leader, in order.
+fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
+    let address_of = |id: i32| {
+        let broker = response.brokers.iter().find(|broker| broker.node_id == id);
+        broker.map(|broker| format!("{}:{}", broker.host, broker.port))
+    };
+    let place = |partition: &MetadataResponsePartition| PartitionPlace {
+        topic: topic.name.clone().unwrap_or_default(),
+        topic_id: topic.topic_id,
+        partition: partition.partition_index,
+        leader: address_of(partition.leader_id),
+    };
+    let mut places: Vec<PartitionPlace> = topic.partitions.iter().map(place).collect();
+    places.sort_by_key(|place| place.partition);
+    places
+}
+
+fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffsetsTopic> {
+    let partition = |partition_index| ListOffsetsPartition { partition_index, timestamp, ..Default::default() };
+    let topic = |(name, partitions): (Text, Vec<i32>)| ListOffsetsTopic {
+        name,
+        partitions: partitions.into_iter().map(partition).collect(),
+        ..Default::default()
+    };
+    topics.into_iter().map(topic).collect()
 }
 
 /// The error of one topic's description.

@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
+/// Memory made for a response before any of it came; then as much again as has come.
+const FIRST_BYTES: usize = 1 << 20;
 /// Where the events of the protocol log go: every request and response, at debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
@@ -133,7 +135,15 @@ impl Connection {
     /// # Errors
     /// When the connection breaks or the answer is none.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
-        let version = self.version::<R>()?;
+        self.call_up_to(request, i16::MAX)
+    }
+
+    /// Asks in this version or an older one, where newer ones would need to know more, and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
+    pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
         Ok(self.receive::<R>(version)?.1)
     }
@@ -180,13 +190,25 @@ impl Connection {
     fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix)?;
-        let len = u32::from_be_bytes(prefix);
-        if len as usize > RESPONSE_BYTES_MAX {
-            return Err(ClientError::TooLarge { address: self.address.clone(), len, max: RESPONSE_BYTES_MAX });
+        let announced = u32::from_be_bytes(prefix);
+        let len = announced as usize;
+        if len > RESPONSE_BYTES_MAX {
+            return Err(ClientError::TooLarge {
+                address: self.address.clone(),
+                len: announced,
+                max: RESPONSE_BYTES_MAX,
+            });
         }
         let mut buffer = std::mem::take(&mut self.spare);
-        buffer.resize(len as usize, 0);
-        self.read_exact(&mut buffer)?;
+        buffer.truncate(len);
+        // Memory follows the bytes that came: an announcement alone costs nothing.
+        let mut filled = 0;
+        while filled < len {
+            let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
+            buffer.resize(end, 0);
+            self.read_exact(&mut buffer[filled..])?;
+            filled = end;
+        }
         let frame = buffer.freeze();
         self.answered(&frame)?;
         Ok(frame)
@@ -286,6 +308,39 @@ mod tests {
             assert!(error.contains(&format!("answer {id} is not the one due")), "{error}");
             assert!(serving.join().expect("no panic"), "closed, while the client still has it");
         }
+    }
+
+    #[test]
+    fn an_announced_length_costs_no_memory_until_the_bytes_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let _ = socket.read(&mut [0; 1000]);
+            socket.write_all(&(RESPONSE_BYTES_MAX as u32).to_be_bytes()).expect("the client reads");
+        });
+        let socket = Socket::open(&address, &Security::default()).expect("it listens");
+        let mut connection = Connection {
+            socket,
+            address,
+            client_id: "test".into(),
+            versions: HashMap::new(),
+            next_correlation_id: 0,
+            due: VecDeque::new(),
+            spare: BytesMut::new(),
+        };
+        connection.socket.write_all(&[0]).expect("it reads");
+        let before = peak_kilobytes();
+        connection.receive_frame().expect_err("nothing more comes");
+        serving.join().expect("no panic");
+        assert!(peak_kilobytes() - before < RESPONSE_BYTES_MAX as u64 / 1024 / 2);
+    }
+
+    /// The most memory this process ever had.
+    fn peak_kilobytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux has it");
+        line.split_whitespace().nth(1).and_then(|kilobytes| kilobytes.parse().ok()).expect("a number")
     }
 
     #[test]

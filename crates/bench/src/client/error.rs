@@ -85,6 +85,14 @@ pub enum ClientError {
         "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
     )]
     NoTopic(String),
+    /// Nobody is or was in it.
+    #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
+    NoGroup(String),
+    /// No broker that is alive has this id.
+    #[error(
+        "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"
+    )]
+    NoBroker(String),
     /// A partition cannot be used now.
     #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
     NoLeader {

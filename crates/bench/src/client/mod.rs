@@ -5,14 +5,21 @@
 
 mod admin;
 mod cluster;
+mod configs;
 mod connection;
 mod error;
+mod groups;
 mod socket;
 
 pub use admin::{
-    Layout, TopicDescription, TopicPartition, create_topic, create_topic_as, delete_topics, describe_topics,
-    list_topics, topic_name,
+    Layout, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as, delete_topics,
+    describe_topics, list_topics, topic_name,
 };
-pub use cluster::{Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use configs::{
+    Change, ConfigEntry, ConfigOf, ConfigSource, ResourceKind, Synonym, alter_configs, config_resources,
+    describe_configs,
+};
 pub use connection::{Connection, Stopper};
 pub use error::ClientError;
+pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};

@@ -2,6 +2,7 @@
 
 mod consume;
 mod java;
+pub mod json;
 mod metrics;
 mod produce;
 pub mod sweep;

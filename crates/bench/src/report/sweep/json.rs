@@ -1,6 +1,7 @@
-//! A sweep as one JSON document (RFC 8259), written here because it is only written, never read.
+//! A sweep as one JSON document.
 
 use super::{About, number, ratio};
+use crate::report::json::{array, null, object, string};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Run};
 use std::time::UNIX_EPOCH;
 
@@ -90,96 +91,17 @@ fn of_run(results: &Results, run: &Run) -> String {
     object(members)
 }
 
-fn null() -> String {
-    "null".to_owned()
-}
-
-fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", string(name))).collect();
-    format!("{{{}}}", members.join(","))
-}
-
-fn array(elements: impl IntoIterator<Item = String>) -> String {
-    format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(",\n"))
-}
-
-fn string(text: &str) -> String {
-    let mut out = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            control if control < ' ' => out.push_str(&format!("\\u{:04x}", control as u32)),
-            other => out.push(other),
-        }
-    }
-    out + "\""
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::json::assert_is_json;
     use crate::sweep::sample_results;
-
-    #[test]
-    fn strings_are_escaped() {
-        assert_eq!(string("a\"b\\c\nd<é"), "\"a\\\"b\\\\c\\u000ad<é\"");
-    }
-
-    /// Where the value that starts here ends; panics where the text is no JSON.
-    fn end_of(text: &[u8], at: usize) -> usize {
-        let space = |mut at: usize| {
-            while text[at].is_ascii_whitespace() {
-                at += 1;
-            }
-            at
-        };
-        let rest = |at: usize| String::from_utf8_lossy(&text[at..text.len().min(at + 40)]).into_owned();
-        let at = space(at);
-        let close = match text[at] {
-            b'{' => b'}',
-            b'[' => b']',
-            b'"' => {
-                let mut end = at + 1;
-                while text[end] != b'"' {
-                    assert!(text[end] >= b' ', "a bare control character before {}", rest(end));
-                    end += if text[end] == b'\\' { 2 } else { 1 };
-                }
-                return end + 1;
-            }
-            _ => {
-                let word = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
-                let end = at + word.count();
-                let word = String::from_utf8_lossy(&text[at..end]);
-                let known = ["true", "false", "null"].contains(&word.as_ref());
-                assert!(known || word.parse::<f64>().is_ok_and(f64::is_finite), "{}", rest(at));
-                return end;
-            }
-        };
-        let mut next = space(at + 1);
-        while text[next] != close {
-            if close == b'}' {
-                assert_eq!(text[next], b'"', "{}", rest(next));
-                next = space(end_of(text, next));
-                assert_eq!(text[next], b':', "{}", rest(next));
-                next += 1;
-            }
-            next = space(end_of(text, next));
-            assert!(text[next] == close || text[next] == b',', "{}", rest(next));
-            if text[next] == b',' {
-                next = space(next + 1);
-                assert_ne!(text[next], close, "a comma before the end");
-            }
-        }
-        next + 1
-    }
 
     #[test]
     fn the_document_is_json() {
         let about = About { title: "quote \" and \\ and \n".to_owned(), ..About::default() };
         for interrupted in [false, true] {
-            let text = document(&about, &crate::sweep::Results { interrupted, ..sample_results() });
-            assert_eq!(text[end_of(text.as_bytes(), 0)..].trim(), "");
+            assert_is_json(&document(&about, &crate::sweep::Results { interrupted, ..sample_results() }));
         }
     }
 

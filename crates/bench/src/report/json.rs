@@ -1,0 +1,129 @@
+//! JSON (RFC 8259), written here because the tools only write it and never read it: each function makes the text of one
+//! value, and members and elements are such texts.
+//!
+//! Invariant: what these functions make of valid parts is valid.
+
+/// No value.
+pub fn null() -> String {
+    "null".to_owned()
+}
+
+/// A number or a truth, which Rust writes as JSON does; [`null`] for none.
+pub fn plain(value: Option<impl ToString>) -> String {
+    value.map_or_else(null, |value| value.to_string())
+}
+
+/// A number with a fraction; [`null`] for what JSON cannot say, as the rate of nothing in no time.
+pub fn fraction(value: f64, digits: usize) -> String {
+    if value.is_finite() { format!("{value:.digits$}") } else { null() }
+}
+
+/// A text, or [`null`].
+pub fn text(value: Option<&str>) -> String {
+    value.map_or_else(null, string)
+}
+
+/// An object with these members, in this order, on one line if they are.
+pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", string(name))).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// An array, each element on a line of its own.
+pub fn array(elements: impl IntoIterator<Item = String>) -> String {
+    format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(",\n"))
+}
+
+/// An array on one line, for numbers and words.
+pub fn list(elements: impl IntoIterator<Item = String>) -> String {
+    format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(","))
+}
+
+/// A text with quotes around it.
+pub fn string(text: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            control if control < ' ' => out.push_str(&format!("\\u{:04x}", control as u32)),
+            other => out.push(other),
+        }
+    }
+    out + "\""
+}
+
+/// Panics where the text is no JSON document.
+#[cfg(test)]
+pub(crate) fn assert_is_json(text: &str) {
+    assert_eq!(text[end_of(text.as_bytes(), 0)..].trim(), "", "something comes after it");
+}
+
+#[cfg(test)]
+/// Where the value that starts here ends; panics where the text is no JSON.
+fn end_of(text: &[u8], at: usize) -> usize {
+    let space = |mut at: usize| {
+        while text[at].is_ascii_whitespace() {
+            at += 1;
+        }
+        at
+    };
+    let rest = |at: usize| String::from_utf8_lossy(&text[at..text.len().min(at + 40)]).into_owned();
+    let at = space(at);
+    let close = match text[at] {
+        b'{' => b'}',
+        b'[' => b']',
+        b'"' => {
+            let mut end = at + 1;
+            while text[end] != b'"' {
+                assert!(text[end] >= b' ', "a bare control character before {}", rest(end));
+                end += if text[end] == b'\\' { 2 } else { 1 };
+            }
+            return end + 1;
+        }
+        _ => {
+            let word = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
+            let end = at + word.count();
+            let word = String::from_utf8_lossy(&text[at..end]);
+            let known = ["true", "false", "null"].contains(&word.as_ref());
+            assert!(known || word.parse::<f64>().is_ok_and(f64::is_finite), "{}", rest(at));
+            return end;
+        }
+    };
+    let mut next = space(at + 1);
+    while text[next] != close {
+        if close == b'}' {
+            assert_eq!(text[next], b'"', "{}", rest(next));
+            next = space(end_of(text, next));
+            assert_eq!(text[next], b':', "{}", rest(next));
+            next += 1;
+        }
+        next = space(end_of(text, next));
+        assert!(text[next] == close || text[next] == b',', "{}", rest(next));
+        if text[next] == b',' {
+            next = space(next + 1);
+            assert_ne!(text[next], close, "a comma before the end");
+        }
+    }
+    next + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_escaped() {
+        assert_eq!(string("a\"b\\c\nd<é"), "\"a\\\"b\\\\c\\u000ad<é\"");
+    }
+
+    #[test]
+    fn values_are_json() {
+        let document = object([
+            ("a", array([plain(Some(1)), plain(None::<bool>), text(None)])),
+            ("b\"", list([fraction(f64::NAN, 1), fraction(0.25, 1), string("\t")])),
+        ]);
+        assert_is_json(&document);
+        assert_eq!(document, "{\"a\":[1,\nnull,\nnull],\"b\\\"\":[null,0.2,\"\\u0009\"]}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Kafka's tools name their actions with flags (`--create`), this program with words (`create`): both work.
+//!
+//! Invariant: a command line that names its action with a word is left as it is.
+
+use crate::{configs, groups, topics};
+use std::ffi::{OsStr, OsString};
+
+/// Turns `topics --create ...` into `topics create ...`, so that command lines of Kafka's tools work; without any action
+/// the flags go, since the action is what is missing.
+pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    let Some(command) = command(&args) else { return args };
+    let flags: &[&str] = match args[command].to_str() {
+        Some("topics") => &topics::ACTION_FLAGS,
+        Some("configs") => &configs::ACTION_FLAGS,
+        Some("groups") => &groups::ACTION_FLAGS,
+        _ => return args,
+    };
+    let is_word = |arg: &&OsString| !arg.to_string_lossy().starts_with('-');
+    let own = ["--help", "-h", "--version", "-V"];
+    if args.get(command + 1).is_none_or(|next| is_word(&next) || own.iter().any(|flag| next == flag)) {
+        return args;
+    }
+    match args.iter().position(|arg| flags.iter().any(|flag| arg == flag)) {
+        Some(at) => {
+            let flag = args.remove(at).into_string().expect("one of the flags");
+            args.insert(command + 1, flag.trim_start_matches('-').into());
+        }
+        None => args.truncate(command + 1),
+    }
+    args
+}
+
+/// Where the command's name is: after the program's and what holds for every command.
+fn command(args: &[OsString]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(arg) = args.get(at).map(OsString::as_os_str) {
+        match arg {
+            arg if arg == OsStr::new("--debug") => at += 2,
+            arg if arg.to_string_lossy().starts_with("--debug=") => at += 1,
+            _ => return Some(at),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> String {
+        let args = with_words(line.split(' ').map(OsString::from));
+        args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn flags_become_words_and_words_stay() {
+        for (typed, read) in [
+            ("f topics --bootstrap-server h:1 --list", "f topics list --bootstrap-server h:1"),
+            ("f --debug protocol topics --list", "f --debug protocol topics list"),
+            ("f groups --reset-offsets --group g", "f groups reset-offsets --group g"),
+            ("f configs --describe --topic t", "f configs describe --topic t"),
+            ("f topics delete --list", "f topics delete --list"),
+            ("f topics --bootstrap-server h:1", "f topics"),
+            ("f groups --help", "f groups --help"),
+            ("f perf produce --list", "f perf produce --list"),
+            ("f", "f"),
+            ("f --debug", "f --debug"),
+        ] {
+            assert_eq!(words(typed), read);
+        }
+    }
+}

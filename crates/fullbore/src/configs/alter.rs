@@ -1,0 +1,125 @@
+//! `configs alter`: set and delete.
+
+use super::entity::{Entity, Whose, singular};
+use crate::client::{Where, read_properties};
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use clap::Args;
+use fullbore_bench::client::{Change, ResourceKind, alter_configs};
+use fullbore_bench::report::json::object;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Alter {
+    #[command(flatten)]
+    entity: Entity,
+    /// Configurations to set; a value with commas goes into brackets: k1=v1,k2=[v1,v2].
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = pairs)]
+    add_config: Option<Pairs>,
+    /// A file of properties to set; --add-config comes before it.
+    #[arg(long, value_name = "FILE")]
+    add_config_file: Option<PathBuf>,
+    /// Configurations to delete, separated by commas.
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    delete_config: Vec<String>,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What `--add-config` sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pairs(Vec<(String, String)>);
+
+/// Alters them.
+pub fn run(alter: &Alter) -> Result<(), Failure> {
+    alter.format.choose();
+    let meant = alter.entity.meant()?;
+    let Some(whose) = &meant.whose else {
+        let what = singular(meant.kind);
+        return Err(Failure::new(format!("say which {what} to alter, with --{what} or --entity-name")));
+    };
+    let changes = alter.changes()?;
+    let mut cluster = alter.at.cluster(super::CLIENT_ID)?;
+    alter_configs(&mut cluster, (meant.kind, whose.resource_name()), &changes)?;
+    if alter.format.json {
+        line(&object([("altered", object(whose.members(meant.kind)))]));
+    } else {
+        line(&done(meant.kind, whose));
+    }
+    Ok(())
+}
+
+fn done(kind: ResourceKind, whose: &Whose) -> String {
+    match whose {
+        Whose::Defaults => "Completed updating default config for brokers in the cluster.".to_owned(),
+        Whose::Named(name) => format!("Completed updating config for {} {name}.", singular(kind)),
+    }
+}
+
+impl Alter {
+    fn changes(&self) -> Result<Vec<Change>, Failure> {
+        let mut set: BTreeMap<String, String> = BTreeMap::new();
+        let file = read_properties(self.add_config_file.as_deref())?;
+        set.extend(file.iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
+        set.extend(self.add_config.iter().flat_map(|pairs| pairs.0.clone()));
+        let deleted = self.delete_config.iter().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+        let deleted: Vec<String> = deleted.collect();
+        if let Some(both) = deleted.iter().find(|key| set.contains_key(*key)) {
+            return Err(Failure::new(format!("{both} is to be set and to be deleted; leave one of them out")));
+        }
+        if set.is_empty() && deleted.is_empty() {
+            return Err(Failure::new(
+                "nothing changes; give --add-config KEY=VALUE, --add-config-file FILE or --delete-config KEY",
+            ));
+        }
+        let set = set.into_iter().map(|(key, value)| Change::Set(key, value));
+        Ok(set.chain(deleted.into_iter().map(Change::Delete)).collect())
+    }
+}
+
+/// `k1=v1,k2=[v1,v2]`: commas within brackets are the value's.
+fn pairs(text: &str) -> Result<Pairs, String> {
+    let mut parts = vec![String::new()];
+    let mut within = false;
+    for letter in text.chars() {
+        match letter {
+            '[' => within = true,
+            ']' => within = false,
+            ',' if !within => parts.push(String::new()),
+            other => parts.last_mut().expect("there is always one").push(other),
+        }
+    }
+    let pair = |part: &String| match part.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("must be KEY=VALUE,..., with values that hold commas in brackets: k1=v1,k2=[v1,v2]".to_owned()),
+    };
+    parts.iter().filter(|part| !part.trim().is_empty()).map(pair).collect::<Result<_, _>>().map(Pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_hold_commas_together() {
+        let of = |text: &str| pairs(text).map(|pairs| pairs.0);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(of("a=1, b=[c,d],e="), Ok(vec![pair("a", "1"), pair("b", "c,d"), pair("e", "")]));
+        assert_eq!(of("match=[client_id=x]"), Ok(vec![pair("match", "client_id=x")]));
+        for wrong in ["a", "=1", "a=1,b"] {
+            of(wrong).expect_err(wrong);
+        }
+    }
+
+    #[test]
+    fn the_last_lines_are_kafkas() {
+        let named = Whose::Named("m".to_owned());
+        let told = done(ResourceKind::ClientMetrics, &named);
+        assert_eq!(told, "Completed updating config for client-metric m.");
+        let told = done(ResourceKind::Broker, &Whose::Defaults);
+        assert_eq!(told, "Completed updating default config for brokers in the cluster.");
+    }
+}

@@ -1,0 +1,207 @@
+//! Whose configurations: kafka-configs.sh's two ways to say it, `--entity-type topics --entity-name t` and `--topic t`.
+
+use crate::failure::Failure;
+use clap::{ArgGroup, Args};
+use fullbore_bench::client::{ConfigSource, ResourceKind};
+use fullbore_bench::report::json::{string, text};
+
+/// What Kafka has quotas for.
+const QUOTAS: &str = "quotas of users, clients and IP addresses are not offered yet; use topics, brokers, broker-loggers, \
+    groups or client-metrics";
+
+#[derive(Args, Debug, Default)]
+#[command(group = ArgGroup::new("whose").args(["entity_name", "entity_default", "topic", "broker", "broker_defaults",
+    "broker_logger", "group", "client_metrics"]))]
+#[command(group = ArgGroup::new("short").args(["topic", "broker", "broker_defaults", "broker_logger", "group",
+    "client_metrics"]).conflicts_with("entity_type"))]
+pub struct Entity {
+    /// What it is: topics, brokers, broker-loggers, groups or client-metrics.
+    #[arg(long, value_name = "TYPE")]
+    entity_type: Option<String>,
+    /// Its name: a topic's, a broker's id, a group's.
+    #[arg(long, value_name = "NAME", requires = "entity_type")]
+    entity_name: Option<String>,
+    /// What holds for all brokers.
+    #[arg(long, requires = "entity_type")]
+    entity_default: bool,
+    /// A topic.
+    #[arg(long)]
+    topic: Option<String>,
+    /// A broker, by its id.
+    #[arg(long, value_name = "ID")]
+    broker: Option<String>,
+    /// What holds for all brokers.
+    #[arg(long)]
+    broker_defaults: bool,
+    /// The log levels of a broker, by its id.
+    #[arg(long, value_name = "ID")]
+    broker_logger: Option<String>,
+    /// A consumer group.
+    #[arg(long)]
+    group: Option<String>,
+    /// What clients are asked to measure, by the name of the request.
+    #[arg(long, value_name = "NAME")]
+    client_metrics: Option<String>,
+}
+
+/// What is meant: one thing, or everything of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meant {
+    /// The kind.
+    pub kind: ResourceKind,
+    /// `None` for everything of the kind.
+    pub whose: Option<Whose>,
+}
+
+/// One thing that has configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// What holds for all brokers.
+    Defaults,
+    /// The one with this name.
+    Named(String),
+}
+
+impl Entity {
+    /// What the flags mean.
+    ///
+    /// # Errors
+    /// When they do not say, or name what has no configurations here.
+    pub fn meant(&self) -> Result<Meant, Failure> {
+        let named = |kind, name: &Option<String>| Some((kind, Whose::Named(name.clone()?)));
+        let short = named(ResourceKind::Topic, &self.topic)
+            .or(named(ResourceKind::Broker, &self.broker))
+            .or(named(ResourceKind::BrokerLogger, &self.broker_logger))
+            .or(named(ResourceKind::Group, &self.group))
+            .or(named(ResourceKind::ClientMetrics, &self.client_metrics))
+            .or(self.broker_defaults.then_some((ResourceKind::Broker, Whose::Defaults)));
+        let (kind, whose) = match (short, self.entity_type.as_deref()) {
+            (Some((kind, whose)), _) => (kind, Some(whose)),
+            (None, Some(word)) => (kind(word)?, self.entity_name.clone().map(Whose::Named)),
+            (None, None) => {
+                return Err(Failure::new(
+                    "say whose configurations: --topic NAME, --broker ID, --broker-defaults, --group \
+                                         NAME, or --entity-type topics for those of all topics",
+                ));
+            }
+        };
+        if self.entity_default && kind != ResourceKind::Broker {
+            return Err(Failure::new("--entity-default is for --entity-type brokers; leave it out"));
+        }
+        let whose = if self.entity_default { Some(Whose::Defaults) } else { whose };
+        if let (ResourceKind::Broker | ResourceKind::BrokerLogger, Some(Whose::Named(name))) = (kind, &whose)
+            && name.parse::<i32>().is_err()
+        {
+            return Err(Failure::new(format!("a broker is named by its id, a number, but this is '{name}'")));
+        }
+        Ok(Meant { kind, whose })
+    }
+}
+
+fn kind(word: &str) -> Result<ResourceKind, Failure> {
+    match word {
+        "topics" => Ok(ResourceKind::Topic),
+        "brokers" => Ok(ResourceKind::Broker),
+        "broker-loggers" => Ok(ResourceKind::BrokerLogger),
+        "groups" => Ok(ResourceKind::Group),
+        "client-metrics" => Ok(ResourceKind::ClientMetrics),
+        "users" | "clients" | "ips" => Err(Failure::new(QUOTAS)),
+        other => Err(Failure::new(format!(
+            "--entity-type {other}: must be topics, brokers, broker-loggers, groups or client-metrics"
+        ))),
+    }
+}
+
+/// As kafka-configs.sh calls one of them.
+pub fn singular(kind: ResourceKind) -> &'static str {
+    match kind {
+        ResourceKind::Topic => "topic",
+        ResourceKind::Broker => "broker",
+        ResourceKind::BrokerLogger => "broker-logger",
+        ResourceKind::ClientMetrics => "client-metric",
+        ResourceKind::Group => "group",
+    }
+}
+
+impl Whose {
+    /// What the request has for it.
+    pub fn resource_name(&self) -> &str {
+        match self {
+            Whose::Defaults => "",
+            Whose::Named(name) => name,
+        }
+    }
+
+    /// The members of a JSON object that name it.
+    pub fn members(&self, kind: ResourceKind) -> [(&'static str, String); 2] {
+        let name = match self {
+            Whose::Defaults => None,
+            Whose::Named(name) => Some(name.as_str()),
+        };
+        [("type", string(singular(kind))), ("name", text(name))]
+    }
+
+    /// Where a value set for it is from.
+    pub fn source(&self, kind: ResourceKind) -> ConfigSource {
+        match (kind, self) {
+            (ResourceKind::Topic, _) => ConfigSource::TOPIC,
+            (ResourceKind::Broker, Whose::Defaults) => ConfigSource::ALL_BROKERS,
+            (ResourceKind::Broker, Whose::Named(_)) => ConfigSource::BROKER,
+            (ResourceKind::BrokerLogger, _) => ConfigSource::LOGGER,
+            (ResourceKind::ClientMetrics, _) => ConfigSource::CLIENT_METRICS,
+            (ResourceKind::Group, _) => ConfigSource::GROUP,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        entity: Entity,
+    }
+
+    fn meant(flags: &str) -> Result<Meant, String> {
+        let line = Line::try_parse_from(std::iter::once("configs").chain(flags.split_whitespace()));
+        line.map_err(|error| error.to_string())?.entity.meant().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn both_ways_mean_the_same() {
+        let named = |name: &str| Some(Whose::Named(name.to_owned()));
+        for (flags, kind, whose) in [
+            ("--topic t", ResourceKind::Topic, named("t")),
+            ("--entity-type topics --entity-name t", ResourceKind::Topic, named("t")),
+            ("--entity-type topics", ResourceKind::Topic, None),
+            ("--broker 1", ResourceKind::Broker, named("1")),
+            ("--broker-defaults", ResourceKind::Broker, Some(Whose::Defaults)),
+            ("--entity-type brokers --entity-default", ResourceKind::Broker, Some(Whose::Defaults)),
+            ("--entity-type broker-loggers --entity-name 1", ResourceKind::BrokerLogger, named("1")),
+            ("--broker-logger 1", ResourceKind::BrokerLogger, named("1")),
+            ("--group g", ResourceKind::Group, named("g")),
+            ("--client-metrics m", ResourceKind::ClientMetrics, named("m")),
+        ] {
+            assert_eq!(meant(flags), Ok(Meant { kind, whose }), "{flags}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_says_what_can() {
+        for (flags, told) in [
+            ("", "--broker-defaults"),
+            ("--entity-type users", "quotas of users, clients and IP addresses are not offered yet"),
+            ("--entity-type topic", "must be topics, brokers"),
+            ("--broker one", "a number"),
+            ("--entity-type topics --entity-default", "--entity-default is for"),
+            ("--topic a --broker 1", "cannot be used with"),
+            ("--entity-name a", "--entity-type"),
+        ] {
+            let refusal = meant(flags).expect_err(flags);
+            assert!(refusal.contains(told), "{flags}: {refusal}");
+        }
+    }
+}

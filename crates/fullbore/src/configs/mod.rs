@@ -1,0 +1,87 @@
+//! `fullbore configs`: kafka-configs.sh's flags and output, one file per action. The questions to the cluster are in
+//! `fullbore_bench::client`.
+
+mod alter;
+mod describe;
+mod entity;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+
+/// The client id when no property names one.
+const CLIENT_ID: &str = "fullbore-configs";
+
+/// The flags that kafka-configs.sh has for actions.
+pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
+
+/// Describe and alter configurations of topics, brokers, groups and client metrics, with kafka-configs.sh's flags.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore configs alter --topic orders --add-config retention.ms=3600000
+  fullbore configs --describe --topic orders      (kafka-configs.sh's own form works too)")]
+pub struct Configs {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Print configurations, where each is from, and where else it could be from.
+    ///
+    /// Without a name those of every topic, broker, group or client metric; without --all those that were set while brokers
+    /// run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source", "is_sensitive",
+    /// "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of what holds for all brokers is null.
+    #[command(after_help = "Examples:
+  fullbore configs describe --topic orders
+  fullbore configs describe --topic orders --all --json
+  fullbore configs describe --entity-type brokers
+  fullbore configs describe --broker-defaults")]
+    Describe(describe::Describe),
+    /// Set configurations, or delete them so that they fall back to what is below; all of them or none.
+    ///
+    /// --json prints {"altered": {"type", "name"}}.
+    #[command(after_help = "Examples:
+  fullbore configs alter --topic orders --add-config retention.ms=3600000,max.message.bytes=2000000
+  fullbore configs alter --topic orders --delete-config retention.ms,max.message.bytes
+  fullbore configs alter --broker-defaults --add-config message.max.bytes=2000000
+  fullbore configs alter --broker-defaults --delete-config message.max.bytes --json")]
+    Alter(alter::Alter),
+}
+
+/// Runs the command.
+pub fn run(configs: Configs) -> Result<(), Failure> {
+    match configs.action {
+        Some(Action::Describe(describe)) => describe::run(&describe),
+        Some(Action::Alter(alter)) => alter::run(&alter),
+        None => Err(Failure::new("configs: say describe or alter, as in `fullbore configs describe --topic orders`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::parse;
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        for line in [
+            "fullbore configs --bootstrap-server h:1 --describe --entity-type topics --entity-name t --all",
+            "fullbore configs --describe --entity-type brokers --entity-default --command-config f",
+            "fullbore configs --alter --entity-type groups --entity-name g --add-config a=b,c=[d,e] --delete-config x,y",
+            "fullbore configs --alter --client-metrics m --add-config-file f",
+            "fullbore configs --describe --broker-logger 1",
+            "fullbore configs describe --group g --json",
+        ] {
+            parse(line).expect(line);
+        }
+        for line in ["fullbore configs describe --topic a --entity-name b", "fullbore configs change"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_action_that_is_missing_is_said_so() {
+        let told = run(Configs { action: None }).expect_err("none").to_string();
+        assert!(told.contains("say describe or alter"), "{told}");
+    }
+}

@@ -1,0 +1,100 @@
+//! `groups delete-offsets`.
+
+use super::select::{Patience, Topic, topic};
+use crate::client::Where;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use crate::table::{aligned, row};
+use clap::Args;
+use fullbore_bench::client::{ClientError, Groups};
+use fullbore_bench::report::json::{array, object, string, text};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
+
+#[derive(Args, Debug)]
+pub struct DeleteOffsets {
+    /// The group.
+    #[arg(long)]
+    group: String,
+    /// A topic, or some of its partitions: orders:0,1; may be repeated.
+    #[arg(long, value_name = "TOPIC[:PARTITION,...]", required = true, value_parser = topic)]
+    topic: Vec<Topic>,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Deletes them.
+pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
+    delete.format.choose();
+    let mut cluster = delete.at.cluster(super::CLIENT_ID)?;
+    let mut groups = Groups::of(&mut cluster, delete.patience.duration())?;
+    let id: Text = delete.group.as_str().into();
+    let partitions = meant(&mut groups, &id, &delete.topic)?;
+    let outcomes = groups.delete_offsets(&id, &partitions)?;
+    if delete.format.json {
+        let partition = |((topic, partition), code): (&(Text, i32), &ErrorCode)| {
+            object([
+                ("topic", string(topic)),
+                ("partition", partition.to_string()),
+                ("error", text(code.is_err().then(|| code.message()))),
+            ])
+        };
+        line(&object([("group", string(&id)), ("partitions", array(outcomes.iter().map(partition)))]));
+    } else {
+        show(&id, &outcomes);
+    }
+    match outcomes.iter().find(|(_, code)| code.is_err()) {
+        None => Ok(()),
+        Some(((topic, partition), code)) => {
+            let next = match *code {
+                ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC => " Stop the consumers that read it first.",
+                _ => "",
+            };
+            let what = format!("cannot delete the offset of {topic}-{partition} of group '{id}'");
+            Err(Failure::new(format!("{}{next}", ClientError::kafka(what, *code, None))))
+        }
+    }
+}
+
+/// All partitions of a topic that names none: those it has, or where it is gone those the group has offsets of.
+fn meant(groups: &mut Groups<'_>, id: &Text, topics: &[Topic]) -> Result<Vec<(Text, i32)>, Failure> {
+    let whole: Vec<Text> =
+        topics.iter().filter(|topic| topic.partitions.is_none()).map(|topic| topic.name.clone()).collect();
+    let found = groups.cluster().partitions_of(&whole)?;
+    let is_gone = whole.iter().any(|name| !found.contains_key(name));
+    let committed = if is_gone { groups.committed(id)? } else { BTreeMap::new() };
+    let mut partitions: Vec<(Text, i32)> = Vec::new();
+    for topic in topics {
+        let before = partitions.len();
+        match (&topic.partitions, found.get(&topic.name)) {
+            (Some(numbers), _) => partitions.extend(numbers.iter().map(|number| (topic.name.clone(), *number))),
+            (None, Some(places)) => {
+                partitions.extend(places.iter().map(|place| (topic.name.clone(), place.partition)));
+            }
+            (None, None) => partitions.extend(committed.keys().filter(|(name, _)| *name == topic.name).cloned()),
+        }
+        if partitions.len() == before {
+            return Err(ClientError::NoTopic(topic.name.to_string()).into());
+        }
+    }
+    partitions.sort();
+    partitions.dedup();
+    Ok(partitions)
+}
+
+fn show(id: &Text, outcomes: &BTreeMap<(Text, i32), ErrorCode>) {
+    if !outcomes.values().any(|code| code.is_err()) {
+        line(&format!("Request succeeded for deleting offsets from group {id}."));
+    }
+    let mut rows = vec![row(["TOPIC", "PARTITION", "STATUS"])];
+    rows.extend(outcomes.iter().map(|((topic, partition), code)| {
+        let status = if code.is_err() { format!("Error: {}", code.message()) } else { "Successful".to_owned() };
+        vec![topic.to_string(), partition.to_string(), status]
+    }));
+    line("");
+    aligned(&rows, &[15, 10, 15]).iter().for_each(|text| line(text));
+}

@@ -1,0 +1,194 @@
+//! `groups describe`: kafka-consumer-groups.sh's three tables, or one JSON document. What the tables hold is in `offsets`
+//! and `members`.
+
+mod members;
+mod offsets;
+
+use super::select::{Patience, Which};
+use crate::client::Where;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use crate::table::{aligned, or_dash, row};
+use clap::{ArgGroup, Args};
+use fullbore_bench::client::{ClientError, GroupDescription, Groups};
+use fullbore_bench::report::json::{array, object, plain, string};
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("what").args(["offsets", "members", "state"]))]
+pub struct Describe {
+    #[command(flatten)]
+    which: Which,
+    /// Print the offsets and the lag of every partition; that is what is printed unless told.
+    #[arg(long)]
+    offsets: bool,
+    /// Print the members.
+    #[arg(long)]
+    members: bool,
+    /// Print the state and the coordinator.
+    #[arg(long)]
+    state: bool,
+    /// Print more columns: epochs, and what each member reads.
+    #[arg(long)]
+    verbose: bool,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Describes them. Groups that do not exist do not keep the others.
+pub fn run(describe: &Describe) -> Result<(), Failure> {
+    describe.format.choose();
+    let mut cluster = describe.at.cluster(super::CLIENT_ID)?;
+    let mut groups = Groups::of(&mut cluster, describe.patience.duration())?;
+    let ids = describe.which.ids(&mut groups)?;
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for outcome in groups.describe(&ids)? {
+        match outcome {
+            Ok(group) => found.push(group),
+            // Of all groups one may go while they are described.
+            Err(ClientError::NoGroup(_)) if describe.which.all_groups => {}
+            Err(error) => missing.push(error),
+        }
+    }
+    if describe.format.json {
+        line(&document(describe, &mut groups, &found)?);
+    } else {
+        show(describe, &mut groups, &found)?;
+    }
+    match missing.into_iter().next() {
+        Some(first) => Err(first.into()),
+        None => Ok(()),
+    }
+}
+
+fn show(describe: &Describe, groups: &mut Groups<'_>, found: &[GroupDescription]) -> Result<(), Failure> {
+    let mut offsets = match describe.members || describe.state {
+        true => Vec::new(),
+        false => offsets::of(groups, found)?,
+    }
+    .into_iter();
+    for group in found {
+        if let Some(remark) = remark(group) {
+            eprintln!("\n{remark}");
+        }
+        let table = if describe.members {
+            members::table(group, describe.verbose)
+        } else if describe.state {
+            state_table(group, describe.verbose)
+        } else {
+            offsets::table(&offsets.next().unwrap_or_default(), describe.verbose)
+        };
+        if !table.is_empty() {
+            line("");
+            table.iter().for_each(|text| line(text));
+        }
+    }
+    Ok(())
+}
+
+fn document(describe: &Describe, groups: &mut Groups<'_>, found: &[GroupDescription]) -> Result<String, Failure> {
+    let mut objects = Vec::new();
+    let offsets = match describe.members || describe.state {
+        true => vec![None; found.len()],
+        false => offsets::of(groups, found)?.into_iter().map(Some).collect(),
+    };
+    for (group, rows) in found.iter().zip(offsets) {
+        let coordinator = object([
+            ("id", group.coordinator.id.to_string()),
+            ("host", string(&group.coordinator.host)),
+            ("port", group.coordinator.port.to_string()),
+        ]);
+        let mut fields = vec![
+            ("group", string(&group.id)),
+            ("type", string(group.protocol.name())),
+            ("state", string(&group.state)),
+            ("coordinator", coordinator),
+            ("assignor", string(&group.assignor)),
+            ("epoch", plain(group.epoch)),
+            ("target_epoch", plain(group.target_epoch)),
+            ("member_count", group.members.len().to_string()),
+        ];
+        fields.extend(rows.map(|rows| ("offsets", array(rows.iter().map(offsets::Row::document)))));
+        fields.extend(describe.members.then(|| ("members", array(group.members.iter().map(members::document)))));
+        objects.push(object(fields));
+    }
+    Ok(object([("groups", array(objects))]))
+}
+
+/// What should be known before the figures are read, as kafka-consumer-groups.sh says it.
+fn remark(group: &GroupDescription) -> Option<String> {
+    let id = &group.id;
+    match &*group.state {
+        "Empty" => Some(format!("Consumer group '{id}' has no active members.")),
+        "PreparingRebalance" | "CompletingRebalance" | "Assigning" | "Reconciling" => {
+            Some(format!("Warning: Consumer group '{id}' is rebalancing."))
+        }
+        _ => None,
+    }
+}
+
+fn state_table(group: &GroupDescription, verbose: bool) -> Vec<String> {
+    let coordinator = format!("{}  ({})", group.coordinator.address(), group.coordinator.id);
+    let assignor = or_dash((!group.assignor.is_empty()).then_some(&group.assignor));
+    let members = group.members.len().to_string();
+    if verbose {
+        let heading = [
+            "GROUP",
+            "COORDINATOR (ID)",
+            "ASSIGNMENT-STRATEGY",
+            "STATE",
+            "GROUP-EPOCH",
+            "TARGET-ASSIGNMENT-EPOCH",
+            "#MEMBERS",
+        ];
+        let (epoch, target) = (or_dash(group.epoch), or_dash(group.target_epoch));
+        let values = [&group.id, &*coordinator, &assignor, &group.state, &epoch, &target, &members];
+        aligned(&[row(heading), row(values)], &[15, 25, 20, 20, 15, 25])
+    } else {
+        let heading = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"];
+        let values = [&group.id, &*coordinator, &assignor, &group.state, &members];
+        aligned(&[row(heading), row(values)], &[15, 25, 20, 20])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_bench::client::{Broker, GroupProtocol};
+
+    /// Captured from Kafka 4.3.1.
+    #[test]
+    fn states_are_kafkas_lines() {
+        let group = GroupDescription {
+            id: "gcons".into(),
+            protocol: GroupProtocol::Consumer,
+            state: "Empty".into(),
+            coordinator: Broker { id: 1, host: "127.0.0.1".into(), port: 27192 },
+            assignor: "uniform".into(),
+            epoch: Some(2),
+            target_epoch: Some(2),
+            members: vec![],
+        };
+        assert_eq!(
+            state_table(&group, false),
+            [
+                "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
+                "gcons           127.0.0.1:27192  (1)      uniform              Empty                0",
+            ]
+        );
+        assert_eq!(
+            state_table(&group, true),
+            [
+                "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     \
+                 TARGET-ASSIGNMENT-EPOCH   #MEMBERS",
+                "gcons           127.0.0.1:27192  (1)      uniform              Empty                2               \
+                 2                         0",
+            ]
+        );
+        assert_eq!(remark(&group).as_deref(), Some("Consumer group 'gcons' has no active members."));
+        assert_eq!(remark(&GroupDescription { state: "Stable".into(), ..group }), None);
+    }
+}

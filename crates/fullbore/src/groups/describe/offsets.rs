@@ -1,0 +1,171 @@
+//! What a group has read of each partition, and what it has not: committed offsets, ends and lag.
+
+use crate::table::{aligned, or_dash, row};
+use fullbore_bench::client::{ClientError, Committed, GroupDescription, GroupMember, Groups, LATEST};
+use fullbore_bench::report::json::{object, plain, string, text};
+use fullbore_wire::Text;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One partition.
+#[derive(Clone, Debug)]
+pub struct Row {
+    group: Text,
+    topic: Text,
+    partition: i32,
+    committed: Option<Committed>,
+    end: Option<i64>,
+    reader: Option<Reader>,
+}
+
+/// The member that reads it.
+#[derive(Clone, Debug)]
+struct Reader {
+    id: Text,
+    host: Text,
+    client_id: Text,
+}
+
+impl Row {
+    /// Records after the committed offset.
+    fn lag(&self) -> Option<i64> {
+        Some(self.end? - self.committed.as_ref()?.offset)
+    }
+
+    /// As JSON.
+    pub fn document(&self) -> String {
+        let of_reader = |field: fn(&Reader) -> &Text| text(self.reader.as_ref().map(|reader| &**field(reader)));
+        object([
+            ("topic", string(&self.topic)),
+            ("partition", self.partition.to_string()),
+            ("leader_epoch", plain(self.committed.as_ref().and_then(|committed| committed.leader_epoch))),
+            ("current_offset", plain(self.committed.as_ref().map(|committed| committed.offset))),
+            ("log_end_offset", plain(self.end)),
+            ("lag", plain(self.lag())),
+            ("member_id", of_reader(|reader| &reader.id)),
+            ("host", of_reader(|reader| &reader.host)),
+            ("client_id", of_reader(|reader| &reader.client_id)),
+        ])
+    }
+}
+
+/// The rows of each group: first the partitions that members read, those of the busiest member first, then the others
+/// with offsets.
+pub fn of(groups: &mut Groups<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
+    let mut rows = Vec::new();
+    for group in described {
+        let committed = groups.committed(&group.id)?;
+        rows.push(of_group(group, committed));
+    }
+    let wanted: BTreeSet<(Text, i32)> = rows.iter().flatten().map(|row| (row.topic.clone(), row.partition)).collect();
+    let ends = groups.cluster().offsets_at(&wanted.into_iter().collect::<Vec<_>>(), LATEST)?;
+    for row in rows.iter_mut().flatten() {
+        row.end = ends.get(&(row.topic.clone(), row.partition)).copied().filter(|end| *end >= 0);
+    }
+    Ok(rows)
+}
+
+fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Committed>) -> Vec<Row> {
+    let mut members: Vec<&GroupMember> = group.members.iter().collect();
+    members.sort_by_key(|member| std::cmp::Reverse(member.assignment.len()));
+    let mut rows = Vec::new();
+    let row = |(topic, partition): (Text, i32), committed, reader| Row {
+        group: group.id.clone(),
+        topic,
+        partition,
+        committed,
+        end: None,
+        reader,
+    };
+    for member in members {
+        let reader = Reader { id: member.id.clone(), host: member.host.clone(), client_id: member.client_id.clone() };
+        for of in &member.assignment {
+            let committed = committed.remove(of);
+            rows.push(row(of.clone(), committed, Some(reader.clone())));
+        }
+    }
+    rows.extend(committed.into_iter().map(|(of, committed)| row(of, Some(committed), None)));
+    rows
+}
+
+/// As kafka-consumer-groups.sh prints it; empty without rows.
+pub fn table(rows: &[Row], verbose: bool) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let dash = |reader: &Option<Reader>, field: fn(&Reader) -> &Text| or_dash(reader.as_ref().map(field));
+    let mut lines = vec![row([
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "LEADER-EPOCH",
+        "CURRENT-OFFSET",
+        "LOG-END-OFFSET",
+        "LAG",
+        "CONSUMER-ID",
+        "HOST",
+        "CLIENT-ID",
+    ])];
+    lines.extend(rows.iter().map(|row| {
+        vec![
+            row.group.to_string(),
+            row.topic.to_string(),
+            row.partition.to_string(),
+            or_dash(row.committed.as_ref().and_then(|committed| committed.leader_epoch)),
+            or_dash(row.committed.as_ref().map(|committed| committed.offset)),
+            or_dash(row.end),
+            or_dash(row.lag()),
+            dash(&row.reader, |reader| &reader.id),
+            dash(&row.reader, |reader| &reader.host),
+            dash(&row.reader, |reader| &reader.client_id),
+        ]
+    }));
+    let mut widths = vec![15, 15, 10, 15, 15, 15, 15, 15, 15];
+    if !verbose {
+        widths.remove(3);
+        lines.iter_mut().for_each(|row| drop(row.remove(3)));
+    }
+    aligned(&lines, &widths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Captured from Kafka 4.3.1.
+    #[test]
+    fn rows_are_kafkas_lines() {
+        let of = |partition, offset, end, reader| Row {
+            group: "gclassic".into(),
+            topic: "t1".into(),
+            partition,
+            committed: Some(Committed { offset, leader_epoch: Some(0), metadata: Text::default() }),
+            end,
+            reader,
+        };
+        let reader = Reader {
+            id: "pyObicfWRLyTwndTZWW8AQ".into(),
+            host: "/127.0.0.1".into(),
+            client_id: "console-consumer".into(),
+        };
+        assert_eq!(
+            table(&[of(0, 961, Some(961), None), of(1, 20, None, None)], false),
+            [
+                "GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             \
+                 CONSUMER-ID     HOST            CLIENT-ID",
+                "gclassic        t1              0          961             961             0               \
+                 -               -               -",
+                "gclassic        t1              1          20              -               -               \
+                 -               -               -",
+            ]
+        );
+        assert_eq!(
+            table(&[of(0, 960, Some(961), Some(reader))], true),
+            [
+                "GROUP           TOPIC           PARTITION  LEADER-EPOCH    CURRENT-OFFSET  LOG-END-OFFSET  LAG             \
+                 CONSUMER-ID            HOST            CLIENT-ID",
+                "gclassic        t1              0          0               960             961             1               \
+                 pyObicfWRLyTwndTZWW8AQ /127.0.0.1      console-consumer",
+            ]
+        );
+    }
+}

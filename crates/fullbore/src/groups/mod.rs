@@ -1,0 +1,142 @@
+//! `fullbore groups`: kafka-consumer-groups.sh's flags and output, one file per action. The questions to the cluster are
+//! in `fullbore_bench::client`.
+
+mod delete;
+mod delete_offsets;
+mod describe;
+mod list;
+mod reset;
+mod select;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+
+/// The client id when no property names one.
+const CLIENT_ID: &str = "fullbore-groups";
+
+/// The flags that kafka-consumer-groups.sh has for actions.
+pub const ACTION_FLAGS: [&str; 5] = ["--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets"];
+
+/// List, describe and delete consumer groups and move their offsets, with kafka-consumer-groups.sh's flags.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore groups describe --group billing
+  fullbore groups --describe --all-groups      (kafka-consumer-groups.sh's own form works too)")]
+pub struct Groups {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Print the names of all groups.
+    ///
+    /// --json prints {"groups": [{"group", "type", "state"}]}.
+    #[command(after_help = "Examples:
+  fullbore groups list
+  fullbore groups list --state stable,empty --type
+  fullbore groups list --json")]
+    List(list::List),
+    /// Print what a group has read and what it has not, its members, or its state.
+    ///
+    /// LAG counts the records of a partition that come after the committed offset. --json prints {"groups": [{"group", "type",
+    /// "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]}, and in
+    /// each also "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset", "lag", "member_id",
+    /// "host", "client_id"}] or, with --members, "members": [{"member_id", "instance_id", "host", "client_id", "epoch",
+    /// "is_upgraded", "assignment": [{"topic", "partition"}], "target_assignment"}].
+    #[command(after_help = "Examples:
+  fullbore groups describe --group billing
+  fullbore groups describe --all-groups --members --verbose
+  fullbore groups describe --group billing --state --json")]
+    Describe(describe::Describe),
+    /// Delete groups that have no members, with their offsets.
+    ///
+    /// --json prints {"deleted": [NAME], "failed": [{"group", "error"}]}.
+    #[command(after_help = "Examples:
+  fullbore groups delete --group billing
+  fullbore groups delete --group billing --group reports --json")]
+    Delete(delete::Delete),
+    /// Move the offsets of groups that have no members.
+    ///
+    /// Without --execute it only shows what it would do. Offsets beyond a partition's start or end become that. Times are UTC
+    /// unless they say otherwise. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic", "partition",
+    /// "new_offset"}]}]}.
+    #[command(after_help = "Examples:
+  fullbore groups reset-offsets --group billing --topic orders --to-earliest --dry-run
+  fullbore groups reset-offsets --group billing --topic orders:0,1 --shift-by -100 --execute
+  fullbore groups reset-offsets --group billing --all-topics --to-datetime 2026-11-21T08:00:00.000 --execute
+  fullbore groups reset-offsets --group billing --all-topics --to-current --export | tee plan.csv
+  fullbore groups reset-offsets --group billing --from-file plan.csv --execute")]
+    ResetOffsets(Box<reset::Reset>),
+    /// Forget the offsets that a group has committed for topics it does not read now.
+    ///
+    /// --json prints {"group", "partitions": [{"topic", "partition", "error"}]}; the error is null where it was done.
+    #[command(after_help = "Examples:
+  fullbore groups delete-offsets --group billing --topic orders
+  fullbore groups delete-offsets --group billing --topic orders:0,1 --json")]
+    DeleteOffsets(delete_offsets::DeleteOffsets),
+}
+
+/// Runs the command.
+pub fn run(groups: Groups) -> Result<(), Failure> {
+    match groups.action {
+        Some(Action::List(list)) => list::run(&list),
+        Some(Action::Describe(describe)) => describe::run(&describe),
+        Some(Action::Delete(delete)) => delete::run(&delete),
+        Some(Action::ResetOffsets(reset)) => reset::run(&reset),
+        Some(Action::DeleteOffsets(delete)) => delete_offsets::run(&delete),
+        None => Err(Failure::new(
+            "groups: say list, describe, delete, reset-offsets or delete-offsets, as in `fullbore groups list`",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::parse;
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        for line in [
+            "fullbore groups --bootstrap-server h:1 --list --state --type",
+            "fullbore groups --list --state stable,empty --type classic",
+            "fullbore groups --describe --group a --group b --offsets --verbose --timeout 100",
+            "fullbore groups --describe --all-groups --members",
+            "fullbore groups --describe --group a --state --command-config f",
+            "fullbore groups --delete --group a --group b",
+            "fullbore groups --reset-offsets --group a --topic t:0,1 --topic u --to-offset 5 --execute",
+            "fullbore groups --reset-offsets --all-groups --all-topics --by-duration PT1H --export",
+            "fullbore groups --delete-offsets --group a --topic t:0",
+        ] {
+            parse(line).expect(line);
+        }
+    }
+
+    #[test]
+    fn wrong_flags_are_refused() {
+        for line in [
+            "describe",
+            "describe --group a --all-groups",
+            "describe --group a --members --state",
+            "delete",
+            "reset-offsets --group a --topic t",
+            "reset-offsets --group a --topic t --to-earliest --to-latest",
+            "reset-offsets --group a --topic t --to-earliest --execute --dry-run",
+            "reset-offsets --group a --to-earliest",
+            "reset-offsets --group a --topic t --all-topics --to-earliest",
+            "reset-offsets --group a --topic t --by-duration 1h",
+            "list --state dancing",
+            "list --type blue",
+            "delete-offsets --group a",
+        ] {
+            assert!(parse(&format!("fullbore groups {line}")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_action_that_is_missing_is_said_so() {
+        let told = run(Groups { action: None }).expect_err("none").to_string();
+        assert!(told.contains("say list, describe, delete"), "{told}");
+    }
+}

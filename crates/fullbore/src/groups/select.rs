@@ -1,0 +1,113 @@
+//! Which groups and which partitions a command means.
+
+use crate::failure::Failure;
+use clap::{ArgGroup, Args};
+use fullbore_bench::client::{ClientError, Cluster, Groups};
+use fullbore_wire::Text;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The groups.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).args(["group", "all_groups"]))]
+pub struct Which {
+    /// A group; may be repeated.
+    #[arg(long, value_name = "GROUP")]
+    pub group: Vec<String>,
+    /// Every group.
+    #[arg(long)]
+    pub all_groups: bool,
+}
+
+/// How long a coordinator is waited for.
+#[derive(Args, Debug)]
+pub struct Patience {
+    /// Milliseconds to wait for a coordinator that is loading or moving.
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    timeout: u64,
+}
+
+impl Patience {
+    /// As a duration.
+    pub fn duration(&self) -> Duration {
+        Duration::from_millis(self.timeout)
+    }
+}
+
+impl Which {
+    /// Their names, each once, in order.
+    ///
+    /// # Errors
+    /// The cluster's.
+    pub fn ids(&self, groups: &mut Groups<'_>) -> Result<Vec<Text>, Failure> {
+        let ids: BTreeSet<Text> = match self.all_groups {
+            true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
+            false => self.group.iter().map(|id| id.as_str().into()).collect(),
+        };
+        Ok(ids.into_iter().collect())
+    }
+}
+
+/// `TOPIC` or `TOPIC:0,1,2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    /// Its name.
+    pub name: Text,
+    /// `None` for all of them.
+    pub partitions: Option<Vec<i32>>,
+}
+
+/// Reads one; a topic's name has no colon.
+pub fn topic(text: &str) -> Result<Topic, String> {
+    let allowed = || "must be TOPIC or TOPIC:0,1,2".to_owned();
+    let (name, partitions) = match text.split_once(':') {
+        None => (text, None),
+        Some((name, numbers)) => {
+            let number = |number: &str| number.trim().parse::<i32>().ok().filter(|number| *number >= 0);
+            let numbers: Option<Vec<i32>> = numbers.split(',').map(number).collect();
+            (name, Some(numbers.ok_or_else(allowed)?))
+        }
+    };
+    if name.is_empty() { Err(allowed()) } else { Ok(Topic { name: name.into(), partitions }) }
+}
+
+/// The partitions meant, each once, in order; all exist and have leaders.
+///
+/// # Errors
+/// The first that does not or has none.
+pub fn partitions(cluster: &mut Cluster, topics: &[Topic]) -> Result<Vec<(Text, i32)>, Failure> {
+    let names: BTreeSet<Text> = topics.iter().map(|topic| topic.name.clone()).collect();
+    let found = cluster.partitions_of(&names.iter().cloned().collect::<Vec<_>>())?;
+    let mut meant = BTreeSet::new();
+    for topic in topics {
+        let places = found.get(&topic.name).ok_or_else(|| ClientError::NoTopic(topic.name.to_string()))?;
+        let all = || places.iter().map(|place| place.partition).collect();
+        for partition in topic.partitions.clone().unwrap_or_else(all) {
+            let Some(place) = places.iter().find(|place| place.partition == partition) else {
+                let (name, count) = (&topic.name, places.len());
+                return Err(Failure::new(format!(
+                    "partition {partition} of topic '{name}' does not exist; it has {count}, from 0 on"
+                )));
+            };
+            if place.leader.is_none() {
+                return Err(ClientError::NoLeader { topic: topic.name.to_string(), partition }.into());
+            }
+            meant.insert((topic.name.clone(), partition));
+        }
+    }
+    Ok(meant.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_may_name_partitions() {
+        assert_eq!(topic("t"), Ok(Topic { name: "t".into(), partitions: None }));
+        assert_eq!(topic("t:0,2"), Ok(Topic { name: "t".into(), partitions: Some(vec![0, 2]) }));
+        for wrong in ["", ":0", "t:", "t:x", "t:-1", "t:0:1"] {
+            topic(wrong).expect_err(wrong);
+        }
+    }
+}

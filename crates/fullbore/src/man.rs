@@ -1,0 +1,37 @@
+//! `fullbore man`: the manual pages, made from the same definition of the command line as `--help`.
+
+use crate::failure::Failure;
+use crate::output;
+use clap::{Args, CommandFactory};
+use clap_mangen::Man as Page;
+use std::path::PathBuf;
+
+/// Print the manual page, or write one for every command.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore man | man -l -
+  fullbore man --dir target/man")]
+pub struct Man {
+    /// Write a page for every command into this folder, which is made if it does not exist: fullbore.1,
+    /// fullbore-topics.1 and so on.
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+}
+
+/// Prints or writes them.
+pub fn run(man: &Man) -> Result<(), Failure> {
+    let mut command = crate::Cli::command();
+    command.build();
+    let Some(folder) = &man.dir else {
+        let mut page = Vec::new();
+        Page::new(command).render(&mut page)?;
+        output::line(String::from_utf8_lossy(&page).trim_end());
+        return Ok(());
+    };
+    let refused = |error: std::io::Error| {
+        Failure::new(format!("cannot write manual pages to {}: {error}; name another with --dir", folder.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(refused)?;
+    clap_mangen::generate_to(command, folder).map_err(refused)?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! `topics alter`: more partitions.
+
+use super::assignment::{Assignment, replica_assignment};
+use super::select::{must_exist, selected};
+use crate::client::Where;
+use crate::failure::Failure;
+use crate::output::{self, Format, line};
+use clap::Args;
+use fullbore_bench::client::{ClientError, create_partitions, describe_topics};
+use fullbore_bench::report::json::{array, object, string};
+use fullbore_wire::ErrorCode;
+
+#[derive(Args, Debug)]
+pub struct Alter {
+    /// Topics whose whole name matches this regular expression, several separated by commas.
+    #[arg(long)]
+    topic: String,
+    /// How many partitions the topic is to have in all.
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: i32,
+    /// The brokers of every partition, those that exist too, the preferred leader first: 1:2,2:3 is two partitions.
+    #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment)]
+    replica_assignment: Option<Assignment>,
+    /// Succeed when no topic matches.
+    #[arg(long)]
+    if_exists: bool,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Adds the partitions.
+pub fn run(alter: Alter) -> Result<(), Failure> {
+    alter.format.choose();
+    let mut cluster = alter.at.cluster(super::CLIENT_ID)?;
+    let names = selected(&mut cluster, Some(&alter.topic), false)?;
+    must_exist(&names, Some(&alter.topic), alter.if_exists)?;
+    if alter.replica_assignment.is_some() {
+        check_assigned(&alter)?;
+    }
+    if !names.is_empty() {
+        output::note(
+            "WARNING: If partitions are increased for a topic that has a key, the partition logic or ordering of the \
+             messages will be affected",
+        );
+    }
+    for topic in describe_topics(&mut cluster, &names)? {
+        // Kafka's flag lists all partitions, its request only the new ones.
+        let new = alter.replica_assignment.as_ref().map(|all| &all.0[topic.partitions.len().min(all.0.len())..]);
+        create_partitions(&mut cluster, &topic.name, alter.partitions, new).map_err(refusal)?;
+    }
+    if alter.format.json {
+        let altered = |name: &fullbore_wire::Text| {
+            object([("name", string(name)), ("partition_count", alter.partitions.to_string())])
+        };
+        line(&object([("altered", array(names.iter().map(altered)))]));
+    }
+    Ok(())
+}
+
+fn check_assigned(alter: &Alter) -> Result<(), Failure> {
+    let assigned = alter.replica_assignment.as_ref().map_or(0, |assignment| assignment.0.len());
+    if usize::try_from(alter.partitions) == Ok(assigned) {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "--replica-assignment is for {assigned} partitions and --partitions says {}; list the brokers of every partition, \
+         those that exist too",
+        alter.partitions
+    )))
+}
+
+fn refusal(error: ClientError) -> Failure {
+    match &error {
+        ClientError::Kafka { code: ErrorCode::INVALID_PARTITIONS, .. } => {
+            Failure::new(format!("{error} Partitions can be added, never taken away."))
+        }
+        _ => error.into(),
+    }
+}

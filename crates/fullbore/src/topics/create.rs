@@ -1,0 +1,72 @@
+//! `topics create`.
+
+use super::assignment::{Assignment, replica_assignment};
+use crate::client::{Where, key_value};
+use crate::failure::Failure;
+use crate::output::{self, Format, line};
+use clap::Args;
+use fullbore_bench::client::{ClientError, Layout, create_topic_as};
+use fullbore_bench::report::json::{list, object, string};
+use fullbore_wire::ErrorCode;
+
+#[derive(Args, Debug)]
+pub struct Create {
+    /// The name of the topic.
+    #[arg(long)]
+    topic: String,
+    /// Number of partitions; without it the cluster's default.
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
+    /// Replicas of each partition; without it the cluster's default.
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i16).range(1..))]
+    replication_factor: Option<i16>,
+    /// The brokers of each partition instead of counts, the preferred leader first: 1:2,2:3 is two partitions.
+    #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment, conflicts_with_all = ["partitions", "replication_factor"])]
+    replica_assignment: Option<Assignment>,
+    /// A topic configuration; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    config: Vec<(String, String)>,
+    /// Do nothing when the topic exists.
+    #[arg(long)]
+    if_not_exists: bool,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Creates it.
+pub fn run(create: Create) -> Result<(), Failure> {
+    create.format.choose();
+    let mut cluster = create.at.cluster(super::CLIENT_ID)?;
+    if create.topic.contains(['.', '_']) {
+        output::note(
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could \
+             collide. To avoid issues it is best to use either, but not both.",
+        );
+    }
+    let (partitions, replication_factor) = (create.partitions, create.replication_factor);
+    let layout = match create.replica_assignment {
+        Some(Assignment(brokers)) => Layout::Assigned(brokers),
+        None => Layout::Counts { partitions, replication_factor },
+    };
+    let created = match create_topic_as(&mut cluster, &create.topic, &layout, &create.config) {
+        Ok(()) => vec![create.topic],
+        Err(error) if is_topic_exists(&error) && create.if_not_exists => vec![],
+        Err(error) if is_topic_exists(&error) => {
+            let hint = "add --if-not-exists to accept that, or delete it first";
+            return Err(Failure::new(format!("Topic '{}' already exists; {hint}", create.topic)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if create.format.json {
+        line(&object([("created", list(created.iter().map(|name| string(name))))]));
+    } else {
+        created.iter().for_each(|name| line(&format!("Created topic {name}.")));
+    }
+    Ok(())
+}
+
+fn is_topic_exists(error: &ClientError) -> bool {
+    matches!(error, ClientError::Kafka { code: ErrorCode::TOPIC_ALREADY_EXISTS, .. })
+}

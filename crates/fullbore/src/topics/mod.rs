@@ -1,0 +1,140 @@
+//! `fullbore topics`: kafka-topics.sh's flags and output, one file per action. The questions to the cluster are in
+//! `fullbore_bench::client`.
+
+mod alter;
+mod assignment;
+mod create;
+mod delete;
+mod describe;
+mod list;
+mod select;
+
+pub use select::topic_filter;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+
+/// The client id when no property names one.
+const CLIENT_ID: &str = "fullbore-topics";
+
+/// The flags that kafka-topics.sh has for actions.
+pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--delete", "--alter"];
+
+/// Create, list, describe, alter and delete topics of any Kafka cluster, with kafka-topics.sh's flags.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore topics create --topic orders --partitions 6 --config retention.ms=3600000
+  fullbore topics --create --topic payments      (kafka-topics.sh's own form works too)")]
+pub struct Topics {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Create a topic.
+    ///
+    /// --json prints {"created": [NAME]}.
+    #[command(after_help = "Examples:
+  fullbore topics create --topic orders --partitions 6 --replication-factor 1
+  fullbore topics create --topic orders --if-not-exists --json")]
+    Create(create::Create),
+    /// Print the names of all topics.
+    ///
+    /// --json prints {"topics": [{"name", "is_internal"}]}.
+    #[command(after_help = "Examples:
+  fullbore topics list --exclude-internal
+  fullbore topics list --topic 'orders.*' --json")]
+    List(select::Select),
+    /// Print partitions, leaders, replicas and configurations.
+    ///
+    /// --json prints {"topics": [{"name", "topic_id", "partition_count", "replication_factor", "configs", "partitions":
+    /// [{"partition", "leader", "replicas", "isr", "elr", "last_known_elr"}]}]}.
+    #[command(after_help = "Examples:
+  fullbore topics describe --topic orders
+  fullbore topics describe --under-replicated-partitions
+  fullbore topics describe --topics-with-overrides --json")]
+    Describe(describe::Describe),
+    /// Add partitions.
+    ///
+    /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. --json
+    /// prints {"altered": [{"name", "partition_count"}]}.
+    #[command(after_help = "Examples:
+  fullbore topics alter --topic orders --partitions 12
+  fullbore topics alter --topic orders --partitions 12 --if-exists --json")]
+    Alter(alter::Alter),
+    /// Delete topics.
+    ///
+    /// --json prints {"deleted": [NAME]}.
+    #[command(after_help = "Examples:
+  fullbore topics delete --topic orders --if-exists
+  fullbore topics delete --topic 'test-.*' --if-exists --json")]
+    Delete(delete::Delete),
+}
+
+/// Runs the command.
+pub fn run(topics: Topics) -> Result<(), Failure> {
+    match topics.action {
+        Some(Action::Create(create)) => create::run(create),
+        Some(Action::List(select)) => list::run(select),
+        Some(Action::Describe(describe)) => describe::run(describe),
+        Some(Action::Alter(alter)) => alter::run(alter),
+        Some(Action::Delete(delete)) => delete::run(delete),
+        None => Err(Failure::new("topics: say create, list, describe, alter or delete, as in `fullbore topics list`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::parse;
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        for line in [
+            "fullbore topics create --topic a --partitions 3 --replication-factor 2 --config a=b --config c=d=e \
+             --if-not-exists --bootstrap-server h:1 --command-config f",
+            "fullbore topics --bootstrap-server h:1 --create --topic a",
+            "fullbore topics list --exclude-internal",
+            "fullbore topics --list --bootstrap-server h:1",
+            "fullbore topics describe --topic a.* --exclude-internal --if-exists",
+            "fullbore topics --delete --topic a --if-exists --bootstrap-server h:1",
+            "fullbore topics --describe --under-replicated-partitions --unavailable-partitions --bootstrap-server h:1",
+            "fullbore topics --describe --at-min-isr-partitions --under-min-isr-partitions --topics-with-overrides",
+            "fullbore topics --describe --topic-id 4L6g3nShT-eMCtK--X86sw",
+            "fullbore topics --create --topic a --replica-assignment 1:2,2:3",
+            "fullbore topics --alter --topic a --partitions 6 --bootstrap-server h:1",
+            "fullbore topics alter --topic a.* --partitions 2 --replica-assignment 1,2 --if-exists --json",
+            "fullbore --debug protocol topics --list --json",
+        ] {
+            parse(&line.replace("  ", " ")).expect(line);
+        }
+    }
+
+    #[test]
+    fn wrong_flags_are_refused() {
+        for line in [
+            "create",
+            "create --topic a --partitions 0",
+            "create --topic a --config x",
+            "delete",
+            "shrink",
+            "create --topic a --replica-assignment 1 --partitions 1",
+            "describe --topic-id x",
+            "alter --topic a",
+        ] {
+            assert!(parse(&format!("fullbore topics {line}")).is_err(), "{line}");
+        }
+        let refusal = parse("fullbore topics create --topic a --partitions -1").expect_err("out of range").to_string();
+        assert!(refusal.contains("'-1' for '--partitions"), "{refusal}");
+    }
+
+    #[test]
+    fn an_action_that_is_missing_is_said_so() {
+        for line in ["fullbore topics", "fullbore topics --bootstrap-server h:1"] {
+            let crate::Command::Topics(topics) = parse(line).expect(line).command else { panic!("{line}") };
+            let told = run(topics).expect_err(line).to_string();
+            assert!(told.contains("say create, list, describe, alter or delete"), "{told}");
+        }
+    }
+}

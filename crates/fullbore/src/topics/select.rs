@@ -1,0 +1,80 @@
+//! Which topics a command means: names as regular expressions, and what to do when there are none.
+
+use crate::client::Where;
+use crate::failure::Failure;
+use crate::output::Format;
+use clap::Args;
+use fullbore_bench::client::{Cluster, list_topics};
+use fullbore_wire::Text;
+use regex_lite::Regex;
+
+#[derive(Args, Debug)]
+pub struct Select {
+    /// Topics whose whole name matches this regular expression, several separated by commas; all without it.
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// Leave internal topics out.
+    #[arg(long)]
+    pub exclude_internal: bool,
+    /// Succeed when no topic matches.
+    #[arg(long)]
+    pub if_exists: bool,
+    #[command(flatten)]
+    pub at: Where,
+    #[command(flatten)]
+    pub format: Format,
+}
+
+/// Refuses a name that nothing has, unless told not to.
+pub fn must_exist(found: &[Text], asked: Option<&str>, if_exists: bool) -> Result<(), Failure> {
+    match asked {
+        Some(name) if found.is_empty() && !if_exists => {
+            let hint = "`fullbore topics list` shows those that do";
+            Err(Failure::new(format!("Topic '{name}' does not exist as expected; {hint}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The names of the topics that match, and whether each is internal.
+pub fn matching(
+    cluster: &mut Cluster,
+    pattern: Option<&str>,
+    exclude_internal: bool,
+) -> Result<Vec<(Text, bool)>, Failure> {
+    let matches = topic_filter(pattern)?;
+    let topics = list_topics(cluster)?;
+    Ok(topics.into_iter().filter(|(name, internal)| matches(name) && !(*internal && exclude_internal)).collect())
+}
+
+/// The names of the topics that match.
+pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: bool) -> Result<Vec<Text>, Failure> {
+    Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// Kafka's include list: commas separate alternatives, quotes and blanks around the whole are dropped.
+pub fn topic_filter(pattern: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>, Failure> {
+    let regex = match pattern {
+        None => None,
+        Some(pattern) => {
+            let alternatives = pattern.trim_matches(['"', '\'']).replace(' ', "").replace(',', "|");
+            let of_regex = |error| Failure::new(format!("--topic {pattern} is not a regular expression: {error}"));
+            Some(Regex::new(&format!("^(?:{alternatives})$")).map_err(of_regex)?)
+        }
+    };
+    Ok(move |name: &str| regex.as_ref().is_none_or(|regex| regex.is_match(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_matches_whole_names() {
+        let matches = |pattern, name: &str| topic_filter(Some(pattern)).expect("valid")(name);
+        assert!(matches("cap.*", "cap1") && matches("a,b", "b") && matches("'a'", "a"));
+        assert!(!matches("cap", "cap1") && !matches("ap1", "cap1"));
+        assert!(topic_filter(None).expect("valid")("anything"));
+        assert!(topic_filter(Some("(")).is_err());
+    }
+}
