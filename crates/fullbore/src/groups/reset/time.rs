@@ -18,7 +18,7 @@ pub fn datetime(text: &str) -> Result<i64, String> {
         Some(at) => clock.split_at(at),
         None => (clock, "Z"),
     };
-    let date: Vec<i64> = date.split('-').map(|part| digits(part)).collect::<Option<_>>().ok_or_else(allowed)?;
+    let date: Vec<i64> = date.split('-').map(digits).collect::<Option<_>>().ok_or_else(allowed)?;
     let [year, month, day] = date[..] else { return Err(allowed()) };
     let of_day = of_day(clock).ok_or_else(allowed)?;
     let ahead = zone_ms(zone).ok_or_else(allowed)?;
