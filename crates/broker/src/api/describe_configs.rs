@@ -1,18 +1,25 @@
-//! DescribeConfigs 1-4, of topics, of this broker, and of what was set for every broker (the empty name).
+//! DescribeConfigs 1-4, of topics, of this broker, of what was set for every broker (the empty name), of groups and of
+//! subscriptions to clients' metrics.
 
 use super::{Call, Fault, Reply, once};
 use crate::broker::Shared;
-use crate::config::{ConfigEntry, describe_broker, describe_cluster, describe_topic};
+use crate::config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use crate::control::Refusal;
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
+use std::collections::BTreeMap;
 
 /// Kafka's `ConfigResource.Type`.
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+pub(super) const TOPIC: i8 = 2;
+pub(super) const BROKER: i8 = 4;
+pub(super) const BROKER_LOGGER: i8 = 8;
+
+/// Why a broker has no loggers to be told of or changed.
+pub(super) const NO_LOGGERS: &str =
+    "What is logged is set when the broker starts, with --log; it cannot be changed while it runs.";
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
@@ -65,8 +72,21 @@ fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<Co
             ErrorCode::INVALID_REQUEST,
             format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
         )),
-        other => {
-            Err(Refusal::new(ErrorCode::INVALID_REQUEST, format!("Resource type {other} has no configuration here.")))
+        BROKER_LOGGER => Err(Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOGGERS)),
+        code => {
+            let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+            match Resource::from_code(code) {
+                None => refuse(format!("Resource type {code} has no configuration here.")),
+                Some(Resource::Group) if name.is_empty() => refuse("Group name must not be empty".to_owned()),
+                Some(Resource::ClientMetrics) if name.is_empty() => {
+                    refuse("Client metrics subscription name must not be empty".to_owned())
+                }
+                Some(resource) => {
+                    let nothing = BTreeMap::new();
+                    let set = image.resource(resource, name).map_or(&nothing, |configured| &configured.overrides);
+                    Ok(describe_resource(&broker.config, image.dynamic(), resource, set))
+                }
+            }
         }
     }
 }

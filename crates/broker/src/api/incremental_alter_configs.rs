@@ -1,13 +1,16 @@
-//! IncrementalAlterConfigs 0-1, of topics, of this broker (its id) and of every broker (the empty name).
+//! IncrementalAlterConfigs 0-1, of topics, of this broker (its id), of every broker (the empty name), of groups and of
+//! subscriptions to clients' metrics.
 //!
 //! Each resource stands for itself: its changes are made all or none, and one refused does not stop the others. When
 //! the answer leaves, what was changed is on disk and in force.
 
+use super::describe_configs::{BROKER, BROKER_LOGGER, NO_LOGGERS, TOPIC};
 use super::{Call, Fault, Reply};
 use crate::broker::Shared;
+use crate::config::Resource;
 use crate::control::{
-    AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, ConfigChange, Refusal,
-    check_name,
+    AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
+    AlterTopicConfigs, BrokerScope, ConfigChange, Refusal, check_name,
 };
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -17,9 +20,8 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Kafka's `ConfigResource.Type`.
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+/// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
+const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: IncrementalAlterConfigsRequest = call.body(reply.version)?;
@@ -39,6 +41,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let outcome = |asked: Result<Place, Refusal>| match asked {
         Ok(Place::Topic(at)) => done.topics[at].clone(),
         Ok(Place::Broker(at)) => done.brokers[at].clone(),
+        Ok(Place::Resource(at)) => done.resources[at].clone(),
         Err(refusal) => Err(refusal),
     };
     let answers = request.resources.iter().zip(asked.into_iter().map(outcome));
@@ -51,43 +54,55 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 struct Wanted {
     topics: Vec<AlterTopicConfig>,
     brokers: Vec<AlterBrokerConfig>,
+    resources: Vec<AlterResourceConfig>,
 }
 
 /// Where in [`Wanted`] a resource is.
 enum Place {
     Topic(usize),
     Broker(usize),
+    Resource(usize),
 }
 
 /// What became of it, in the same order.
+#[derive(Default)]
 struct Done {
     topics: Vec<Result<(), Refusal>>,
     brokers: Vec<Result<(), Refusal>>,
+    resources: Vec<Result<(), Refusal>>,
 }
 
 impl Wanted {
-    fn add(&mut self, broker: &Shared, resource: &AlterConfigsResource) -> Result<Place, Refusal> {
-        let name = resource.resource_name.as_str();
-        match resource.resource_type {
+    fn add(&mut self, broker: &Shared, asked: &AlterConfigsResource) -> Result<Place, Refusal> {
+        let name = asked.resource_name.as_str();
+        match asked.resource_type {
             TOPIC => {
                 if name.is_empty() {
                     return Err(invalid("Default topic resources are not allowed."));
                 }
                 check_name(name)?;
-                self.topics.push(AlterTopicConfig { name: name.to_owned(), changes: changes(&resource.configs)? });
+                self.topics.push(AlterTopicConfig { name: name.to_owned(), changes: changes(&asked.configs)? });
                 Ok(Place::Topic(self.topics.len() - 1))
             }
             BROKER => {
                 let scope = scope(broker.config.node_id, name)?;
-                self.brokers.push(AlterBrokerConfig { scope, changes: changes(&resource.configs)? });
+                self.brokers.push(AlterBrokerConfig { scope, changes: changes(&asked.configs)? });
                 Ok(Place::Broker(self.brokers.len() - 1))
             }
-            other => Err(invalid(format!("Resource type {other} has no configuration here."))),
+            BROKER_LOGGER => Err(Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOGGERS)),
+            code => {
+                let unknown = || invalid(format!("Resource type {code} has no configuration here."));
+                let resource = Resource::from_code(code).ok_or_else(unknown)?;
+                check_resource_name(resource, name)?;
+                let changes = changes(&asked.configs)?;
+                self.resources.push(AlterResourceConfig { resource, name: name.to_owned(), changes });
+                Ok(Place::Resource(self.resources.len() - 1))
+            }
         }
     }
 
     async fn make(self, broker: &Arc<Shared>, validate_only: bool) -> Done {
-        let mut done = Done { topics: Vec::new(), brokers: Vec::new() };
+        let mut done = Done::default();
         if !self.topics.is_empty() {
             let asked = AlterTopicConfigs { topics: self.topics, validate_only };
             let topics = broker.control.alter_topic_configs(asked).await;
@@ -97,10 +112,23 @@ impl Wanted {
             let asked = AlterBrokerConfigs { brokers: self.brokers, validate_only };
             done.brokers = broker.control.alter_broker_configs(asked).await;
         }
+        if !self.resources.is_empty() {
+            let asked = AlterResourceConfigs { resources: self.resources, validate_only };
+            done.resources = broker.control.alter_resource_configs(asked).await;
+        }
         if !validate_only {
             broker.put_configs_in_force().await;
         }
         done
+    }
+}
+
+fn check_resource_name(resource: Resource, name: &str) -> Result<(), Refusal> {
+    match (resource, name.len()) {
+        (Resource::Group, 0) => Err(invalid("Default group resources are not allowed.")),
+        (Resource::ClientMetrics, 0) => Err(invalid("Subscription name can't be empty")),
+        (_, 1..=RESOURCE_NAME_BYTES_MAX) => Ok(()),
+        _ => Err(invalid(format!("A name may have {RESOURCE_NAME_BYTES_MAX} bytes."))),
     }
 }
 

@@ -11,7 +11,7 @@ use super::broker_keys::broker_key;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Warning};
 use super::group_keys::GroupConfig;
-use super::inert::{gather_stock, judge};
+use super::inert::{gather_stock, judge_known, judge_unknown};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
 use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
@@ -160,9 +160,12 @@ fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> 
     let mut warnings = Vec::new();
     for (name, value) in typed.iter() {
         match (broker_key(name), ssl::of_one_listener(name)) {
-            (Some(key), _) => checked.set(name, key.check(value)?),
+            (Some(key), _) => {
+                warnings.extend(judge_known(key, value)?);
+                checked.set(name, key.check(value)?);
+            }
             (None, Some(own)) => checked.set(own.canonical, own.key.check_as(name, value)?),
-            (None, None) => warnings.push(judge(name, value)?),
+            (None, None) => warnings.push(judge_unknown(name, value)?),
         }
     }
     Ok((checked, warnings))
@@ -175,7 +178,7 @@ fn unreachable_replicas(config: &BrokerConfig) -> Option<Warning> {
     (wanted > 1).then(|| Warning { key: format!("min.insync.replicas={wanted}"), message: message.to_owned() })
 }
 
-fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
+pub(super) fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
     Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }
 
@@ -217,7 +220,8 @@ fn data_dir(typed: &str) -> Result<PathBuf, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::broker_keys::BROKER_KEYS;
+    use super::super::broker_keys::{broker_keys, honoured_keys};
+    use super::super::resource_keys::GROUP_CONFIG_KEYS;
     use super::super::topic_keys::TOPIC_KEYS;
     use super::*;
 
@@ -244,7 +248,7 @@ mod tests {
 
     #[test]
     fn every_default_passes_its_own_check_and_every_synonym_exists() {
-        for key in BROKER_KEYS.iter().chain(TOPIC_KEYS) {
+        for key in broker_keys().chain(TOPIC_KEYS) {
             if let Some(default) = key.default {
                 assert_eq!(key.check(default).expect(key.name), default);
             }
@@ -256,7 +260,7 @@ mod tests {
 
     #[test]
     fn names_are_there_once() {
-        for table in [BROKER_KEYS, TOPIC_KEYS] {
+        for table in [broker_keys().collect::<Vec<_>>(), TOPIC_KEYS.iter().collect()] {
             for (index, key) in table.iter().enumerate() {
                 assert!(!table[..index].iter().any(|other| other.name == key.name), "{} is there twice", key.name);
             }
@@ -270,10 +274,11 @@ mod tests {
         BrokerConfig::read(&values, &nothing).expect("valid");
         let asked = values.asked();
         let by_synonym = |name: &str| {
-            let readers = BROKER_KEYS.iter().filter(|key| asked.contains(key.name)).chain(TOPIC_KEYS);
+            let readers =
+                honoured_keys().filter(|key| asked.contains(key.name)).chain(TOPIC_KEYS).chain(GROUP_CONFIG_KEYS);
             readers.flat_map(|key| key.synonyms).any(|synonym| *synonym == name)
         };
-        for key in BROKER_KEYS {
+        for key in honoured_keys() {
             assert!(
                 key.is_fixed() || asked.contains(key.name) || by_synonym(key.name),
                 "{} is stored and ignored",

@@ -1,10 +1,13 @@
 //! The broker's half of the table of keys: names, types, defaults and ranges of Apache Kafka 4.3.
 //!
-//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`inert`). Every key
-//! here is read by `broker`, or accepts a single value.
+//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`kafka_keys`). Every
+//! key here is read by `broker`, or accepts a single value.
 
 use super::group_keys::GROUP_KEYS;
-use super::key::{Allowed, Key, Type};
+use super::kafka_keys::KAFKA_KEYS;
+use super::key::{Allowed, Effect, Key, Type};
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 const INT_MAX: i64 = i32::MAX as i64;
 const LONG_MAX: &str = "9223372036854775807";
@@ -14,9 +17,7 @@ pub(super) const HOUR_MS: i64 = 3_600_000;
 const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to PEM, and name the files with ssl.keystore.location and \
                         ssl.truststore.location, or give the text with ssl.keystore.key, ssl.keystore.certificate.chain and ssl.truststore.certificates";
 
-/// Every key a broker's properties may set, in the order of the documentation.
-pub static BROKER_KEYS: &[Key] = &joined::<{ KEYS.len() + GROUP_KEYS.len() }>(KEYS, GROUP_KEYS);
-
+/// The broker's own, in the order of the documentation.
 const KEYS: &[Key] = &[
     // Who and where.
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
@@ -104,20 +105,22 @@ const KEYS: &[Key] = &[
     Key::boolean("auto.create.topics.enable", "true", "Whether asking for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
     // Defaults of topics.
-    Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk."),
-    Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun."),
-    Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]),
+    Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk.").dynamic(),
+    Key::int("log.segment.bytes", Some("1073741824"), 1_048_576, "Size at which a segment of the log is closed and a new one begun.").dynamic(),
+    Key::long("log.roll.ms", None, 1, "Age at which a segment of the log is closed and a new one begun, in milliseconds.").or_else(&["log.roll.hours"]).dynamic(),
     Key::int("log.roll.hours", Some("168"), 1, "Age at which a segment of the log is closed and a new one begun, in hours; used when log.roll.ms is not set.").in_units_of_ms(HOUR_MS),
     Key::long("log.roll.jitter.ms", None, 0, "Random part taken off log.roll.ms, in milliseconds.")
         .allow(Allowed::Between(0, 0))
         .or_else(&["log.roll.jitter.hours"])
-        .differs("no jitter"),
+        .differs("no jitter")
+        .dynamic(),
     Key::int("log.roll.jitter.hours", Some("0"), 0, "Random part taken off log.roll.ms, in hours; used when log.roll.jitter.ms is not set.").allow(Allowed::Between(0, 0)).differs("no jitter"),
-    Key::int("log.index.interval.bytes", Some("4096"), 0, "Bytes of log between two entries of its index."),
-    Key::int("log.index.size.max.bytes", Some("10485760"), 4, "The largest size of an index file; a full one closes its segment."),
+    Key::int("log.index.interval.bytes", Some("4096"), 0, "Bytes of log between two entries of its index.").dynamic(),
+    Key::int("log.index.size.max.bytes", Some("10485760"), 4, "The largest size of an index file; a full one closes its segment.").dynamic(),
     Key::new("log.retention.ms", Type::Long, None, "Records older than this are deleted, in milliseconds; -1 keeps them.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
-        .or_else(&["log.retention.minutes", "log.retention.hours"]),
+        .or_else(&["log.retention.minutes", "log.retention.hours"])
+        .dynamic(),
     Key::new("log.retention.minutes", Type::Int, None, "Records older than this are deleted, in minutes; -1 keeps them. Used when log.retention.ms is not set.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .in_units_of_ms(MINUTE_MS),
@@ -125,38 +128,47 @@ const KEYS: &[Key] = &[
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .in_units_of_ms(HOUR_MS),
     Key::long("log.retention.bytes", Some("-1"), -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
-        .differs("numbers below -1 are refused"),
+        .differs("numbers below -1 are refused")
+        .dynamic(),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),
-    Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files."),
+    Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files.").dynamic(),
     Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records.")
         .allow(Allowed::OneOf(&["delete"]))
-        .differs("compaction is not offered yet"),
+        .differs("compaction is not offered yet")
+        .dynamic(),
     Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Whose clock stamps a record: the producer's or the broker's.")
-        .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"])),
+        .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
+        .dynamic(),
     Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
-        .differs("of a compressed batch, only the header's timestamps are looked at"),
+        .differs("of a compressed batch, only the header's timestamps are looked at")
+        .dynamic(),
     Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.")
-        .differs("of a compressed batch, only the header's timestamps are looked at"),
-    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged."),
-    Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]),
+        .differs("of a compressed batch, only the header's timestamps are looked at")
+        .dynamic(),
+    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged.").dynamic(),
+    Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
     Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
         .differs("flushes are due by each record's age; there is no separate round"),
     Key::boolean("log.preallocate", "false", "Whether segment files take their full size when created.")
         .allow(Allowed::OneOf(&["false"]))
-        .differs("not offered"),
+        .differs("not offered")
+        .dynamic(),
     Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them.")
         .allow(Allowed::OneOf(&["producer"]))
-        .differs("the broker does not recompress"),
-    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail."),
+        .differs("the broker does not recompress")
+        .dynamic(),
+    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail.").dynamic(),
     Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
         .allow(Allowed::OneOf(&["false"]))
-        .differs("not offered"),
+        .differs("not offered")
+        .dynamic(),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there."),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
     Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))
-        .differs("KIP-1269, which is in no release of Kafka yet"),
+        .differs("KIP-1269, which is in no release of Kafka yet")
+        .dynamic(),
     Key::int("fullbore.produce.version.max", Some("14"), 13, "The largest version of Produce that clients are offered; 14 tells them how many batches are retained.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),
@@ -178,18 +190,22 @@ const KEYS: &[Key] = &[
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];
 
-/// One table of two.
-const fn joined<const N: usize>(first: &[Key], then: &[Key]) -> [Key; N] {
-    let mut all = [first[0]; N];
-    let mut at = 0;
-    while at < N {
-        all[at] = if at < first.len() { first[at] } else { then[at - first.len()] };
-        at += 1;
-    }
-    all
+/// Every table of broker keys, in the order of the documentation.
+const TABLES: [&[Key]; 3] = [KEYS, GROUP_KEYS, KAFKA_KEYS];
+
+/// Every key a broker's properties may set.
+pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
+    TABLES.into_iter().flatten()
+}
+
+/// Those of them that count here.
+pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
+    broker_keys().filter(|key| key.effect == Effect::Honoured)
 }
 
 /// The row of a broker key.
 pub(super) fn broker_key(name: &str) -> Option<&'static Key> {
-    BROKER_KEYS.iter().find(|key| key.name == name)
+    static BY_NAME: LazyLock<HashMap<&str, &Key>> =
+        LazyLock::new(|| broker_keys().map(|key| (key.name, key)).collect());
+    BY_NAME.get(name).copied()
 }

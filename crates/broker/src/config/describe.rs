@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use super::broker::BrokerConfig;
-use super::broker_keys::BROKER_KEYS;
-use super::dynamic::{BrokerValues, DynamicConfig, is_dynamic};
+use super::broker_keys::broker_keys;
+use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::key::{Key, Source, Type};
-use super::lookup::{Found, broker_chain, topic_chain};
+use super::lookup::{Found, broker_chain, resource_chain};
+use super::resources::Resource;
 use super::topic::check_overrides;
 use super::topic_keys::TOPIC_KEYS;
 
@@ -44,18 +45,36 @@ pub fn describe_topic(
     dynamic: &DynamicConfig,
     overrides: &BTreeMap<String, String>,
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
-    let checked = check_overrides(overrides)?;
+    Ok(of_table(TOPIC_KEYS, &check_overrides(overrides)?, Source::Topic, broker.values(dynamic)))
+}
+
+/// Every setting of a group or of clients' metrics that sets this, in the table's order.
+pub fn describe_resource(
+    broker: &BrokerConfig,
+    dynamic: &DynamicConfig,
+    resource: Resource,
+    set: &BTreeMap<String, String>,
+) -> Vec<ConfigEntry> {
+    of_table(resource.keys(), set, resource.source(), broker.values(dynamic))
+}
+
+fn of_table(
+    keys: &'static [Key],
+    set: &BTreeMap<String, String>,
+    source: Source,
+    broker: BrokerValues<'_>,
+) -> Vec<ConfigEntry> {
     let describe = |key: &'static Key| {
-        let chain = topic_chain(key, checked.get(key.name).map(String::as_str), broker.values(dynamic));
+        let chain = resource_chain(key, set.get(key.name).map(|value| (value.as_str(), source)), broker);
         let value = chain.first().map(Found::in_base_unit);
         entry(key, value, chain, false)
     };
-    Ok(TOPIC_KEYS.iter().map(describe).collect())
+    keys.iter().map(describe).collect()
 }
 
 /// Every setting of this broker, in the table's order.
 pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
-    BROKER_KEYS.iter().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
+    broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
 
 /// What was set for every broker while they ran, and nothing else, as Kafka tells it.
@@ -65,7 +84,7 @@ pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<C
         chain.retain(|found| found.source == Source::DynamicDefaultBroker);
         dynamic.cluster.contains_key(key.name).then(|| of_broker(key, chain))
     };
-    BROKER_KEYS.iter().filter_map(set_for_all).collect()
+    broker_keys().filter_map(set_for_all).collect()
 }
 
 /// The value in force of a broker key before it is changed; `for_all` leaves out what was set for this broker alone.
@@ -81,7 +100,7 @@ fn of_broker(key: &'static Key, chain: Vec<Found>) -> ConfigEntry {
         if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
     };
     let value = chain.first().map(in_own_unit);
-    entry(key, value, chain, !is_dynamic(key.name))
+    entry(key, value, chain, !key.dynamic)
 }
 
 fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only: bool) -> ConfigEntry {

@@ -2,8 +2,7 @@
 //!
 //! Nothing is said here that is not in the table; a test holds the committed page to it.
 
-use super::broker_keys::BROKER_KEYS;
-use super::dynamic::is_dynamic;
+use super::broker_keys::honoured_keys;
 use super::inert;
 use super::key::Key;
 use super::topic_keys::TOPIC_KEYS;
@@ -25,22 +24,24 @@ pub fn markdown() -> String {
     page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`, and read at start. Keys marked `cluster-wide` can also be set while\n\
          the broker runs, for it alone or for every broker (`kafka-configs --entity-type brokers`, any client's\n\
          IncrementalAlterConfigs); what was set so is kept, and goes before the file.\n\n");
-    page.push_str(&table(BROKER_KEYS, true));
+    page.push_str(&table(honoured_keys(), true));
     page.push_str(
         "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client, or\n\
          later (`kafka-configs --alter`, IncrementalAlterConfigs). A topic that sets nothing has the broker's value.\n\n",
     );
-    page.push_str(&table(TOPIC_KEYS, false));
-    page.push_str("\n## Kafka's broker keys without meaning here\n\n");
-    page.push_str("| starts with | then | why |\n|---|---|---|\n");
-    for (start, refused, why) in inert::rows() {
+    page.push_str(&table(TOPIC_KEYS.iter(), false));
+    page.push_str(
+        "\n## Kafka's broker keys without meaning here\n\nKnown, and shown by DescribeConfigs. In the broker's file a value is reported, or refused unless it is Kafka's default;\n\
+         a client that sets one is told why it cannot.\n\n| key | in the file | why |\n|---|---|---|\n",
+    );
+    for (name, refused, why) in inert::rows() {
         let then = if refused { "refused" } else { "reported" };
-        page.push_str(&format!("| `{start}` | {then} | {why} |\n"));
+        page.push_str(&format!("| `{name}` | {then} | {why} |\n"));
     }
     page
 }
 
-fn table(keys: &[Key], of_broker: bool) -> String {
+fn table(keys: impl Iterator<Item = &'static Key>, of_broker: bool) -> String {
     let update = |text: &'static str| if of_broker { text } else { "" };
     let mut text = format!(
         "| key | default | allowed | {}meaning | differs from Kafka |\n|---|---|---|{}---|---|\n",
@@ -53,7 +54,7 @@ fn table(keys: &[Key], of_broker: bool) -> String {
             key.name,
             default_text(key),
             key.allowed_text(),
-            update(if is_dynamic(key.name) { "cluster-wide | " } else { "at start | " }),
+            update(if key.dynamic { "cluster-wide | " } else { "at start | " }),
             key.doc,
             key.differs.unwrap_or("")
         ));
@@ -75,7 +76,7 @@ fn default_text(key: &Key) -> String {
 /// Every key on two lines, for the command line.
 pub fn help() -> String {
     let mut text = "Broker keys:\n".to_owned();
-    BROKER_KEYS.iter().for_each(|key| text.push_str(&help_of(key)));
+    honoured_keys().for_each(|key| text.push_str(&help_of(key)));
     text.push_str("\nTopic keys:\n");
     TOPIC_KEYS.iter().for_each(|key| text.push_str(&help_of(key)));
     text
@@ -107,6 +108,6 @@ mod tests {
     #[test]
     fn help_has_every_key() {
         let text = help();
-        assert!(BROKER_KEYS.iter().chain(TOPIC_KEYS).all(|key| text.contains(&format!("  {} (", key.name))));
+        assert!(honoured_keys().chain(TOPIC_KEYS).all(|key| text.contains(&format!("  {} (", key.name))));
     }
 }

@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 
 use super::broker_keys::broker_key;
 use super::error::ConfigError;
-use super::key::{Key, Source};
+use super::key::{Effect, Key, Source};
 use super::properties::Properties;
-use super::topic_keys::TOPIC_KEYS;
 
 /// The values set while the broker ran, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,26 +51,22 @@ impl<'a> BrokerValues<'a> {
     }
 }
 
-/// Whether a broker's key may change while it runs: the first that a topic's key falls back on may, as in Kafka.
-pub fn is_dynamic(name: &str) -> bool {
-    TOPIC_KEYS.iter().any(|key| key.synonyms.first() == Some(&name))
-}
-
 /// The row of a key that may be set while the broker runs.
 pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
+    let refused = |why: &str| Err(ConfigError::of_key(name, why));
     match broker_key(name) {
-        Some(key) if is_dynamic(name) => Ok(key),
-        Some(_) => Err(ConfigError::of_key(
-            name,
-            "cannot be changed while the broker runs; set it in the broker's properties and start it again",
-        )),
-        None => Err(ConfigError::of_key(name, "is not a key of this broker")),
+        Some(key) if key.dynamic => Ok(key),
+        Some(Key { effect: Effect::Nothing(why) | Effect::Refused(why), .. }) => refused(why),
+        Some(_) => {
+            refused("cannot be changed while the broker runs; set it in the broker's properties and start it again")
+        }
+        None => refused("is not a key of this broker"),
     }
 }
 
 /// Every value checked, as it counts.
 pub fn check_dynamic(values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
-    values.iter().map(|(name, value)| Ok((name.clone(), dynamic_key(name)?.check(value)?))).collect()
+    values.iter().map(|(name, value)| Ok((name.clone(), dynamic_key(name)?.check_change(value)?))).collect()
 }
 
 #[cfg(test)]
@@ -85,10 +80,9 @@ mod tests {
     #[test]
     fn what_topics_fall_back_on_is_dynamic_and_nothing_else() {
         for name in ["max.idempotence.batches.to.retain", "log.retention.ms", "message.max.bytes", "log.roll.ms"] {
-            assert!(is_dynamic(name), "{name}");
+            assert!(dynamic_key(name).is_ok(), "{name}");
         }
         for name in ["node.id", "listeners", "log.retention.hours", "num.partitions", "fullbore.produce.version.max"] {
-            assert!(!is_dynamic(name), "{name}");
             assert!(refusal(name, "1").starts_with(&format!("{name}: cannot be changed while the broker runs")));
         }
     }

@@ -11,8 +11,12 @@ pub enum Type {
     Boolean = 1,
     String = 2,
     Int = 3,
+    Short = 4,
     Long = 5,
+    Double = 6,
     List = 7,
+    /// The name of a Java class.
+    Class = 8,
     /// Text that is never shown.
     Password = 9,
 }
@@ -30,6 +34,10 @@ pub enum Source {
     StaticBroker = 4,
     /// Nobody set it.
     Default = 5,
+    /// Set on the clients' metrics of that name.
+    ClientMetrics = 7,
+    /// Set on the group.
+    Group = 8,
 }
 
 /// Which values of its type a key accepts.
@@ -40,7 +48,19 @@ pub enum Allowed {
     Between(i64, i64),
     /// `-1` (no limit, or the system's own choice) or a number between both ends.
     MinusOneOr(i64, i64),
+    /// Of a list: each element.
     OneOf(&'static [&'static str]),
+}
+
+/// What setting a key does here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It is read, or its row accepts one value only.
+    Honoured,
+    /// Nothing, and this is why. It may stand in the broker's file, and its owner is told; clients are refused.
+    Nothing(&'static str),
+    /// Other values than the default are refused, and this is why: the owner would count on what is not there.
+    Refused(&'static str),
 }
 
 /// One row of the table.
@@ -56,6 +76,9 @@ pub struct Key {
     /// Milliseconds in one unit of the value, for keys in hours and minutes; else 1.
     pub unit_ms: i64,
     pub doc: &'static str,
+    pub effect: Effect,
+    /// Whether a broker's key may change while the broker runs, for one broker or for all.
+    pub dynamic: bool,
     /// How this differs from Apache Kafka.
     pub differs: Option<&'static str>,
 }
@@ -64,7 +87,18 @@ const INT_MAX: i64 = i32::MAX as i64;
 
 impl Key {
     pub(super) const fn new(name: &'static str, of: Type, default: Option<&'static str>, doc: &'static str) -> Self {
-        Self { name, of, allowed: Allowed::Any, default, synonyms: &[], unit_ms: 1, doc, differs: None }
+        Self {
+            name,
+            of,
+            allowed: Allowed::Any,
+            default,
+            synonyms: &[],
+            unit_ms: 1,
+            doc,
+            effect: Effect::Honoured,
+            dynamic: false,
+            differs: None,
+        }
     }
 
     pub(super) const fn boolean(name: &'static str, default: &'static str, doc: &'static str) -> Self {
@@ -96,6 +130,34 @@ impl Key {
         self
     }
 
+    /// Kafka's "cluster-wide" update mode.
+    pub(super) const fn dynamic(mut self) -> Self {
+        self.dynamic = true;
+        self
+    }
+
+    /// A key of Kafka's that means nothing here.
+    pub(super) const fn without_effect(
+        name: &'static str,
+        of: Type,
+        default: Option<&'static str>,
+        allowed: Allowed,
+        why: &'static str,
+    ) -> Self {
+        Self { effect: Effect::Nothing(why), ..Self::new(name, of, default, why).allow(allowed) }
+    }
+
+    /// A key of Kafka's of which only the default can be had here.
+    pub(super) const fn refused(
+        name: &'static str,
+        of: Type,
+        default: Option<&'static str>,
+        allowed: Allowed,
+        why: &'static str,
+    ) -> Self {
+        Self { effect: Effect::Refused(why), ..Self::new(name, of, default, why).allow(allowed) }
+    }
+
     pub(super) const fn differs(mut self, how: &'static str) -> Self {
         self.differs = Some(how);
         self
@@ -125,12 +187,25 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
+    /// As [`Key::check`], for a value that a client sets and that must be in force from then on.
+    pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
+        let checked = self.check(value)?;
+        match self.effect {
+            Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
+                Err(ConfigError::of_value(self.name, value, why))
+            }
+            _ => Ok(checked),
+        }
+    }
+
     fn accepts(&self, value: &str) -> bool {
         let of_type = match self.of {
             Type::Boolean => value == "true" || value == "false",
             Type::Int => value.parse::<i32>().is_ok(),
+            Type::Short => value.parse::<i16>().is_ok(),
             Type::Long => value.parse::<i64>().is_ok(),
-            Type::String | Type::List | Type::Password => true,
+            Type::Double => value.parse::<f64>().is_ok_and(f64::is_finite),
+            Type::String | Type::List | Type::Class | Type::Password => true,
         };
         let number = || value.parse::<i64>().ok();
         of_type
@@ -138,6 +213,9 @@ impl Key {
                 Allowed::Any => true,
                 Allowed::Between(min, max) => number().is_some_and(|n| (min..=max).contains(&n)),
                 Allowed::MinusOneOr(min, max) => number().is_some_and(|n| n == -1 || (min..=max).contains(&n)),
+                Allowed::OneOf(values) if self.of == Type::List => {
+                    value.split(',').all(|element| values.contains(&element.trim()))
+                }
                 Allowed::OneOf(values) => values.contains(&value),
             }
     }
@@ -163,7 +241,10 @@ impl Key {
             (Allowed::OneOf(values), _) => values.join(" or "),
             (Allowed::Any, Type::Boolean) => "true or false".into(),
             (Allowed::Any, Type::Int) => range(i64::from(i32::MIN), INT_MAX),
+            (Allowed::Any, Type::Short) => range(i64::from(i16::MIN), i64::from(i16::MAX)),
             (Allowed::Any, Type::Long) => "a 64-bit number".into(),
+            (Allowed::Any, Type::Double) => "a number".into(),
+            (Allowed::Any, Type::Class) => "the name of a Java class".into(),
             (Allowed::Any, Type::String | Type::Password) => "text".into(),
             (Allowed::Any, Type::List) => "a list with commas".into(),
         }

@@ -41,11 +41,14 @@ pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<F
     chain(&rows, broker)
 }
 
-/// The values of a topic key: the topic's, then those of the broker's keys beside it.
-pub(super) fn topic_chain(key: &'static Key, set: Option<&str>, broker: BrokerValues<'_>) -> Vec<Found> {
-    let rows: Vec<&'static Key> = synonyms(key).collect();
-    let of_topic = set.map(|value| Found::new(key, value, Source::Topic));
-    of_topic.into_iter().chain(chain(&rows, broker)).collect()
+/// The values of a key of a topic, group or the like: its own with who set it, then those of the broker's keys beside it.
+pub(super) fn resource_chain(key: &'static Key, set: Option<(&str, Source)>, broker: BrokerValues<'_>) -> Vec<Found> {
+    let mut rows: Vec<&'static Key> = synonyms(key).collect();
+    if rows.is_empty() {
+        rows.push(key);
+    }
+    let own = set.map(|(value, source)| Found::new(key, value, source));
+    own.into_iter().chain(chain(&rows, broker)).collect()
 }
 
 fn synonyms(key: &'static Key) -> impl Iterator<Item = &'static Key> {

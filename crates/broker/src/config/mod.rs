@@ -1,6 +1,6 @@
 //! Configuration: from text a user typed to numbers the program uses.
 //!
-//! One table (`broker_keys`, `topic_keys`) holds every key; the parser, the help text,
+//! One table (`broker_keys`, `kafka_keys`, `topic_keys`, `resource_keys`) holds every key; the parser, the help text,
 //! `docs/configuration.md` and the answers to DescribeConfigs all come from it. [`Properties`] is what
 //! the user typed, [`BrokerConfig`] and [`TopicConfig`] are what the program needs, and every check
 //! stands between them.
@@ -16,24 +16,31 @@ mod dynamic;
 mod error;
 mod group_keys;
 mod inert;
+mod kafka_keys;
 mod key;
 mod listener;
 mod lookup;
 mod properties;
+mod resource_keys;
+mod resources;
 mod ssl;
 mod topic;
 mod topic_keys;
 
 pub use broker::BrokerConfig;
-pub use broker_keys::BROKER_KEYS;
-pub use describe::{ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_topic, in_force};
+pub use broker_keys::broker_keys;
+pub use describe::{
+    ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
+};
 pub use docs::{help, markdown};
-pub use dynamic::{DynamicConfig, check_dynamic, is_dynamic};
+pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Warning};
 pub use group_keys::GroupConfig;
-pub use key::{Allowed, Key, Source, Type};
+pub use key::{Allowed, Effect, Key, Source, Type};
 pub use listener::Listener;
 pub use properties::Properties;
+pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
+pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};
 pub use ssl::ListenerTls;
 pub use topic::{TimestampType, TopicConfig};
 pub use topic_keys::TOPIC_KEYS;

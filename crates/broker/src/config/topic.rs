@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use super::broker::BrokerConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
-use super::lookup::{Reader, topic_chain};
+use super::key::Source;
+use super::lookup::{Reader, resource_chain};
 use super::properties::Properties;
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
@@ -98,7 +99,7 @@ impl TopicConfig {
 pub(super) fn check_overrides(overrides: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
     let check = |(name, value): (&String, &String)| {
         let key = topic_key(name).ok_or_else(|| ConfigError::of_key(name, unknown_text(name)))?;
-        Ok((name.clone(), key.check(value)?))
+        Ok((name.clone(), key.check_change(value)?))
     };
     overrides.iter().map(check).collect()
 }
@@ -133,8 +134,8 @@ fn reader<'a>(
 ) -> Reader<impl Fn(&str) -> Option<String> + 'a> {
     Reader::new(move |name| {
         let key = topic_key(name)?;
-        let set = checked.get(name).map(String::as_str);
-        Some(topic_chain(key, set, broker).first()?.in_base_unit())
+        let set = checked.get(name).map(|value| (value.as_str(), Source::Topic));
+        Some(resource_chain(key, set, broker).first()?.in_base_unit())
     })
 }
 

@@ -11,6 +11,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use super::image::Topic;
 use super::offsets::Committed;
+use crate::config::Resource;
 
 /// A change somebody wants.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub enum Command {
     DeleteTopics(Vec<TopicRef>),
     AlterTopicConfigs(AlterTopicConfigs),
     AlterBrokerConfigs(AlterBrokerConfigs),
+    AlterResourceConfigs(AlterResourceConfigs),
     InitProducerId,
     CommitOffsets(CommitOffsets),
     DeleteOffsets(DeleteOffsets),
@@ -31,7 +33,7 @@ pub enum Command {
 #[derive(Debug, Clone)]
 pub enum Outcome {
     Topics(Vec<Result<Arc<Topic>, Refusal>>),
-    Brokers(Vec<Result<(), Refusal>>),
+    Configured(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
     /// Of a commit: what was not committed, as index and reason.
     Committed(Result<Vec<(usize, ErrorCode)>, Refusal>),
@@ -161,6 +163,23 @@ pub struct AlterBrokerConfigs {
 #[derive(Debug, Clone)]
 pub struct AlterBrokerConfig {
     pub scope: BrokerScope,
+    /// Config name and what happens to it, in order.
+    pub changes: Vec<(String, ConfigChange)>,
+}
+
+/// Groups and clients' metrics whose configuration changes, each for itself.
+#[derive(Debug, Clone, Default)]
+pub struct AlterResourceConfigs {
+    pub resources: Vec<AlterResourceConfig>,
+    /// Only say what would happen.
+    pub validate_only: bool,
+}
+
+/// Changes to what one of them sets, all or none. It need not exist.
+#[derive(Debug, Clone)]
+pub struct AlterResourceConfig {
+    pub resource: Resource,
+    pub name: String,
     /// Config name and what happens to it, in order.
     pub changes: Vec<(String, ConfigChange)>,
 }

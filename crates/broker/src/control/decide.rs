@@ -11,10 +11,12 @@ use std::sync::Arc;
 
 use fullbore_wire::{ErrorCode, Uuid};
 
-use super::command::{AlterBrokerConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef};
+use super::command::{
+    AlterBrokerConfig, AlterResourceConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef,
+};
 use super::image::{Image, Topic};
-use crate::config::{BROKER_KEYS, BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
-use crate::config::{check_dynamic, describe_topic, in_force};
+use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
+use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 pub use grow::{check_replicas, grow};
 pub use offsets::commit_offsets;
@@ -23,6 +25,8 @@ pub use offsets::commit_offsets;
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
 /// Partitions of one topic.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
+/// Groups and subscriptions to clients' metrics that set something.
+pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
 /// Partitions of all topics of this broker: each has files and memory.
 pub const PARTITIONS_MAX: usize = 200_000;
 
@@ -89,7 +93,7 @@ pub fn alter_broker(
         let list = |values: &BTreeMap<String, String>| {
             Ok(values.get(name).cloned().or_else(|| in_force(broker, before, name, for_all)))
         };
-        apply(values, BROKER_KEYS, list, name, change)?;
+        apply(values, broker_keys(), list, name, change)?;
     }
     *values = check_dynamic(values).map_err(invalid_config)?;
     let mut topics = Vec::new();
@@ -100,6 +104,26 @@ pub fn alter_broker(
         }
     }
     Ok((dynamic, topics))
+}
+
+/// What a group or a subscription to clients' metrics sets after the change.
+pub fn alter_resource(
+    image: &Image,
+    broker: &BrokerConfig,
+    wanted: &AlterResourceConfig,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    let resource = wanted.resource;
+    let before = image.resource(resource, &wanted.name);
+    if before.is_none() && image.resource_count() >= CONFIGURED_RESOURCES_MAX {
+        let message = format!("{CONFIGURED_RESOURCES_MAX} groups and subscriptions have settings; that is the limit.");
+        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
+    }
+    let mut overrides = before.map(|before| before.overrides.clone()).unwrap_or_default();
+    for (name, change) in &wanted.changes {
+        let list = |overrides: &BTreeMap<String, String>| Ok(overrides.get(name).cloned());
+        apply(&mut overrides, resource.keys(), list, name, change)?;
+    }
+    check_resource(broker, image.dynamic(), resource, &overrides).map_err(invalid_config)
 }
 
 /// Which of `names` are there more than once: Kafka refuses all of them.
@@ -236,13 +260,14 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
 /// Makes one change to the values of a topic or of brokers; `list` tells the value in force of a list.
 fn apply(
     values: &mut BTreeMap<String, String>,
-    keys: &[Key],
+    keys: impl IntoIterator<Item = &'static Key>,
     list: impl Fn(&BTreeMap<String, String>) -> Result<Option<String>, Refusal>,
     name: &str,
     change: &ConfigChange,
 ) -> Result<(), Refusal> {
+    let is_list = keys.into_iter().any(|key| key.name == name && key.of == Type::List);
     let items = |operation: &str| {
-        if !keys.iter().any(|key| key.name == name && key.of == Type::List) {
+        if !is_list {
             let message = format!("Can't {operation} to key {name} because its type is not LIST.");
             return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
         }
@@ -279,7 +304,7 @@ fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     image.topic(name).ok_or_else(unknown)
 }
 
-fn invalid_config(error: ConfigError) -> Refusal {
+pub(super) fn invalid_config(error: ConfigError) -> Refusal {
     Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string())
 }
 

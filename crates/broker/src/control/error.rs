@@ -24,6 +24,8 @@ pub enum OpenError {
     TopicConfig { file: PathBuf, topic: String, source: ConfigError },
     #[error("{}: what was set while the broker ran: {source}", file.display())]
     BrokerConfig { file: PathBuf, source: ConfigError },
+    #[error("{}: what was set for a group or for clients' metrics: {source}", file.display())]
+    ResourceConfig { file: PathBuf, source: ConfigError },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-use crate::config::{BrokerConfig, DynamicConfig, TopicConfig};
+use super::resources::{ConfiguredResource, Resources};
+use crate::config::{
+    BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, TopicConfig,
+};
 
 /// One topic, as of some image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +27,7 @@ pub struct Topic {
     pub config: Arc<TopicConfig>,
 }
 
-/// All topics, by name and by id, and what was set for brokers while they ran.
+/// All topics, by name and by id, and what was set for brokers, groups and clients' metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     epoch: u64,
@@ -33,6 +36,7 @@ pub struct Image {
     by_id: HashMap<Uuid, Arc<Topic>>,
     dynamic: Arc<DynamicConfig>,
     batches_to_retain: i32,
+    resources: Arc<Resources>,
 }
 
 impl Image {
@@ -70,6 +74,41 @@ impl Image {
         self.batches_to_retain
     }
 
+    /// What is in force for the members of this group, whether it exists or not.
+    pub fn group_timeouts(&self, group_id: &str) -> GroupTimeouts {
+        self.resources.group(group_id)
+    }
+
+    /// The subscriptions to clients' metrics, in the order of their names.
+    pub fn client_metrics(&self) -> impl Iterator<Item = (&str, &ClientMetricsConfig)> {
+        self.resources.client_metrics()
+    }
+
+    /// What a group or subscription sets; `None` for nothing.
+    pub fn resource(&self, resource: Resource, name: &str) -> Option<&ConfiguredResource> {
+        self.resources.get(resource, name).map(|configured| &**configured)
+    }
+
+    /// The names of those that set something, in order.
+    pub fn resource_names(&self, resource: Resource) -> impl Iterator<Item = &str> {
+        self.resources.names(resource)
+    }
+
+    /// How many of all kinds set something.
+    pub(super) fn resource_count(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Puts in force what a resource sets now, checked.
+    pub(super) fn set_resource(
+        &mut self,
+        broker: &BrokerConfig,
+        resource: (Resource, &str),
+        overrides: BTreeMap<String, String>,
+    ) -> Result<(), ConfigError> {
+        Arc::make_mut(&mut self.resources).set(broker, &self.dynamic, resource, overrides)
+    }
+
     pub(super) fn with_epoch(epoch: u64) -> Self {
         Self { epoch, ..Self::default() }
     }
@@ -77,6 +116,7 @@ impl Image {
     /// Puts these in force for the broker. The topics are the caller's to work out anew.
     pub(super) fn set_dynamic(&mut self, broker: &BrokerConfig, dynamic: Arc<DynamicConfig>) {
         self.batches_to_retain = broker.batches_to_retain(&dynamic);
+        Arc::make_mut(&mut self.resources).follow(broker, &dynamic);
         self.dynamic = dynamic;
     }
 

@@ -12,6 +12,7 @@ mod image;
 mod lock;
 mod offsets;
 mod owner;
+mod resources;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -28,15 +29,19 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use store::Store;
 
 pub use command::{
-    AlterBrokerConfig, AlterBrokerConfigs, AlterTopicConfig, AlterTopicConfigs, BrokerScope, Command, CommitOffset,
-    CommitOffsets, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets,
-    GrowTopic, Outcome, Refusal, StoredGroup, TopicRef,
+    AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
+    AlterTopicConfigs, BrokerScope, Command, CommitOffset, CommitOffsets, ConfigChange, CreatePartitions, CreateTopic,
+    CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, GrowTopic, Outcome, Refusal, StoredGroup, TopicRef,
 };
-pub use decide::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name, check_replicas};
+pub use decide::{
+    CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
+    check_replicas,
+};
 pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use lock::FolderLock;
 pub use offsets::{Committed, GroupOffsets, Offsets};
+pub use resources::ConfiguredResource;
 
 /// Commands waiting for the control thread; past it, callers wait to enter.
 const QUEUE_MAX: usize = 1024;
@@ -140,9 +145,18 @@ impl Control {
 
     /// Whether each change was made, in the order asked; from then on the image shows it.
     pub async fn alter_broker_configs(&self, brokers: AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
-        match self.ask(Command::AlterBrokerConfigs(brokers)).await {
-            Outcome::Brokers(brokers) => brokers,
-            _ => unreachable!("a command on brokers is answered with brokers"),
+        self.ask_configs(Command::AlterBrokerConfigs(brokers)).await
+    }
+
+    /// Whether each change was made, in the order asked; from then on the image shows it.
+    pub async fn alter_resource_configs(&self, resources: AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
+        self.ask_configs(Command::AlterResourceConfigs(resources)).await
+    }
+
+    async fn ask_configs(&self, command: Command) -> Vec<Result<(), Refusal>> {
+        match self.ask(command).await {
+            Outcome::Configured(each) => each,
+            _ => unreachable!("a command on configurations is answered for each"),
         }
     }
 

@@ -11,8 +11,8 @@ use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::command::{
-    AlterBrokerConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions, CreateTopics, Outcome, Refusal,
-    TopicRef,
+    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions,
+    CreateTopics, Outcome, Refusal, TopicRef,
 };
 use super::decide;
 use super::image::{Image, Topic};
@@ -159,7 +159,8 @@ impl Draft<'_> {
             Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(broker, wanted)),
             Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
-            Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(self.alter_brokers(broker, wanted)),
+            Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(broker, wanted)),
+            Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(broker, wanted)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
             Command::CommitOffsets(commit) => Outcome::Committed(Ok(self.commit_offsets(commit))),
             Command::DeleteOffsets(delete) => self.change(Change::DeleteOffsets(delete.clone())),
@@ -257,6 +258,24 @@ impl Draft<'_> {
         wanted.brokers.iter().map(&mut one).collect()
     }
 
+    fn alter_resources(&mut self, broker: &BrokerConfig, wanted: &AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
+        let named = |asked: &super::AlterResourceConfig| (asked.resource, asked.name.clone());
+        let repeated = decide::repeated(wanted.resources.iter().map(named));
+        let mut one = |asked: &super::AlterResourceConfig| {
+            refuse_repeated(&repeated, &named(asked))?;
+            let set = decide::alter_resource(&self.image, broker, asked)?;
+            if !wanted.validate_only {
+                let resource = (asked.resource, asked.name.as_str());
+                let image = Arc::make_mut(&mut self.image);
+                image.set_resource(broker, resource, set.clone()).map_err(decide::invalid_config)?;
+                self.image_changed = true;
+                self.changes.push(Change::ConfigureResource(asked.resource, asked.name.clone(), set));
+            }
+            Ok(())
+        };
+        wanted.resources.iter().map(&mut one).collect()
+    }
+
     fn producer_id(&mut self) -> Result<i64, Refusal> {
         let ids = &mut self.producer_ids;
         if ids.block.is_empty() {
@@ -300,7 +319,10 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::CreatePartitions(wanted) => topics(wanted.topics.len()),
         Command::DeleteTopics(targets) => topics(targets.len()),
         Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
-        Command::AlterBrokerConfigs(wanted) => Outcome::Brokers(vec![Err(refusal.clone()); wanted.brokers.len()]),
+        Command::AlterBrokerConfigs(wanted) => Outcome::Configured(vec![Err(refusal.clone()); wanted.brokers.len()]),
+        Command::AlterResourceConfigs(wanted) => {
+            Outcome::Configured(vec![Err(refusal.clone()); wanted.resources.len()])
+        }
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
         Command::CommitOffsets(_) => Outcome::Committed(Err(refusal.clone())),
         Command::DeleteOffsets(_) | Command::KeepGroup(_) | Command::DeleteGroup(_) => {

@@ -17,7 +17,7 @@ use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
 use super::error::OpenError;
 use super::image::{Image, Topic};
 use super::offsets::Offsets;
-use crate::config::{BrokerConfig, DynamicConfig, TopicConfig, check_dynamic};
+use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dynamic};
 
 const FILE: &str = "control.db";
 /// What each version of the schema added, from version 1 on. SQLite's user_version says how many a file has.
@@ -39,6 +39,8 @@ pub(super) enum Change {
     Grow(Arc<Topic>),
     Delete(Uuid),
     ConfigureBrokers(Arc<DynamicConfig>),
+    /// All that the resource of this name sets now.
+    ConfigureResource(Resource, String, BTreeMap<String, String>),
     /// The first producer id of no block.
     NextProducerId(i64),
     CommitOffsets(CommitOffsets),
@@ -212,6 +214,10 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
     let refused = |source| OpenError::BrokerConfig { file: file.to_owned(), source };
     check_dynamic(&dynamic.broker).and(check_dynamic(&dynamic.cluster)).map_err(refused)?;
     image.set_dynamic(broker, Arc::new(dynamic));
+    let refused = |source| OpenError::ResourceConfig { file: file.to_owned(), source };
+    for ((resource, name), set) in load_resources(transaction).map_err(read)? {
+        image.set_resource(broker, (resource, &name), set).map_err(refused)?;
+    }
     let mut overrides = load_configs(transaction).map_err(read)?;
     for row in load_topics(transaction).map_err(read)? {
         let of_topic = overrides.remove(&row.id).unwrap_or_default();
@@ -285,6 +291,7 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
             Ok(())
         }
         Change::ConfigureBrokers(dynamic) => write_dynamic(transaction, dynamic),
+        Change::ConfigureResource(resource, name, set) => write_resource(transaction, *resource, name, set),
         Change::NextProducerId(next) => {
             transaction.execute("UPDATE cluster SET next_producer_id = ?1", params![next])?;
             Ok(())
@@ -324,6 +331,38 @@ fn write_dynamic(transaction: &Transaction<'_>, dynamic: &DynamicConfig) -> rusq
         for (name, value) in values {
             insert.execute(params![every_broker, name, value])?;
         }
+    }
+    Ok(())
+}
+
+/// Types that this version does not know stay where they are.
+fn load_resources(
+    transaction: &Transaction<'_>,
+) -> rusqlite::Result<BTreeMap<(Resource, String), BTreeMap<String, String>>> {
+    let mut query = transaction.prepare("SELECT resource_type, resource_name, name, value FROM resource_configs")?;
+    let mut rows = query.query([])?;
+    let mut resources: BTreeMap<(Resource, String), BTreeMap<String, String>> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        if let Some(resource) = Resource::from_code(row.get(0)?) {
+            resources.entry((resource, row.get(1)?)).or_default().insert(row.get(2)?, row.get(3)?);
+        }
+    }
+    Ok(resources)
+}
+
+fn write_resource(
+    transaction: &Transaction<'_>,
+    resource: Resource,
+    of: &str,
+    set: &BTreeMap<String, String>,
+) -> rusqlite::Result<()> {
+    let code = resource as i8;
+    let delete = "DELETE FROM resource_configs WHERE resource_type = ?1 AND resource_name = ?2";
+    transaction.prepare_cached(delete)?.execute(params![code, of])?;
+    let insert = "INSERT INTO resource_configs (resource_type, resource_name, name, value) VALUES (?1, ?2, ?3, ?4)";
+    let mut insert = transaction.prepare_cached(insert)?;
+    for (name, value) in set {
+        insert.execute(params![code, of, name, value])?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
 mod groups;
+mod resources;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,110 @@
+//! What groups and clients' metrics set, as the image has it: by name, checked, with what follows from it.
+//!
+//! Not their keys (`config`). A resource that sets nothing is not here, and has what the broker says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::config::{
+    BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, check_values,
+};
+
+/// What one resource sets, and what is in force for it.
+#[derive(Debug)]
+pub struct ConfiguredResource {
+    /// Never empty.
+    pub overrides: BTreeMap<String, String>,
+    in_force: InForce,
+}
+
+#[derive(Debug)]
+enum InForce {
+    Group(GroupTimeouts),
+    ClientMetrics(ClientMetricsConfig),
+}
+
+impl ConfiguredResource {
+    fn new(
+        broker: &BrokerConfig,
+        dynamic: &DynamicConfig,
+        resource: Resource,
+        overrides: BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
+        let overrides = check_values(resource, &overrides)?;
+        let in_force = match resource {
+            Resource::Group => InForce::Group(GroupTimeouts::resolve(broker, dynamic, &overrides)),
+            Resource::ClientMetrics => InForce::ClientMetrics(ClientMetricsConfig::resolve(&overrides)?),
+        };
+        Ok(Self { overrides, in_force })
+    }
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Resources {
+    configured: BTreeMap<(Resource, String), Arc<ConfiguredResource>>,
+    /// Of a group that sets nothing.
+    group_default: GroupTimeouts,
+}
+
+impl Resources {
+    pub fn get(&self, resource: Resource, name: &str) -> Option<&Arc<ConfiguredResource>> {
+        self.configured.get(&(resource, name.to_owned()))
+    }
+
+    pub fn names(&self, resource: Resource) -> impl Iterator<Item = &str> {
+        self.of(resource).map(|(name, _)| name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.configured.len()
+    }
+
+    pub fn group(&self, name: &str) -> GroupTimeouts {
+        match self.get(Resource::Group, name).map(|configured| &configured.in_force) {
+            Some(InForce::Group(config)) => *config,
+            _ => self.group_default,
+        }
+    }
+
+    pub fn client_metrics(&self) -> impl Iterator<Item = (&str, &ClientMetricsConfig)> {
+        self.of(Resource::ClientMetrics).filter_map(|(name, configured)| match &configured.in_force {
+            InForce::ClientMetrics(config) => Some((name, config)),
+            InForce::Group(_) => None,
+        })
+    }
+
+    /// Puts in force what this resource sets now; nothing takes it out.
+    pub fn set(
+        &mut self,
+        broker: &BrokerConfig,
+        dynamic: &DynamicConfig,
+        (resource, name): (Resource, &str),
+        overrides: BTreeMap<String, String>,
+    ) -> Result<(), ConfigError> {
+        let key = (resource, name.to_owned());
+        if overrides.is_empty() {
+            self.configured.remove(&key);
+        } else {
+            let configured = ConfiguredResource::new(broker, dynamic, resource, overrides)?;
+            self.configured.insert(key, Arc::new(configured));
+        }
+        Ok(())
+    }
+
+    /// Works everything out anew for a broker whose settings changed.
+    pub fn follow(&mut self, broker: &BrokerConfig, dynamic: &DynamicConfig) {
+        self.group_default = GroupTimeouts::resolve(broker, dynamic, &BTreeMap::new());
+        for ((_, _), configured) in self.configured.iter_mut().filter(|((resource, _), _)| *resource == Resource::Group)
+        {
+            let overrides = configured.overrides.clone();
+            let in_force = InForce::Group(GroupTimeouts::resolve(broker, dynamic, &overrides));
+            *configured = Arc::new(ConfiguredResource { overrides, in_force });
+        }
+    }
+
+    fn of(&self, wanted: Resource) -> impl Iterator<Item = (&str, &Arc<ConfiguredResource>)> {
+        let all = self.configured.iter().filter(move |((resource, _), _)| *resource == wanted);
+        all.map(|((_, name), configured)| (name.as_str(), configured))
+    }
+}

@@ -1,0 +1,80 @@
+//! What groups and clients' metrics set: kept, shown, and gone when nothing is left.
+
+use super::*;
+use crate::config::Resource;
+
+async fn set(
+    control: &Control,
+    resource: Resource,
+    name: &str,
+    changes: &[(&str, ConfigChange)],
+) -> Result<(), Refusal> {
+    let changes = changes.iter().map(|(key, change)| ((*key).to_owned(), change.clone())).collect();
+    let resources = vec![AlterResourceConfig { resource, name: name.into(), changes }];
+    control.alter_resource_configs(AlterResourceConfigs { resources, validate_only: false }).await.remove(0)
+}
+
+fn to(value: &str) -> ConfigChange {
+    ConfigChange::Set(value.into())
+}
+
+const SESSION: &str = "consumer.session.timeout.ms";
+
+#[tokio::test]
+async fn what_a_group_sets_is_in_force_survives_a_restart_and_goes() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let session = |control: &Control, group: &str| control.image().group_timeouts(group).consumer_session_timeout_ms;
+    assert_eq!(session(&opened.control, "g"), 45_000);
+    set(&opened.control, Resource::Group, "g", &[(SESSION, to("46000"))]).await.expect("set");
+    assert_eq!([session(&opened.control, "g"), session(&opened.control, "other")], [46_000, 45_000]);
+    drop(opened);
+
+    let file = "group.consumer.session.timeout.ms=50000";
+    let opened = try_open(folder.path(), file).expect("opens");
+    assert_eq!([session(&opened.control, "g"), session(&opened.control, "other")], [46_000, 50_000]);
+    assert_eq!(opened.control.image().resource_names(Resource::Group).collect::<Vec<_>>(), ["g"]);
+    drop(opened);
+    let limits = "group.consumer.min.session.timeout.ms=47000\ngroup.consumer.session.timeout.ms=47000";
+    assert_eq!(session(&try_open(folder.path(), limits).expect("opens").control, "g"), 47_000, "within the new limits");
+
+    let opened = open(folder.path());
+    set(&opened.control, Resource::Group, "g", &[(SESSION, ConfigChange::Delete)]).await.expect("deleted");
+    assert_eq!(session(&opened.control, "g"), 45_000);
+    assert!(opened.control.image().resource(Resource::Group, "g").is_none());
+    drop(opened);
+    assert!(open(folder.path()).control.image().resource_names(Resource::Group).next().is_none());
+}
+
+#[tokio::test]
+async fn subscriptions_to_clients_metrics_are_kept_beside_groups_of_the_same_name() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let changes =
+        [("metrics", to("org.a")), ("metrics", ConfigChange::Append("org.b".into())), ("interval.ms", to("500"))];
+    set(&opened.control, Resource::ClientMetrics, "same", &changes).await.expect("set");
+    set(&opened.control, Resource::Group, "same", &[(SESSION, to("46000"))]).await.expect("set");
+    drop(opened);
+    let opened = open(folder.path());
+    let image = opened.control.image();
+    let (name, config) = image.client_metrics().next().expect("kept");
+    assert_eq!((name, config.metrics.join(" "), config.interval_ms), ("same", "org.a org.b".to_owned(), 500));
+    assert_eq!(image.client_metrics().count(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_change_changes_nothing() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = &open(folder.path()).control;
+    let changes = [(SESSION, to("46000")), ("no.such", to("1"))];
+    let refusal = set(control, Resource::Group, "g", &changes).await.expect_err("refused");
+    assert_eq!(
+        (refusal.code, refusal.message.as_str()),
+        (ErrorCode::INVALID_CONFIG, "no.such: unknown group config name")
+    );
+    let refusal =
+        set(control, Resource::Group, "g", &[(SESSION, ConfigChange::Append("1".into()))]).await.expect_err("no list");
+    assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);
+    assert!(control.image().resource(Resource::Group, "g").is_none());
+    assert_eq!(control.image().epoch(), 0);
+}
