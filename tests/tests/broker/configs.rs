@@ -16,6 +16,9 @@ const OF_TOPIC: &str = "producer.state.batches.to.retain";
 const OF_BROKER: &str = "max.idempotence.batches.to.retain";
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const CLIENT_METRICS: i8 = 16;
+const GROUP: i8 = 32;
+const SESSION: &str = "consumer.session.timeout.ms";
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
@@ -173,6 +176,29 @@ fn what_is_set_while_the_broker_runs_is_told_shown_and_kept() {
 }
 
 #[test]
+fn what_groups_and_clients_metrics_set_is_told_shown_and_goes() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let cases = [(GROUP, SESSION, "46000", "45000@5", 8), (CLIENT_METRICS, "interval.ms", "500", "300000@5", 7)];
+    for (kind, key, value, default, source) in cases {
+        let shown = |client: &mut Client| {
+            let entry = described(client, kind, "name", key).expect(key);
+            format!("{}@{}", entry.value.as_deref().unwrap_or_default(), entry.config_source)
+        };
+        assert_eq!(shown(&mut client), default);
+        for validate_only in [true, false] {
+            let set = alter_resource(kind, "name", &[(key, SET, Some(value))]);
+            assert_eq!(client.alter(vec![set], validate_only)[0].error_code, ErrorCode::NONE);
+            let expected = if validate_only { default.to_owned() } else { format!("{value}@{source}") };
+            assert_eq!(shown(&mut client), expected);
+        }
+        let delete = alter_resource(kind, "name", &[(key, DELETE, None)]);
+        assert_eq!(client.alter(vec![delete], false)[0].error_code, ErrorCode::NONE);
+        assert_eq!(shown(&mut client), default);
+    }
+}
+
+#[test]
 fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -206,7 +232,21 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
             "cannot be changed while the broker",
         ),
         (BROKER, "", vec![("no.such.key", SET, Some("9"))], ErrorCode::INVALID_CONFIG, "is not a key of this broker"),
-        (8, "1", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_REQUEST, "Resource type 8"),
+        (
+            BROKER,
+            "",
+            vec![("num.io.threads", SET, Some("9"))],
+            ErrorCode::INVALID_CONFIG,
+            "threads follow the number of",
+        ),
+        (BROKER, "1", vec![("sasl.jaas.config", SET, Some("x"))], ErrorCode::INVALID_CONFIG, "SASL"),
+        (8, "1", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_CONFIG, "cannot be changed while it runs"),
+        (GROUP, "g", vec![(SESSION, SET, Some("1"))], ErrorCode::INVALID_CONFIG, "must be between 45000"),
+        (GROUP, "g", vec![("no.such", SET, Some("1"))], ErrorCode::INVALID_CONFIG, "unknown group config name"),
+        (GROUP, "", vec![(SESSION, SET, Some("46000"))], ErrorCode::INVALID_REQUEST, "Default group resources"),
+        (CLIENT_METRICS, "m", vec![("match", SET, Some("x"))], ErrorCode::INVALID_CONFIG, "must be name=pattern"),
+        (CLIENT_METRICS, "", vec![("interval.ms", SET, Some("100"))], ErrorCode::INVALID_REQUEST, "can't be empty"),
+        (7, "m", vec![("interval.ms", SET, Some("100"))], ErrorCode::INVALID_REQUEST, "Resource type 7"),
     ];
     for (kind, name, changes, code, message) in table {
         let good =
