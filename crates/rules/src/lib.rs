@@ -5,6 +5,8 @@
 //!
 //! - [`group`]: who is in a consumer group, and in which generation.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
+//! - [`telemetry`]: which clients may tell their metrics when.
 
 pub mod group;
 pub mod sequence;
+pub mod telemetry;

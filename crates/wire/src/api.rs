@@ -120,6 +120,7 @@ api_table! {
     46 ListPartitionReassignments, 0..=0, flexible 0, list_partition_reassignments::ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse;
     47 OffsetDelete, 0..=0, flexible NEVER, offset_delete::OffsetDeleteRequest => OffsetDeleteResponse;
     55 DescribeQuorum, 0..=2, flexible 0, describe_quorum::DescribeQuorumRequest => DescribeQuorumResponse;
+    57 UpdateFeatures, 0..=2, flexible 0, update_features::UpdateFeaturesRequest => UpdateFeaturesResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
     61 DescribeProducers, 0..=0, flexible 0, describe_producers::DescribeProducersRequest => DescribeProducersResponse;
     68 ConsumerGroupHeartbeat, 0..=1, flexible 0, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse;

@@ -11,6 +11,7 @@ use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, ElectLeadersRespon
 use fullbore_wire::apis::list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsTopics,
 };
+use fullbore_wire::apis::update_features::{FeatureUpdateKey, UpdateFeaturesRequest};
 
 const TOPIC: &str = "led";
 
@@ -173,4 +174,29 @@ fn features_are_told_as_they_are_and_their_epoch_goes_up() {
     assert!(before >= 0);
     client.create_topic(TOPIC, 1, &[]);
     assert!(ask(&mut client, 4).finalized_features_epoch > before);
+}
+
+#[test]
+fn a_feature_stays_at_its_level() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    for version in 0..=2 {
+        for (feature, max_version_level, is_accepted) in [
+            ("metadata.version", 30, true),
+            ("metadata.version", 29, false),
+            ("metadata.version", 31, false),
+            ("transaction.version", 2, false),
+        ] {
+            let update = FeatureUpdateKey { feature: feature.into(), max_version_level, ..Default::default() };
+            let request = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
+            let response = client.call(&request, version);
+            let code = match &response.results[..] {
+                [result] if version < 2 => result.error_code,
+                [] if version == 2 => response.error_code,
+                other => panic!("{other:?} in version {version}"),
+            };
+            let expected = if is_accepted { ErrorCode::NONE } else { ErrorCode::INVALID_UPDATE_VERSION };
+            assert_eq!(code, expected, "{feature} to {max_version_level}, version {version}");
+        }
+    }
 }

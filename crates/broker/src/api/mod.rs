@@ -40,6 +40,7 @@ mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
 mod topics;
+mod update_features;
 
 pub use fetch::sessions::Sessions;
 
@@ -250,6 +251,7 @@ serve! { |call, reply|
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
     OffsetDelete => ready(offset_delete::handle(call, reply).await?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
+    UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),
     DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, reply)?),

@@ -38,3 +38,4 @@ pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod push_telemetry;
 pub mod sync_group;
+pub mod update_features;

@@ -1,0 +1,52 @@
+//! UpdateFeatures, key 57 (UpdateFeaturesRequest.json, UpdateFeaturesResponse.json).
+//!
+//! KIP-584; 1 kinds of downgrade, checking only (KIP-778); 2 all or nothing, one error for the whole (KIP-1022).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Features that are to have other levels.
+    pub struct UpdateFeaturesRequest {
+        /// How long the broker may take, in milliseconds.
+        timeout_ms: i32, 0.., default 60_000;
+        /// Each feature.
+        feature_updates: Vec<FeatureUpdateKey>, 0..;
+        /// Check only, change nothing.
+        validate_only: bool, 1..;
+    }
+
+    /// One feature.
+    pub struct FeatureUpdateKey {
+        /// Its name.
+        feature: Text, 0..;
+        /// The level it is to have; 0 switches it off.
+        max_version_level: i16, 0..;
+        /// Whether the level may be lower than it is.
+        allow_downgrade: bool, 0..=0;
+        /// What is allowed: 1 a higher level, 2 a lower one that loses nothing, 3 any.
+        upgrade_type: i8, 1.., default 1;
+    }
+
+    /// The outcome.
+    pub struct UpdateFeaturesResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error of the whole request, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each feature of the request.
+        results: Vec<UpdatableFeatureResult>, 0..=1;
+    }
+
+    /// One feature's outcome.
+    pub struct UpdatableFeatureResult {
+        /// The feature.
+        feature: Text, 0..=1;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..=1;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..=1;
+    }
+}
