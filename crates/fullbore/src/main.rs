@@ -7,6 +7,7 @@ mod action;
 mod client;
 mod completions;
 mod configs;
+mod consume;
 mod demo;
 mod failure;
 mod groups;
@@ -14,6 +15,8 @@ mod log;
 mod man;
 mod output;
 mod perf;
+mod pipe;
+mod produce;
 mod serve;
 mod stop;
 mod table;
@@ -42,6 +45,8 @@ enum Command {
     Topics(topics::Topics),
     Configs(configs::Configs),
     Groups(groups::Groups),
+    Produce(Box<produce::Produce>),
+    Consume(Box<consume::Consume>),
     Perf(perf::Perf),
     Completions(completions::Completions),
     Man(man::Man),
@@ -72,6 +77,8 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Topics(topics) => topics::run(topics),
         Command::Configs(configs) => configs::run(configs),
         Command::Groups(groups) => groups::run(groups),
+        Command::Produce(produce) => produce::run(*produce),
+        Command::Consume(consume) => consume::run(*consume),
         Command::Perf(perf) => perf::run(perf),
         Command::Completions(completions) => completions::run(&completions),
         Command::Man(man) => man::run(&man),

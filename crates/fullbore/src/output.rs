@@ -69,6 +69,17 @@ pub fn line(text: &str) {
     }
 }
 
+/// Prints bytes at once; does nothing after something that could not be printed. Whether it was.
+pub fn bytes(bytes: &[u8]) -> bool {
+    if FAILED.get().is_none() {
+        let mut out = io::stdout().lock();
+        if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+            FAILED.get_or_init(|| error);
+        }
+    }
+    FAILED.get().is_none()
+}
+
 /// Whether lines are lost: a command that works only for what it prints may stop.
 pub fn is_lost() -> bool {
     FAILED.get().is_some()

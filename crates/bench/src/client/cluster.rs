@@ -270,6 +270,30 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
     topics.into_iter().map(topic).collect()
 }
 
+/// The offset at `timestamp` of each of these partitions, in their order, as [`Connection::offsets_at`] of their leaders.
+///
+/// # Errors
+/// The first partition's, or of a leader that cannot be reached.
+pub fn offsets_of(
+    cluster: &Cluster,
+    places: &[PartitionPlace],
+    timestamp: i64,
+    read_committed: bool,
+) -> Result<Vec<i64>, ClientError> {
+    let mut by_leader: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, place) in places.iter().enumerate() {
+        let no_leader = || ClientError::NoLeader { topic: place.topic.to_string(), partition: place.partition };
+        by_leader.entry(place.leader.as_deref().ok_or_else(no_leader)?).or_default().push(at);
+    }
+    let mut offsets = vec![0; places.len()];
+    for (leader, of) in by_leader {
+        let named: Vec<(Text, i32)> = of.iter().map(|at| (places[*at].topic.clone(), places[*at].partition)).collect();
+        let found = cluster.connect(leader)?.offsets_at(&named, timestamp, read_committed)?;
+        of.into_iter().zip(found).for_each(|(at, offset)| offsets[at] = offset);
+    }
+    Ok(offsets)
+}
+
 /// The error of one topic's description.
 pub(super) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
     match code {
@@ -280,11 +304,25 @@ pub(super) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientErro
 }
 
 impl Connection {
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads.
+    /// As [`Connection::offsets_at`], past the records of open transactions too.
     ///
     /// # Errors
     /// The first partition's, or a broken connection.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
+        self.offsets_at(of, timestamp, false)
+    }
+
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads; -1
+    /// where no record is as late.
+    ///
+    /// # Errors
+    /// The first partition's, or a broken connection.
+    pub fn offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+        read_committed: bool,
+    ) -> Result<Vec<i64>, ClientError> {
         let mut topics: Vec<ListOffsetsTopic> = Vec::new();
         for (topic, partition) in of {
             if topics.last().is_none_or(|last| last.name != *topic) {
@@ -293,7 +331,9 @@ impl Connection {
             let wanted = ListOffsetsPartition { partition_index: *partition, timestamp, ..Default::default() };
             topics.last_mut().expect("just pushed").partitions.push(wanted);
         }
-        let response = self.call(&ListOffsetsRequest { replica_id: -1, topics, ..Default::default() })?;
+        let isolation_level = i8::from(read_committed);
+        let request = ListOffsetsRequest { replica_id: -1, isolation_level, topics, ..Default::default() };
+        let response = self.call(&request)?;
         let found: HashMap<(&Text, i32), _> = response
             .topics
             .iter()

@@ -1,28 +1,36 @@
-//! One partition being read: how far it has been asked for, how far it has been read, and who takes the records.
+//! One partition being read: from where, to where, and who takes the records.
 //!
-//! Invariant: `offset` moves only past batches whose every record went to the sink.
+//! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
+//! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
 
 use super::ConsumeError;
+use crate::client::PartitionPlace;
 use bytes::Bytes;
+use fullbore_wire::apis::fetch::AbortedTransaction;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, Record, RecordIter, decompress};
 use fullbore_wire::{Text, Uuid};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 /// Bytes of one batch's records when decompressed, at most.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
 /// Who takes a partition's records.
 pub trait Sink: Send + 'static {
-    /// Takes the next record.
+    /// Takes the next record, or breaks: then it was not taken, and the partition ends before it.
     ///
     /// # Errors
     /// What is wrong with it, in words; the run ends.
-    fn record(&mut self, offset: i64, record: &Record<'_>) -> Result<(), String>;
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
+
+    /// Everything an answer had of the partition was read: `offset` is the next to be asked for.
+    fn read_to(&mut self, _offset: i64) {}
 }
 
 /// Counts only.
 impl Sink for () {
-    fn record(&mut self, _: i64, _: &Record<'_>) -> Result<(), String> {
-        Ok(())
+    fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -37,6 +45,8 @@ pub struct Cursor<S> {
     pub partition: i32,
     /// The next offset to read; `None` until the leader was asked.
     pub offset: Option<i64>,
+    /// The first offset not to read; `None` to go on for ever.
+    pub end: Option<i64>,
     /// Who takes the records.
     pub sink: S,
 }
@@ -48,26 +58,62 @@ pub(super) struct Count {
     pub(super) bytes: u64,
 }
 
+impl<S> Cursor<S> {
+    /// A partition to be read from where the plan says, and for ever.
+    pub fn new(place: PartitionPlace, sink: S) -> Self {
+        let PartitionPlace { topic, topic_id, partition, .. } = place;
+        Cursor { topic, topic_id, partition, offset: None, end: None, sink }
+    }
+
+    /// Whether everything was read up to `end`.
+    pub fn is_done(&self) -> bool {
+        self.offset.is_some_and(|offset| self.ends_at(offset))
+    }
+
+    pub(super) fn ends_at(&self, offset: i64) -> bool {
+        self.end.is_some_and(|end| offset >= end)
+    }
+}
+
+/// How batches are checked and chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) check_crcs: bool,
+    /// The transactions to leave out, as the answer names them; `None` reads everything.
+    pub(super) aborted: Option<&'a [AbortedTransaction]>,
+}
+
 impl<S: Sink> Cursor<S> {
     /// Reads the whole batches among `bytes` from `offset` on.
-    pub(super) fn read(&mut self, bytes: &[u8], check_crcs: bool) -> Result<Count, ConsumeError> {
+    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>) -> Result<Count, ConsumeError> {
         let mut count = Count::default();
+        let mut aborted = reading.aborted.map(Aborted::new);
         for batch in Batches(bytes) {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
-            if check_crcs {
+            if reading.check_crcs {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }
-            if !batch.is_control() {
-                self.read_batch(&batch, from, &mut count)?;
+            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
+            if !batch.is_control() && !is_aborted && self.read_batch(&batch, from, &mut count)?.is_break() {
+                break;
             }
             self.offset = Some(batch.last_offset() + 1);
+            if self.is_done() {
+                break;
+            }
         }
+        self.sink.read_to(self.offset.unwrap_or(0));
         Ok(count)
     }
 
-    fn read_batch(&mut self, batch: &BatchView<'_>, from: i64, count: &mut Count) -> Result<(), ConsumeError> {
+    fn read_batch(
+        &mut self,
+        batch: &BatchView<'_>,
+        from: i64,
+        count: &mut Count,
+    ) -> Result<ControlFlow<()>, ConsumeError> {
         let decompressed = decompressed(batch).map_err(|error| self.corrupt(from, &error))?;
         let payload = decompressed.as_deref().unwrap_or(batch.payload());
         for record in RecordIter::new(payload, batch.record_count()) {
@@ -76,19 +122,54 @@ impl<S: Sink> Cursor<S> {
             if offset < from {
                 continue;
             }
-            self.sink.record(offset, &record).map_err(|reason| {
+            let refused = |reason| {
                 let (topic, partition) = (self.topic.clone(), self.partition);
                 ConsumeError::Refused { topic, partition, offset, reason }
-            })?;
+            };
+            if self.ends_at(offset) || self.sink.record(batch, &record).map_err(refused)?.is_break() {
+                (self.offset, self.end) = (Some(offset), Some(offset));
+                return Ok(ControlFlow::Break(()));
+            }
             count.records += 1;
             count.bytes += (record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len)) as u64;
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn corrupt(&self, offset: i64, error: &BatchError) -> ConsumeError {
         let (topic, partition) = (self.topic.clone(), self.partition);
         ConsumeError::Corrupt { topic, partition, offset, reason: error.to_string() }
+    }
+}
+
+/// Which transactions of an answer were aborted, as the reader comes past them (Kafka's `CompletedFetch`).
+struct Aborted {
+    /// Those to come: producer id by first offset, the last first.
+    ahead: Vec<(i64, i64)>,
+    /// Producers whose transaction under way was aborted.
+    open: HashSet<i64>,
+}
+
+impl Aborted {
+    fn new(told: &[AbortedTransaction]) -> Self {
+        let mut ahead: Vec<_> = told.iter().map(|of| (of.first_offset, of.producer_id)).collect();
+        ahead.sort_unstable_by(|a, b| b.cmp(a));
+        Aborted { ahead, open: HashSet::new() }
+    }
+
+    /// Whether a batch belongs to an aborted transaction. The batches come in order.
+    fn holds(&mut self, batch: &BatchView<'_>) -> bool {
+        while let Some((_, producer_id)) = self.ahead.pop_if(|(first, _)| *first <= batch.last_offset()) {
+            self.open.insert(producer_id);
+        }
+        match batch.is_control() {
+            // Either marker ends it; one that commits finds nothing open.
+            true => {
+                self.open.remove(&batch.producer_id());
+                false
+            }
+            false => batch.is_transactional() && self.open.contains(&batch.producer_id()),
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! One leader's thread: fetch, and while the records of one answer are read the next is already asked for.
 //!
-//! Invariant: exactly one fetch is in flight while the thread waits or reads.
+//! Invariant: exactly one fetch is in flight while the thread waits or reads; none once every partition was asked for up to
+//! its end.
 
-use super::cursor::{Batches, Count, Cursor, Sink};
+use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::{ConsumeError, Progress};
 use crate::client::{ClientError, Connection};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -27,6 +28,11 @@ pub struct FetchSettings {
     pub partition_max_bytes: i32,
     /// check.crcs.
     pub check_crcs: bool,
+    /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
+    pub read_committed: bool,
+    /// Whether a partition whose records were deleted before they were read is started again as the plan says; else the
+    /// run ends (auto.offset.reset=none).
+    pub restarts: bool,
 }
 
 impl Default for FetchSettings {
@@ -37,6 +43,8 @@ impl Default for FetchSettings {
             max_bytes: 50 << 20,
             partition_max_bytes: 1 << 20,
             check_crcs: true,
+            read_committed: false,
+            restarts: true,
         }
     }
 }
@@ -45,6 +53,8 @@ impl Default for FetchSettings {
 pub(super) enum LaneEnd {
     /// It was told to.
     Stopped,
+    /// Every cursor reached its end.
+    Done,
     /// Leaders moved or the connection broke, with the error if there was one: look them up again.
     Stale(Option<ClientError>),
     /// No retry can help.
@@ -111,8 +121,13 @@ impl<S: Sink> Lane<S> {
             if self.progress.stopping() {
                 return Err(LaneEnd::Stopped);
             }
-            self.connection.send(&self.request(), self.version)?;
+            if self.open().next().is_some() {
+                self.connection.send(&self.request(), self.version)?;
+            }
             self.read(&response)?;
+            if self.open().next().is_none() {
+                return Err(LaneEnd::Done);
+            }
             drop(response);
             self.connection.recycle(frame);
         }
@@ -125,17 +140,25 @@ impl<S: Sink> Lane<S> {
         }
     }
 
+    /// The cursors with something left to ask for, and the offset to ask for next.
+    fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
+        self.cursors.iter().filter_map(|cursor| {
+            let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
+            let asked = asked.copied().unwrap_or(0);
+            (!cursor.is_done() && !cursor.ends_at(asked)).then_some((cursor, asked))
+        })
+    }
+
     fn request(&self) -> FetchRequest {
         let mut topics: Vec<FetchTopic> = Vec::new();
-        for cursor in &self.cursors {
+        for (cursor, asked) in self.open() {
             if topics.last().is_none_or(|last| last.topic != cursor.topic) {
                 let (topic, topic_id) = (cursor.topic.clone(), cursor.topic_id);
                 topics.push(FetchTopic { topic, topic_id, ..Default::default() });
             }
-            let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
             topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
                 partition: cursor.partition,
-                fetch_offset: asked.copied().unwrap_or(0),
+                fetch_offset: asked,
                 partition_max_bytes: self.settings.partition_max_bytes,
                 ..Default::default()
             });
@@ -144,6 +167,7 @@ impl<S: Sink> Lane<S> {
             max_wait_ms: self.settings.max_wait_ms,
             min_bytes: self.settings.min_bytes,
             max_bytes: self.settings.max_bytes,
+            isolation_level: i8::from(self.settings.read_committed),
             topics,
             ..Default::default()
         }
@@ -173,11 +197,17 @@ impl<S: Sink> Lane<S> {
             return Ok(());
         }
         let Some(at) = self.position(key) else { return Ok(()) };
+        let asked = self.asked.get(key).copied();
         let cursor = &mut self.cursors[at];
-        if code == ErrorCode::OFFSET_OUT_OF_RANGE {
+        if code == ErrorCode::OFFSET_OUT_OF_RANGE && self.settings.restarts {
             // The records were deleted meanwhile: start again where the plan says, as auto.offset.reset does.
             cursor.offset = None;
             return Err(LaneEnd::Stale(None));
+        }
+        if code == ErrorCode::OFFSET_OUT_OF_RANGE {
+            let (topic, partition) = (cursor.topic.clone(), cursor.partition);
+            let offset = asked.unwrap_or(0);
+            return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
         }
         let what = format!("cannot fetch partition {} of topic '{}'", cursor.partition, cursor.topic);
         Err(ClientError::kafka(what, code, None).into())
@@ -193,7 +223,13 @@ impl<S: Sink> Lane<S> {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
                 let Some(at) = self.position(&key) else { continue };
-                let read = self.cursors[at].read(bytes_of(data), self.settings.check_crcs).map_err(LaneEnd::Failed)?;
+                if self.cursors[at].is_done() {
+                    continue;
+                }
+                let aborted = data.aborted_transactions.as_deref().unwrap_or_default();
+                let aborted = self.settings.read_committed.then_some(aborted);
+                let reading = Reading { check_crcs: self.settings.check_crcs, aborted };
+                let read = self.cursors[at].read(bytes_of(data), reading).map_err(LaneEnd::Failed)?;
                 count.records += read.records;
                 count.bytes += read.bytes;
                 let fed = self.cursors.remove(at);

@@ -8,7 +8,7 @@ mod cursor;
 mod lane;
 
 pub use cursor::{Cursor, Sink};
-pub use fullbore_wire::batch::Record;
+pub use fullbore_wire::batch::{BatchView, Record};
 pub use lane::FetchSettings;
 
 use crate::client::{ClientError, Cluster, Connection, Stopper};
@@ -48,6 +48,19 @@ pub enum ConsumeError {
         /// What is wrong.
         reason: String,
     },
+    /// The partition has no such offset, and may not be started again.
+    #[error(
+        "partition {partition} of topic '{topic}' has no offset {offset}; start with the oldest it has by --offset beginning, \
+         with those to come by --offset end"
+    )]
+    OutOfRange {
+        /// The topic.
+        topic: Text,
+        /// The partition.
+        partition: i32,
+        /// Before its first or past its last.
+        offset: i64,
+    },
     /// The sink did not accept a record.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
     Refused {
@@ -85,6 +98,7 @@ pub struct Progress {
     finished: OnceLock<SystemTime>,
     stop: AtomicBool,
     records_wanted: u64,
+    trouble: Mutex<Option<String>>,
 }
 
 impl Progress {
@@ -98,7 +112,17 @@ impl Progress {
             finished: OnceLock::new(),
             stop: AtomicBool::new(false),
             records_wanted,
+            trouble: Mutex::default(),
         }
+    }
+
+    /// Why some partition is not being read just now.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Records read so far.
@@ -142,7 +166,7 @@ pub struct Outcome<S> {
     pub cursors: Vec<Cursor<S>>,
     /// Counts.
     pub progress: Arc<Progress>,
-    /// When the number wanted was reached; `None` if the records ended before.
+    /// When the number wanted, or the end of every partition, was reached; `None` if the records ended before.
     pub finished: Option<SystemTime>,
 }
 
@@ -159,7 +183,7 @@ pub struct Plan {
     pub start: i64,
 }
 
-/// Reads until the number wanted, or until nothing comes for the timeout. `observe` is called every few milliseconds
+/// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is called every few milliseconds
 /// and may end the run by returning false.
 ///
 /// # Errors
@@ -175,15 +199,18 @@ pub fn consume<S: Sink>(
     let ended = run.follow(&mut observe);
     let stopped = run.stop();
     ended.and(stopped)?;
+    run.idle.append(&mut run.done);
     Ok(Outcome { finished: run.progress.finished.get().copied(), cursors: run.idle, progress: run.progress })
 }
 
-/// One run: cursors are either `idle` here or owned by a lane's thread.
+/// One run: cursors are `idle` or `done` here, or owned by a lane's thread.
 struct Run<'a, S> {
     cluster: &'a mut Cluster,
     plan: &'a Plan,
     progress: Arc<Progress>,
     idle: Vec<Cursor<S>>,
+    /// Those that reached their end.
+    done: Vec<Cursor<S>>,
     lanes: HashMap<usize, Running>,
     next_lane: usize,
     ended: (Sender<Ended<S>>, Receiver<Ended<S>>),
@@ -213,6 +240,7 @@ impl<'a, S: Sink> Run<'a, S> {
             plan,
             progress: Arc::new(Progress::new(plan.records)),
             idle,
+            done: Vec::new(),
             lanes: HashMap::new(),
             next_lane: 0,
             ended: channel(),
@@ -226,6 +254,12 @@ impl<'a, S: Sink> Run<'a, S> {
             if !self.idle.is_empty() && Instant::now() >= self.retry_at {
                 self.retry_at = Instant::now() + RETRY_BACKOFF;
                 self.launch()?;
+                let trouble = self.trouble.as_ref().filter(|_| !self.idle.is_empty());
+                self.progress.set_trouble(trouble.map(ToString::to_string));
+            }
+            if self.idle.is_empty() && self.lanes.is_empty() && !self.done.is_empty() {
+                self.progress.finished.get_or_init(SystemTime::now);
+                break;
             }
             self.wait_for_an_end()?;
             if !observe(&self.progress) {
@@ -289,8 +323,9 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     fn launch_lane(&mut self, leader: &str, mut cursors: Vec<Cursor<S>>) -> Result<(), ConsumeError> {
+        let read_committed = self.plan.fetch.read_committed;
         let prepared = self.cluster.connect(leader).and_then(|mut connection| {
-            place(&mut connection, &mut cursors, self.plan.start)?;
+            place(&mut connection, &mut cursors, self.plan.start, read_committed)?;
             Ok((connection.stopper()?, connection))
         });
         let (stopper, connection) = match prepared {
@@ -302,6 +337,11 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             Err(error) => return Err(error.into()),
         };
+        let (mut done, cursors): (Vec<_>, Vec<_>) = cursors.into_iter().partition(Cursor::is_done);
+        self.done.append(&mut done);
+        if cursors.is_empty() {
+            return Ok(());
+        }
         let id = self.next_lane;
         self.next_lane += 1;
         let ended = self.ended.0.clone();
@@ -346,9 +386,11 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
         self.join(ended.lane);
-        self.idle.append(&mut ended.cursors);
+        let (mut done, mut left): (Vec<_>, Vec<_>) = ended.cursors.drain(..).partition(Cursor::is_done);
+        self.done.append(&mut done);
+        self.idle.append(&mut left);
         match ended.end {
-            LaneEnd::Stopped => Ok(()),
+            LaneEnd::Stopped | LaneEnd::Done => Ok(()),
             LaneEnd::Stale(error) => {
                 self.trouble = error.or(self.trouble.take());
                 Ok(())
@@ -370,13 +412,18 @@ impl<'a, S: Sink> Run<'a, S> {
 }
 
 /// Asks the leader where cursors without an offset start.
-fn place<S>(connection: &mut Connection, cursors: &mut [Cursor<S>], start: i64) -> Result<(), ClientError> {
+fn place<S>(
+    connection: &mut Connection,
+    cursors: &mut [Cursor<S>],
+    start: i64,
+    read_committed: bool,
+) -> Result<(), ClientError> {
     let mut unplaced: Vec<&mut Cursor<S>> = cursors.iter_mut().filter(|cursor| cursor.offset.is_none()).collect();
     if unplaced.is_empty() {
         return Ok(());
     }
     let of: Vec<(Text, i32)> = unplaced.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
-    for (cursor, offset) in unplaced.iter_mut().zip(connection.offsets(&of, start)?) {
+    for (cursor, offset) in unplaced.iter_mut().zip(connection.offsets_at(&of, start, read_committed)?) {
         cursor.offset = Some(offset);
     }
     Ok(())

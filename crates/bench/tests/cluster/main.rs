@@ -5,11 +5,12 @@ mod broker;
 
 use broker::{Proxy, TestBroker};
 use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, create_topic, delete_topics, describe_topics};
-use fullbore_bench::consume::{ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
 use fullbore_producer::{Producer, ProducerConfig};
+use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -18,13 +19,14 @@ use tokio::sync::watch;
 struct InOrder(i64);
 
 impl Sink for InOrder {
-    fn record(&mut self, offset: i64, record: &Record<'_>) -> Result<(), String> {
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        let offset = record.offset(batch);
         let expected = self.0.to_string();
         if offset != self.0 || record.value != Some(expected.as_bytes()) {
             return Err(format!("expected {expected}, read {:?} at {offset}", record.value));
         }
         self.0 += 1;
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -53,14 +55,7 @@ fn send_numbers(address: &str, workload: Workload, properties: &[(&str, &str)]) 
 
 fn cursors<S: Sink>(cluster: &mut Cluster, sink: impl Fn() -> S) -> Vec<Cursor<S>> {
     let places = cluster.partitions(&"t".into()).expect("the topic exists");
-    let cursor = |place: fullbore_bench::client::PartitionPlace| Cursor {
-        topic: place.topic,
-        topic_id: place.topic_id,
-        partition: place.partition,
-        offset: None,
-        sink: sink(),
-    };
-    places.into_iter().map(cursor).collect()
+    places.into_iter().map(|place| Cursor::new(place, sink())).collect()
 }
 
 fn plan(records: u64) -> Plan {
@@ -187,8 +182,8 @@ fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
 fn a_sink_that_refuses_ends_the_run_with_its_reason() {
     struct Refuse;
     impl Sink for Refuse {
-        fn record(&mut self, offset: i64, _: &Record<'_>) -> Result<(), String> {
-            if offset == 7 { Err("not this one".to_owned()) } else { Ok(()) }
+        fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
+            if record.offset(batch) == 7 { Err("not this one".to_owned()) } else { Ok(ControlFlow::Continue(())) }
         }
     }
     let broker = with_topic(1);
@@ -202,7 +197,7 @@ fn a_sink_that_refuses_ends_the_run_with_its_reason() {
 fn a_sink_that_panics_does_not_hang_the_run() {
     struct Panic;
     impl Sink for Panic {
-        fn record(&mut self, _: i64, _: &Record<'_>) -> Result<(), String> {
+        fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
             panic!("in the sink")
         }
     }

@@ -7,12 +7,13 @@ use super::progress::Progress;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST};
-use fullbore_bench::consume::{ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::{Latencies, Produced};
 use fullbore_bench::produce::{Outcome as Sent, Pacer, Tracker, send};
 use fullbore_bench::workload::{SequenceReader, SequenceWriter};
 use fullbore_producer::{Producer, Record as Outgoing};
 use fullbore_wire::Text;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The reader gives up when nothing comes for this long.
@@ -38,14 +39,15 @@ struct Verifier {
 }
 
 impl Sink for Verifier {
-    fn record(&mut self, offset: i64, record: &Record<'_>) -> Result<(), String> {
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        let offset = record.offset(batch);
         if offset != self.reader.accepted() as i64 {
             return Err(format!("expected offset {}", self.reader.accepted()));
         }
         let sent_us = self.reader.check(record.value.unwrap_or_default()).map_err(|error| error.to_string())?;
         let now_us = self.epoch.elapsed().as_micros() as u64;
         self.latencies.record(now_us.saturating_sub(sent_us), 1);
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -74,12 +76,9 @@ impl Stream {
             sent: vec![0; places.len()],
             cursors: places
                 .into_iter()
-                .map(|place| Cursor {
-                    topic: place.topic,
-                    topic_id: place.topic_id,
-                    partition: place.partition,
-                    offset: None,
-                    sink: verifier(place.partition),
+                .map(|place| {
+                    let sink = verifier(place.partition);
+                    Cursor::new(place, sink)
                 })
                 .collect(),
             epoch,

@@ -131,10 +131,7 @@ fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, 
     };
     let mut cursors = Vec::new();
     for topic in &topics {
-        for place in cluster.partitions(topic)? {
-            let (topic, topic_id, partition) = (place.topic, place.topic_id, place.partition);
-            cursors.push(Cursor { topic, topic_id, partition, offset: None, sink: () });
-        }
+        cursors.extend(cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, ())));
     }
     Ok(cursors)
 }

@@ -237,7 +237,7 @@ impl Produce {
 }
 
 /// One line for each property that does nothing. Serializers are Java's affair: scripts set them, and nobody misses them.
-fn notices(properties: &Properties) -> Vec<String> {
+pub fn notices(properties: &Properties) -> Vec<String> {
     let mine = properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"));
     mine.filter_map(|(key, value)| Some(format!("{key}={value}: {}", config::notice(key)?))).collect()
 }

@@ -1,0 +1,313 @@
+//! What is printed of a record: a format of literal text and tokens, kcat's, or one JSON object.
+//!
+//! Invariant: a format is checked when it is parsed; printing cannot fail.
+
+use crate::pipe::escapes::{self, Unescaped};
+use crate::pipe::{base64, json};
+use fullbore_wire::batch::TimestampType;
+
+/// A record and where it was read.
+pub struct Seen<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition.
+    pub partition: i32,
+    /// The offset.
+    pub offset: i64,
+    /// Milliseconds since 1970, or -1.
+    pub timestamp: i64,
+    /// Who set it.
+    pub timestamp_type: TimestampType,
+    /// Key, value and headers.
+    pub record: &'a fullbore_wire::batch::Record<'a>,
+}
+
+/// How records are printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Piece by piece.
+    Pieces {
+        /// In order.
+        pieces: Vec<Piece>,
+        /// What stands for a key or value that is null.
+        null: Vec<u8>,
+    },
+    /// One object a line.
+    Json,
+}
+
+/// A part of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// These bytes.
+    Literal(Vec<u8>),
+    /// `%t`.
+    Topic,
+    /// `%p`.
+    Partition,
+    /// `%o`.
+    Offset,
+    /// `%T`: milliseconds, -1 for none.
+    Timestamp,
+    /// As kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
+    NamedTimestamp,
+    /// `%k`.
+    Key,
+    /// `%K`: its length, -1 for null.
+    KeyLength,
+    /// `%s`.
+    Value,
+    /// `%S`: its length, -1 for null.
+    ValueLength,
+    /// `%R`: its length in four bytes, big-endian.
+    ValueLengthBytes,
+    /// `%h`: `a=1,b=2`; a value that is null is NULL.
+    Headers,
+    /// As kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. What separates them is in it.
+    NamedHeaders(Vec<u8>),
+}
+
+/// The tokens, for messages.
+const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
+
+/// Reads a format as kcat's -f takes it.
+///
+/// # Errors
+/// What is wrong, and at which byte of it.
+pub fn parse(text: &str) -> Result<Vec<Piece>, String> {
+    let bytes = text.as_bytes();
+    let (mut at, mut pieces) = (0, Vec::new());
+    while let Some(byte) = bytes.get(at) {
+        let wrong = |what: String| format!("at byte {} of the format: {what}", at + 1);
+        let (len, piece) = match byte {
+            b'%' => (2, token(bytes.get(at + 1)).map_err(wrong)?),
+            _ => match escapes::escape(&bytes[at..]).map_err(wrong)? {
+                Unescaped::Byte(len, byte) => (len, Piece::Literal(vec![byte])),
+                Unescaped::No => (1, Piece::Literal(vec![*byte])),
+            },
+        };
+        match (pieces.last_mut(), piece) {
+            (Some(Piece::Literal(before)), Piece::Literal(more)) => before.extend(more),
+            (_, piece) => pieces.push(piece),
+        }
+        at += len;
+    }
+    Ok(pieces)
+}
+
+fn token(letter: Option<&u8>) -> Result<Piece, String> {
+    Ok(match letter {
+        Some(b't') => Piece::Topic,
+        Some(b'p') => Piece::Partition,
+        Some(b'o') => Piece::Offset,
+        Some(b'T') => Piece::Timestamp,
+        Some(b'k') => Piece::Key,
+        Some(b'K') => Piece::KeyLength,
+        Some(b's') => Piece::Value,
+        Some(b'S') => Piece::ValueLength,
+        Some(b'R') => Piece::ValueLengthBytes,
+        Some(b'h') => Piece::Headers,
+        Some(b'%') => Piece::Literal(b"%".to_vec()),
+        Some(other) => {
+            return Err(format!("%{} must be one of {TOKENS}", char::from(*other).escape_default()));
+        }
+        None => return Err(format!("% must not be last; {TOKENS} are known")),
+    })
+}
+
+impl Style {
+    /// Appends a record.
+    pub fn print(&self, seen: &Seen<'_>, out: &mut Vec<u8>) {
+        match self {
+            Style::Pieces { pieces, null } => pieces.iter().for_each(|piece| piece.print(seen, null, out)),
+            Style::Json => object(seen, out),
+        }
+    }
+}
+
+impl Piece {
+    fn print(&self, seen: &Seen<'_>, null: &[u8], out: &mut Vec<u8>) {
+        let length = |bytes: Option<&[u8]>| bytes.map_or(-1, |bytes| bytes.len() as i64);
+        let record = seen.record;
+        match self {
+            Piece::Literal(bytes) => out.extend_from_slice(bytes),
+            Piece::Topic => out.extend_from_slice(seen.topic.as_bytes()),
+            Piece::Partition => number(i64::from(seen.partition), out),
+            Piece::Offset => number(seen.offset, out),
+            Piece::Timestamp => number(seen.timestamp, out),
+            Piece::NamedTimestamp => named_timestamp(seen, out),
+            Piece::Key => out.extend_from_slice(record.key.unwrap_or(null)),
+            Piece::KeyLength => number(length(record.key), out),
+            Piece::Value => out.extend_from_slice(record.value.unwrap_or(null)),
+            Piece::ValueLength => number(length(record.value), out),
+            Piece::ValueLengthBytes => out.extend_from_slice(&(length(record.value) as i32).to_be_bytes()),
+            Piece::Headers => {
+                for (at, (key, value)) in record.headers.enumerate() {
+                    out.extend_from_slice(if at == 0 { b"" } else { b"," });
+                    out.extend_from_slice(key.as_bytes());
+                    out.push(b'=');
+                    out.extend_from_slice(value.unwrap_or(b"NULL"));
+                }
+            }
+            Piece::NamedHeaders(_) if record.headers.is_empty() => out.extend_from_slice(b"NO_HEADERS"),
+            Piece::NamedHeaders(separator) => {
+                for (at, (key, value)) in record.headers.enumerate() {
+                    out.extend_from_slice(if at == 0 { b"" } else { separator });
+                    out.extend_from_slice(key.as_bytes());
+                    out.push(b':');
+                    out.extend_from_slice(value.unwrap_or(null));
+                }
+            }
+        }
+    }
+}
+
+fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
+    if seen.timestamp < 0 {
+        return out.extend_from_slice(b"NO_TIMESTAMP");
+    }
+    out.extend_from_slice(match seen.timestamp_type {
+        TimestampType::CreateTime => b"CreateTime:",
+        TimestampType::LogAppendTime => b"LogAppendTime:",
+    });
+    number(seen.timestamp, out);
+}
+
+/// Appends a decimal number: `write!` costs several times as much, a million times a second.
+fn number(value: i64, out: &mut Vec<u8>) {
+    let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(if value < 0 { b"-" } else { b"" });
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// One line of JSON. Bytes that are no UTF-8 are base64 under a name that says so, and nothing is lost.
+fn object(seen: &Seen<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"topic\":");
+    json::string(seen.topic, out);
+    for (name, value) in
+        [("partition", i64::from(seen.partition)), ("offset", seen.offset), ("timestamp", seen.timestamp)]
+    {
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        number(value, out);
+    }
+    out.extend_from_slice(match seen.timestamp_type {
+        TimestampType::CreateTime => b",\"timestamp_type\":\"create\"",
+        TimestampType::LogAppendTime => b",\"timestamp_type\":\"log_append\"",
+    });
+    if !seen.record.headers.is_empty() {
+        out.extend_from_slice(b",\"headers\":[");
+        for (at, (key, value)) in seen.record.headers.enumerate() {
+            out.extend_from_slice(if at == 0 { b"{\"key\":" } else { b",{\"key\":" });
+            json::string(key, out);
+            content("value", value, out);
+            out.push(b'}');
+        }
+        out.push(b']');
+    }
+    content("key", seen.record.key, out);
+    content("value", seen.record.value, out);
+    out.extend_from_slice(b"}\n");
+}
+
+fn content(name: &str, bytes: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    match bytes.map(std::str::from_utf8) {
+        None => out.extend_from_slice(b"\":null"),
+        Some(Ok(text)) => {
+            out.extend_from_slice(b"\":");
+            json::string(text, out);
+        }
+        Some(Err(_)) => {
+            out.extend_from_slice(b"_base64\":\"");
+            base64::encode(bytes.unwrap_or_default(), out);
+            out.push(b'"');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp};
+
+    fn printed(style: &Style, key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) -> String {
+        let batch = a_batch(key, value, headers);
+        let view = BatchView::first(&batch).expect("a batch");
+        let record = RecordIter::new(view.payload(), 1).next().expect("one").expect("whole");
+        let seen = Seen {
+            topic: "t",
+            partition: 3,
+            offset: 1_234_567_890_123,
+            timestamp: record.timestamp(&view),
+            timestamp_type: view.timestamp_type(),
+            record: &record,
+        };
+        let mut out = Vec::new();
+        style.print(&seen, &mut out);
+        out.escape_ascii().to_string()
+    }
+
+    fn a_batch(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(-1, key, value, headers);
+        builder.seal(Stamp::NONE).expect("nothing to compress").0.to_vec()
+    }
+
+    fn pieces(text: &str) -> Style {
+        Style::Pieces { pieces: parse(text).expect("a format"), null: b"NULL".to_vec() }
+    }
+
+    #[test]
+    fn tokens_are_kcats() {
+        let headers = [Header { key: "a", value: Some(b"1") }, Header { key: "b", value: None }];
+        let all = pieces(r"%t|%p|%o|%T|%k|%K|%s|%S|%R|%h|%%\x41\t");
+        let told = r"t|3|1234567890123|-1|k|1|v\xff|2|\x00\x00\x00\x02|a=1,b=NULL|%A\t";
+        assert_eq!(printed(&all, Some(b"k"), Some(b"v\xff"), &headers), told);
+        assert_eq!(printed(&pieces("%k|%K|%s|%S|%R|%h"), None, None, &[]), r"NULL|-1|NULL|-1|\xff\xff\xff\xff|");
+        assert_eq!(printed(&pieces("%k|%K|%s|%S"), Some(b""), Some(b""), &[]), "|0||0");
+    }
+
+    #[test]
+    fn a_wrong_format_is_told_where() {
+        for (format, says) in [
+            ("ab%q", "at byte 3 of the format: %q must be one of %t %p"),
+            ("%s%", "at byte 3 of the format: % must not be last"),
+            (r"%s\q", r"at byte 3 of the format: \q must be one of"),
+            (r"\x4", r"at byte 1 of the format: \x must have two"),
+        ] {
+            let refused = parse(format).expect_err(format);
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for value in [0, 7, -1, 10, 1_000_000, i64::MAX, i64::MIN] {
+            let mut out = Vec::new();
+            number(value, &mut out);
+            assert_eq!(String::from_utf8(out).expect("ASCII"), value.to_string());
+        }
+    }
+
+    #[test]
+    fn json_loses_nothing() {
+        let headers = [Header { key: "a\"", value: Some(b"\xff") }, Header { key: "b", value: None }];
+        let told = printed(&Style::Json, None, Some("é\n".as_bytes()), &headers);
+        let told = told.replace("\\\"", "\"").replace(r"\xc3\xa9", "é");
+        assert_eq!(
+            told,
+            r#"{"topic":"t","partition":3,"offset":1234567890123,"timestamp":-1,"timestamp_type":"create","headers":[{"key":"a\\"","value_base64":"/w=="},{"key":"b","value":null}],"key":null,"value":"é\\n"}\n"#
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! The way from the fetch lanes to standard output: a bounded queue of printed chunks and the one thread that writes them.
+//!
+//! Not what is printed (see `format`). Invariant: what [`Outlet::written`] tells was written and flushed; what was only
+//! queued is neither told nor committed, and may be dropped.
+
+use crate::output;
+use fullbore_wire::Text;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that may wait for standard output; then the lanes wait.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+/// Bytes to gather before they are written, unless there are no more just now.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// A partition by name.
+pub type Place = (Text, i32);
+
+/// Records of one partition, printed.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Where they were read.
+    pub place: Arc<Place>,
+    /// What to write; empty if nothing before `next` was to be printed.
+    pub bytes: Vec<u8>,
+    /// How many.
+    pub records: u64,
+    /// The offset after the last.
+    pub next: i64,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Chunk>,
+    queued_bytes: usize,
+    is_writing: bool,
+    /// Nothing is taken any more, until it is opened again.
+    closed: bool,
+    over: bool,
+    written: HashMap<Place, i64>,
+    records: u64,
+}
+
+/// Shared by the lanes, the writer and who commits.
+#[derive(Default)]
+pub struct Outlet {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Outlet {
+    /// Starts the writer. It ends with the program, or after [`Outlet::end`].
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start() -> std::io::Result<Arc<Outlet>> {
+        let outlet = Arc::new(Outlet::default());
+        let writes = outlet.clone();
+        std::thread::Builder::new().name("output".to_owned()).spawn(move || writes.write_on())?;
+        Ok(outlet)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a chunk, once there is room. False if it is not wanted any more.
+    pub fn push(&self, chunk: Chunk) -> bool {
+        let mut state = self.lock();
+        while state.queued_bytes >= QUEUE_BYTES_MAX && !state.closed {
+            state = self.wait(state);
+        }
+        if state.closed {
+            return false;
+        }
+        state.queued_bytes += chunk.bytes.len();
+        state.queue.push_back(chunk);
+        drop(state);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Takes nothing more and drops what is queued. What is being written just now is still told when it is.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.queue.clear();
+        state.queued_bytes = 0;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Takes chunks again.
+    pub fn open(&self) {
+        self.lock().closed = false;
+    }
+
+    /// Waits until everything queued is written, or `patience` is over, or `unless` says so. Whether it is written.
+    pub fn drained(&self, patience: Duration, mut unless: impl FnMut() -> bool) -> bool {
+        const TICK: Duration = Duration::from_millis(20);
+        let started = Instant::now();
+        let mut state = self.lock();
+        while state.is_writing || !state.queue.is_empty() {
+            if started.elapsed() >= patience || unless() {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The offset after the last record written of each partition, as far as it is known since the last call with
+    /// this partition forgotten.
+    pub fn written(&self) -> HashMap<Place, i64> {
+        self.lock().written.clone()
+    }
+
+    /// Forgets partitions that are not read any more.
+    pub fn retain(&self, keep: impl Fn(&Place) -> bool) {
+        self.lock().written.retain(|place, _| keep(place));
+    }
+
+    /// Records written.
+    pub fn records(&self) -> u64 {
+        self.lock().records
+    }
+
+    /// Ends the writer.
+    pub fn end(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+
+    fn write_on(&self) {
+        let mut gathered = Vec::with_capacity(2 * WRITE_BYTES);
+        while let Some(chunks) = self.take() {
+            let is_written = match &chunks[..] {
+                [one] => one.bytes.is_empty() || output::bytes(&one.bytes),
+                several => {
+                    gathered.clear();
+                    several.iter().for_each(|chunk| gathered.extend_from_slice(&chunk.bytes));
+                    gathered.is_empty() || output::bytes(&gathered)
+                }
+            };
+            let mut state = self.lock();
+            state.is_writing = false;
+            if is_written {
+                state.records += chunks.iter().map(|chunk| chunk.records).sum::<u64>();
+                for chunk in &chunks {
+                    match state.written.get_mut(&*chunk.place) {
+                        Some(written) => *written = chunk.next,
+                        None => drop(state.written.insert((*chunk.place).clone(), chunk.next)),
+                    }
+                }
+            } else {
+                // Nobody reads any more: the command sees it in `output` and ends.
+                state.closed = true;
+                state.queue.clear();
+                state.queued_bytes = 0;
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The next chunks, as many as make a good write; `None` at the end.
+    fn take(&self) -> Option<Vec<Chunk>> {
+        let mut state = self.lock();
+        while state.queue.is_empty() && !state.over {
+            state = self.wait(state);
+        }
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
+        while bytes < WRITE_BYTES {
+            let Some(chunk) = state.queue.pop_front() else { break };
+            bytes += chunk.bytes.len();
+            chunks.push(chunk);
+        }
+        state.queued_bytes -= bytes;
+        state.is_writing = !chunks.is_empty();
+        drop(state);
+        self.changed.notify_all();
+        (!chunks.is_empty()).then_some(chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(len: usize, next: i64) -> Chunk {
+        Chunk { place: Arc::new(("t".into(), 0)), bytes: vec![b'x'; len], records: 1, next }
+    }
+
+    #[test]
+    fn what_is_only_queued_is_dropped_and_never_told() {
+        let outlet = Arc::new(Outlet::default());
+        assert!(outlet.push(chunk(QUEUE_BYTES_MAX, 5)));
+        let waits = outlet.clone();
+        let waiting = std::thread::spawn(move || waits.push(chunk(1, 6)));
+        assert!(!outlet.drained(Duration::from_millis(30), || false));
+        outlet.close();
+        assert!(!waiting.join().expect("no panic"), "who waits for room learns that nothing is wanted");
+        assert!(outlet.written().is_empty() && outlet.records() == 0);
+        assert!(outlet.drained(Duration::ZERO, || false), "nothing is left");
+        assert!(!outlet.push(chunk(1, 7)));
+        outlet.open();
+        assert!(outlet.push(chunk(1, 7)));
+    }
+
+    #[test]
+    fn what_is_written_is_told() {
+        let outlet = Outlet::start().expect("a thread");
+        assert!(outlet.push(chunk(0, 5)) && outlet.push(chunk(0, 9)));
+        assert!(outlet.drained(Duration::from_secs(10), || false));
+        assert_eq!((outlet.written().get(&("t".into(), 0)), outlet.records()), (Some(&9), 2));
+        outlet.retain(|_| false);
+        assert!(outlet.written().is_empty());
+        outlet.end();
+    }
+}

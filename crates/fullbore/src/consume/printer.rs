@@ -1,0 +1,93 @@
+//! The sink of one partition: prints its records into chunks for the [`Outlet`], as long as there are records wanted.
+//!
+//! Invariant: a record that was taken is in a chunk that is pushed before its partition's answer is done with.
+
+use super::format::{Seen, Style};
+use super::outlet::{Chunk, Outlet, Place};
+use fullbore_bench::consume::{BatchView, Record, Sink};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a chunk after which it is pushed.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What all partitions share.
+pub struct Shared {
+    /// How to print.
+    pub style: Style,
+    /// Where it goes.
+    pub outlet: Arc<Outlet>,
+    /// Records that may still be taken.
+    pub left: AtomicU64,
+    /// The partition ends before the first record with this timestamp or a later one.
+    pub until: Option<i64>,
+}
+
+impl Shared {
+    /// Whether as many records as wanted were taken.
+    pub fn is_spent(&self) -> bool {
+        self.left.load(Ordering::Relaxed) == 0
+    }
+
+    fn takes_one(&self) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+/// One partition's.
+pub struct Printer {
+    shared: Arc<Shared>,
+    place: Arc<Place>,
+    bytes: Vec<u8>,
+    records: u64,
+    /// The offset after the last record taken.
+    next: Option<i64>,
+}
+
+impl Printer {
+    /// Nothing printed yet.
+    pub fn new(shared: Arc<Shared>, place: Place) -> Self {
+        Printer { shared, place: Arc::new(place), bytes: Vec::new(), records: 0, next: None }
+    }
+
+    /// Whether it was wanted.
+    fn push(&mut self, next: i64) -> bool {
+        let chunk = Chunk {
+            place: self.place.clone(),
+            bytes: std::mem::take(&mut self.bytes),
+            records: std::mem::take(&mut self.records),
+            next,
+        };
+        self.shared.outlet.push(chunk)
+    }
+}
+
+impl Sink for Printer {
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        let (offset, timestamp) = (record.offset(batch), record.timestamp(batch));
+        if self.shared.until.is_some_and(|until| timestamp >= until) || !self.shared.takes_one() {
+            return Ok(ControlFlow::Break(()));
+        }
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(CHUNK_BYTES + CHUNK_BYTES / 8);
+        }
+        let (topic, timestamp_type) = (self.place.0.as_str(), batch.timestamp_type());
+        let seen = Seen { topic, partition: self.place.1, offset, timestamp, timestamp_type, record };
+        self.shared.style.print(&seen, &mut self.bytes);
+        self.records += 1;
+        self.next = Some(offset + 1);
+        if self.bytes.len() >= CHUNK_BYTES && !self.push(offset + 1) {
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn read_to(&mut self, offset: i64) {
+        // An offset without a record moves on too: what was skipped need not be read again.
+        if self.next != Some(offset) || self.records > 0 {
+            self.next = Some(offset);
+            self.push(offset);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the flags of `consume` mean.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    consume: Consume,
+}
+
+fn parse(flags: &[&str]) -> Result<Consume, String> {
+    let line = Line::try_parse_from(["consume", "-t", "t"].iter().chain(flags));
+    line.map(|line| line.consume).map_err(|error| error.to_string())
+}
+
+fn style(flags: &[&str]) -> Result<Style, String> {
+    parse(flags)?.style().map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn columns_come_in_kafkas_order() {
+    let literal = |text: &[u8]| Piece::Literal(text.to_vec());
+    let flags = ["--print-key", "--print-offset", "--print-timestamp", "--print-partition", "--print-headers"];
+    let pieces = [
+        Piece::NamedTimestamp,
+        literal(b"\t"),
+        literal(b"Partition:"),
+        Piece::Partition,
+        literal(b"\t"),
+        literal(b"Offset:"),
+        Piece::Offset,
+        literal(b"\t"),
+        Piece::NamedHeaders(b",".to_vec()),
+        literal(b"\t"),
+        Piece::Key,
+        literal(b"\t"),
+        Piece::Value,
+        literal(b"\n"),
+    ];
+    assert_eq!(style(&flags), Ok(Style::Pieces { pieces: pieces.to_vec(), null: Vec::new() }));
+    let kafkas = ["--property", "print.key=true", "--property", "key.separator= ", "--property", "null.literal=nil"];
+    let pieces = vec![Piece::Key, literal(b" "), Piece::Value, literal(b"\n")];
+    assert_eq!(style(&kafkas), Ok(Style::Pieces { pieces: pieces.clone(), null: b"nil".to_vec() }));
+    let kcats = style(&["-K", " ", "-Z"]);
+    assert_eq!(kcats, Ok(Style::Pieces { pieces, null: b"NULL".to_vec() }));
+    assert_eq!(style(&["-D", ""]), Ok(Style::Pieces { pieces: vec![Piece::Value, literal(b"")], null: Vec::new() }));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    for (flags, says) in [
+        (&["-f", "%s %y"][..], "at byte 4 of the format: %y must be one of"),
+        (&["-J", "-f", "%s"], "cannot be used with"),
+        (&["-J", "-K", ":"], "cannot be used with"),
+        (&["-o", "middle"], "must be beginning, end, an OFFSET"),
+        (&["-c", "0"], "0 is not in 1.."),
+        (&["-p", "-1"], "-1"),
+    ] {
+        let refused = parse(flags).expect_err(says);
+        assert!(refused.contains(says), "{refused}");
+    }
+    assert!(
+        style(&["--property", "print.keys=true"]).expect_err("unknown").starts_with("print.keys=true: must be one of")
+    );
+}
+
+#[test]
+fn properties_shape_the_fetch() {
+    let args = parse(&["-X", "isolation.level=read_committed", "-X", "auto.offset.reset=earliest"]).expect("flags");
+    let properties = client_properties(None, &args.consumer_property).expect("valid");
+    let settings = args.settings(&properties).expect("valid");
+    assert!(settings.fetch.read_committed && settings.fetch.restarts && settings.reset == Some(Mark::Beginning));
+    let settings = parse(&["--isolation-level", "READ_COMMITTED"]).expect("flags").settings(&Properties::default());
+    let settings = settings.expect("valid");
+    assert!(settings.fetch.read_committed && !settings.fetch.restarts);
+    let refused = parse(&["--isolation-level", "x"]).expect("flags").settings(&Properties::default()).err();
+    assert_eq!(refused.expect("no level").to_string(), "isolation.level=x: must be read_committed or read_uncommitted");
+}

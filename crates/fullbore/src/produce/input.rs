@@ -1,0 +1,255 @@
+//! The way from a file or pipe to the bytes of one record: lines, other delimiters, length-framed, or everything at once.
+//!
+//! Not what those bytes mean. Invariant: no more than one record and one read ahead is in memory, and a record longer
+//! than `limit` is an error that names it, not memory.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Bytes of a read: what a pipe may hold, and more of a file.
+const READ_BYTES: usize = 256 << 10;
+/// Bytes of a length before a record.
+const LENGTH_BYTES: usize = 4;
+
+/// Where one record ends and the next begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// At these bytes; behind the last record they may be missing.
+    Delimiter(Vec<u8>),
+    /// A length of four bytes, big-endian, precedes each.
+    Length,
+    /// The whole file is one.
+    Whole,
+}
+
+/// What came of waiting.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// More bytes, or the end of the file.
+    More,
+    /// Nothing in the time given.
+    Nothing,
+}
+
+/// One file or pipe.
+pub struct Input {
+    file: File,
+    framing: Framing,
+    limit: usize,
+    buffer: Vec<u8>,
+    /// What of the buffer is not yet taken.
+    left: Range<usize>,
+    /// How much of it was searched for a delimiter in vain.
+    searched: usize,
+    at_end: bool,
+    /// Records taken.
+    pub taken: u64,
+}
+
+/// Why there is no next record.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The system's.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// More than may be.
+    #[error(
+        "longer than {0} bytes, which is what max.request.size leaves room for; raise it with --producer-property max.request.size=BYTES"
+    )]
+    TooLong(usize),
+    /// A length without its bytes.
+    #[error("cut short: its length says {wanted} bytes, and the input has {found} more")]
+    Cut {
+        /// By the length.
+        wanted: usize,
+        /// Until the end.
+        found: usize,
+    },
+}
+
+impl Input {
+    /// Records of at most `limit` bytes from `file`.
+    pub fn new(file: File, framing: Framing, limit: usize) -> Self {
+        Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
+    }
+
+    /// Whether every record was taken.
+    pub fn is_over(&self) -> bool {
+        self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
+    }
+
+    /// The place of the next record if it is all there.
+    ///
+    /// # Errors
+    /// A record that is too long or cut short.
+    pub fn next(&mut self) -> Result<Option<Range<usize>>, InputError> {
+        let found = match &self.framing {
+            Framing::Delimiter(delimiter) => {
+                let found = find(&self.buffer[self.left.clone()], delimiter, self.searched);
+                match found {
+                    Some(at) => Some((self.left.start..self.left.start + at, at + delimiter.len())),
+                    None => {
+                        self.searched = self.left.len().saturating_sub(delimiter.len() - 1);
+                        (self.at_end && !self.left.is_empty()).then(|| (self.left.clone(), self.left.len()))
+                    }
+                }
+            }
+            Framing::Length => self.by_length()?,
+            Framing::Whole => (self.at_end && self.taken == 0).then(|| (self.left.clone(), self.left.len())),
+        };
+        match found {
+            Some((record, _)) if record.len() > self.limit => Err(InputError::TooLong(self.limit)),
+            None if self.left.len() > self.limit && self.framing != Framing::Length => {
+                Err(InputError::TooLong(self.limit))
+            }
+            None => Ok(None),
+            Some((record, consumed)) => {
+                self.left.start += consumed;
+                self.searched = 0;
+                self.taken += 1;
+                Ok(Some(record))
+            }
+        }
+    }
+
+    fn by_length(&self) -> Result<Option<(Range<usize>, usize)>, InputError> {
+        let bytes = &self.buffer[self.left.clone()];
+        let cut = |wanted| InputError::Cut { wanted, found: bytes.len().saturating_sub(LENGTH_BYTES) };
+        let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
+            return if self.at_end && !bytes.is_empty() { Err(cut(0)) } else { Ok(None) };
+        };
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > self.limit {
+            return Err(InputError::TooLong(self.limit));
+        }
+        let from = self.left.start + LENGTH_BYTES;
+        match rest.len() >= length {
+            true => Ok(Some((from..from + length, LENGTH_BYTES + length))),
+            false if self.at_end => Err(cut(length)),
+            false => Ok(None),
+        }
+    }
+
+    /// The bytes of a record.
+    pub fn bytes(&self, record: Range<usize>) -> &[u8] {
+        &self.buffer[record]
+    }
+
+    /// Waits for bytes, for `patience` at most, and reads them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn fill(&mut self, patience: Duration) -> Result<Filled, InputError> {
+        if self.at_end || !is_readable(&self.file, patience)? {
+            return Ok(if self.at_end { Filled::More } else { Filled::Nothing });
+        }
+        self.buffer.copy_within(self.left.clone(), 0);
+        self.left = 0..self.left.len();
+        let wanted = self.left.end + READ_BYTES;
+        if self.buffer.len() < wanted {
+            self.buffer.resize(wanted, 0);
+        }
+        match self.file.read(&mut self.buffer[self.left.end..wanted]) {
+            Ok(0) => self.at_end = true,
+            Ok(read) => self.left.end += read,
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Filled::More)
+    }
+}
+
+fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(patience).map_err(|_| io::Error::other("a time that is none"))?;
+    match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where `delimiter` first begins at or after `from`.
+fn find(bytes: &[u8], delimiter: &[u8], from: usize) -> Option<usize> {
+    let first = *delimiter.first()?;
+    let mut at = from;
+    while at < bytes.len() {
+        let mut rest = &bytes[at..];
+        // Of a slice, this neither fails nor copies: it is the library's fast search for a byte.
+        let skipped = rest.skip_until(first).ok()?;
+        if bytes[at + skipped - 1] != first {
+            return None;
+        }
+        at += skipped - 1;
+        if bytes[at..].starts_with(delimiter) {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek, Write};
+
+    fn all(bytes: &[u8], framing: Framing, limit: usize) -> Result<Vec<Vec<u8>>, String> {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).and_then(|()| file.rewind()).expect("written");
+        let mut input = Input::new(file, framing, limit);
+        let mut records = Vec::new();
+        loop {
+            match input.next().map_err(|error| error.to_string())? {
+                Some(record) => records.push(input.bytes(record).to_vec()),
+                None if input.is_over() => return Ok(records),
+                None => drop(input.fill(Duration::from_secs(5)).map_err(|error| error.to_string())?),
+            }
+        }
+    }
+
+    fn delimited(bytes: &[u8], delimiter: &[u8]) -> Vec<Vec<u8>> {
+        all(bytes, Framing::Delimiter(delimiter.to_vec()), 1000).expect("records")
+    }
+
+    #[test]
+    fn delimiters_separate_and_may_be_missing_at_the_end() {
+        assert_eq!(delimited(b"a\n\nb", b"\n"), [&b"a"[..], b"", b"b"]);
+        assert_eq!(delimited(b"a\nb\n", b"\n"), [b"a", b"b"]);
+        assert_eq!(delimited(b"", b"\n"), Vec::<Vec<u8>>::new());
+        assert_eq!(delimited(b"\n", b"\n"), [b""]);
+        assert_eq!(delimited(b"a--b---c-", b"--"), [&b"a"[..], b"b", b"-c-"]);
+        assert_eq!(delimited(b"a\0b\0", b"\0"), [b"a", b"b"]);
+    }
+
+    #[test]
+    fn records_of_any_size_come_whole_through_reads_of_any_size() {
+        let long = vec![b'x'; 3 * READ_BYTES + 5];
+        let bytes = [&long[..], b"\n", &long, b"\nend"].concat();
+        let records = all(&bytes, Framing::Delimiter(b"\n".to_vec()), long.len()).expect("records");
+        assert_eq!(records, [&long[..], &long, b"end"]);
+        let records = all(&long, Framing::Whole, long.len()).expect("a record");
+        assert_eq!(records, [&long[..]]);
+        assert_eq!(all(b"", Framing::Whole, 5), Ok(vec![vec![]]));
+        for framing in [Framing::Whole, Framing::Delimiter(b"\n".to_vec())] {
+            let refused = all(&bytes, framing, long.len() - 1).expect_err("too long");
+            assert!(refused.starts_with(&format!("longer than {} bytes", long.len() - 1)), "{refused}");
+        }
+    }
+
+    #[test]
+    fn lengths_precede_records() {
+        let framed = b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01\n";
+        assert_eq!(all(framed, Framing::Length, 9), Ok(vec![b"ab".to_vec(), vec![], b"\n".to_vec()]));
+        for (cut, says) in [
+            (&b"\0\0\0\x05ab"[..], "says 5 bytes, and the input has 2 more"),
+            (b"\0\0", "cut short"),
+            (b"\xff\xff\xff\xff", "longer than 9 bytes"),
+        ] {
+            let refused = all(cut, Framing::Length, 9).expect_err(says);
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What the bytes of one record mean: headers, key and value as text with separators, or one JSON object.
+//!
+//! Invariant: nothing is guessed. What does not fit the layout is refused in words, unless the layout is lenient about it.
+
+use crate::pipe::{base64, json};
+use json::Value;
+use std::borrow::Cow;
+
+/// A record as its line says it; what the line leaves open is `None`.
+#[derive(Debug, Default, PartialEq)]
+pub struct Fields<'a> {
+    /// JSON only.
+    pub topic: Option<Cow<'a, str>>,
+    /// JSON only.
+    pub partition: Option<i32>,
+    /// JSON only.
+    pub timestamp: Option<i64>,
+    /// The key, or null.
+    pub key: Option<Cow<'a, [u8]>>,
+    /// The value, or null.
+    pub value: Option<Cow<'a, [u8]>>,
+    /// In order.
+    pub headers: Vec<(Cow<'a, str>, Option<Cow<'a, [u8]>>)>,
+}
+
+/// How a record lies in its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `headers KEY-separator key separator value`, each part only if there is a separator for it.
+    Text(Separators),
+    /// One object.
+    Json,
+}
+
+/// What stands between the parts; names and defaults are kafka-console-producer.sh's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Separators {
+    /// Between key and value; without one there are no keys (parse.key, key.separator).
+    pub key: Option<Vec<u8>>,
+    /// After the headers; without one there are none (parse.headers, headers.delimiter).
+    pub headers: Option<Vec<u8>>,
+    /// Between headers (headers.separator).
+    pub between_headers: Vec<u8>,
+    /// Between the key of a header and its value (headers.key.separator).
+    pub header_key: Vec<u8>,
+    /// What stands for null as a key, a value, or a header's value (null.marker).
+    pub null_marker: Option<Vec<u8>>,
+    /// A line without its separators is refused; else it is all value (ignore.error=false).
+    pub strict: bool,
+}
+
+impl Default for Separators {
+    fn default() -> Self {
+        Separators {
+            key: None,
+            headers: None,
+            between_headers: b",".to_vec(),
+            header_key: b":".to_vec(),
+            null_marker: None,
+            strict: false,
+        }
+    }
+}
+
+impl Layout {
+    /// Reads one record; `None` for a blank line among JSON objects.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
+        match self {
+            Layout::Text(separators) => separators.read(bytes).map(Some),
+            Layout::Json if bytes.trim_ascii().is_empty() => Ok(None),
+            Layout::Json => of_json(bytes).map(Some),
+        }
+    }
+}
+
+impl Separators {
+    fn read<'a>(&self, bytes: &'a [u8]) -> Result<Fields<'a>, String> {
+        let mut fields = Fields::default();
+        let mut rest = bytes;
+        if let Some(delimiter) = &self.headers {
+            match split(rest, delimiter) {
+                Some((headers, after)) => (fields.headers, rest) = (self.read_headers(headers)?, after),
+                None if self.strict => return Err(missing("headers", delimiter)),
+                None => {}
+            }
+        }
+        if let Some(separator) = &self.key {
+            match split(rest, separator) {
+                Some((key, after)) => (fields.key, rest) = (self.nullable(key), after),
+                None if self.strict => return Err(missing("key", separator)),
+                None => {}
+            }
+        }
+        fields.value = self.nullable(rest);
+        Ok(fields)
+    }
+
+    fn read_headers<'a>(&self, bytes: &'a [u8]) -> Result<Vec<(Cow<'a, str>, Option<Cow<'a, [u8]>>)>, String> {
+        let (mut headers, mut left) = (Vec::new(), Some(bytes));
+        if bytes.is_empty() || self.null_marker.as_deref() == Some(bytes) {
+            return Ok(headers);
+        }
+        while let Some(bytes) = left {
+            let (header, after) = match split(bytes, &self.between_headers) {
+                Some((header, after)) => (header, Some(after)),
+                None => (bytes, None),
+            };
+            left = after;
+            let (key, value) = match split(header, &self.header_key) {
+                Some((key, value)) => (key, self.nullable(value)),
+                None if self.strict => return Err(missing("header's key", &self.header_key)),
+                None => (header, None),
+            };
+            let key = std::str::from_utf8(key).map_err(|_| "a header's key is not UTF-8".to_owned())?;
+            headers.push((Cow::Borrowed(key), value));
+        }
+        Ok(headers)
+    }
+
+    fn nullable<'a>(&self, bytes: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        (self.null_marker.as_deref() != Some(bytes)).then_some(Cow::Borrowed(bytes))
+    }
+}
+
+fn missing(what: &str, separator: &[u8]) -> String {
+    format!("no {:?} after its {what}", separator.escape_ascii().to_string())
+}
+
+fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let at = match separator {
+        [byte] => bytes.iter().position(|found| found == byte),
+        several => bytes.windows(several.len()).position(|found| found == several),
+    }?;
+    Some((&bytes[..at], &bytes[at + separator.len()..]))
+}
+
+/// The object that `fullbore consume --json` writes; kcat's names and forms are taken too.
+fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
+    let Value::Object(members, _) = json::parse(text).map_err(|wrong| wrong.to_string())? else {
+        return Err("not a JSON object".to_owned());
+    };
+    let mut fields = Fields::default();
+    for (name, value) in members {
+        match (&*name, value) {
+            (_, Value::Null) => {}
+            ("topic", Value::String(topic)) => fields.topic = Some(topic),
+            ("topic", _) => return Err("topic: must be a string".to_owned()),
+            ("partition", value) => fields.partition = Some(number("partition", &value)?),
+            ("timestamp" | "ts", value) => fields.timestamp = Some(number(&name, &value)?),
+            ("key" | "key_base64", value) => fields.key = Some(content(&name, value)?),
+            ("value" | "value_base64" | "payload", value) => fields.value = Some(content(&name, value)?),
+            ("headers", value) => fields.headers = headers(value)?,
+            // Where it was read says nothing of where it goes.
+            ("offset" | "timestamp_type" | "tstype" | "broker" | "leader_epoch", _) => {}
+            (unknown, _) => {
+                return Err(format!("{unknown}: must be one of topic, partition, timestamp, headers, key, value"));
+            }
+        }
+    }
+    Ok(fields)
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &Value<'_>) -> Result<T, String> {
+    let parsed = if let Value::Number(text) = value { text.parse().ok() } else { None };
+    parsed.ok_or_else(|| format!("{name}: must be a whole number"))
+}
+
+/// A string is its characters, base64 under a name that says so; any other value is the JSON text it is.
+fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
+    let refused = || format!("{name}: must be base64, as RFC 4648 has it");
+    match value {
+        Value::String(text) if name.ends_with("_base64") => base64::decode(&text).map(Cow::Owned).ok_or_else(refused),
+        _ if name.ends_with("_base64") => Err(refused()),
+        Value::String(Cow::Borrowed(text)) => Ok(Cow::Borrowed(text.as_bytes())),
+        Value::String(Cow::Owned(text)) => Ok(Cow::Owned(text.into_bytes())),
+        Value::Number(text) | Value::Array(_, text) | Value::Object(_, text) => Ok(Cow::Borrowed(text.as_bytes())),
+        Value::Bool(value) => Ok(Cow::Borrowed(if value { b"true" } else { b"false" })),
+        Value::Null => Ok(Cow::Borrowed(b"null")),
+    }
+}
+
+type JsonHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
+
+/// `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
+fn headers(value: Value<'_>) -> Result<Vec<JsonHeader<'_>>, String> {
+    let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
+    match value {
+        Value::Object(members, _) => {
+            members.into_iter().map(|(key, value)| Ok((key, nullable("headers", value)?))).collect()
+        }
+        Value::Array(values, _) if values.iter().all(|value| matches!(value, Value::Object(..))) => {
+            values.into_iter().map(header).collect()
+        }
+        Value::Array(values, _) if values.len() % 2 == 0 => {
+            let (mut headers, mut values) = (Vec::new(), values.into_iter());
+            while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                let Value::String(key) = key else { return Err(refused()) };
+                headers.push((key, nullable("headers", value)?));
+            }
+            Ok(headers)
+        }
+        _ => Err(refused()),
+    }
+}
+
+fn header(value: Value<'_>) -> Result<JsonHeader<'_>, String> {
+    let Value::Object(members, _) = value else { return Err("headers: must hold objects".to_owned()) };
+    let (mut key, mut content) = (None, None);
+    for (name, value) in members {
+        match (&*name, value) {
+            ("key", Value::String(text)) => key = Some(text),
+            ("value" | "value_base64", value) => content = nullable(&name, value)?,
+            (other, _) => return Err(format!("headers: {other}: must be key, value or value_base64")),
+        }
+    }
+    Ok((key.ok_or("headers: one has no key")?, content))
+}
+
+fn nullable<'a>(name: &str, value: Value<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
+    if value == Value::Null { Ok(None) } else { content(name, value).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(separators: Separators, line: &str) -> Result<Fields<'_>, String> {
+        Layout::Text(separators).read(line.as_bytes()).map(|fields| fields.expect("text is never blank"))
+    }
+
+    fn shown(fields: &Fields<'_>) -> String {
+        let bytes = |bytes: &Option<Cow<'_, [u8]>>| match bytes {
+            Some(bytes) => bytes.escape_ascii().to_string(),
+            None => "NULL".to_owned(),
+        };
+        let headers = fields.headers.iter().map(|(key, value)| format!("{key}={};", bytes(value)));
+        format!("{}{}|{}", headers.collect::<String>(), bytes(&fields.key), bytes(&fields.value))
+    }
+
+    #[test]
+    fn parts_are_split_at_their_separators() {
+        let plain = Separators::default();
+        let keyed = Separators { key: Some(b":".to_vec()), ..Separators::default() };
+        let nulled = Separators { null_marker: Some(Vec::new()), ..keyed.clone() };
+        let whole = Separators { headers: Some(b"\t".to_vec()), key: Some(b"::".to_vec()), ..nulled.clone() };
+        for (separators, line, found) in [
+            (&plain, "a:b", "NULL|a:b"),
+            (&plain, "", "NULL|"),
+            (&keyed, "a:b:c", "a|b:c"),
+            (&keyed, ":b", "|b"),
+            (&keyed, "ab", "NULL|ab"),
+            (&nulled, ":", "NULL|NULL"),
+            (&nulled, "k:", "k|NULL"),
+            (&whole, "a:1,b:,c\tk::v", "a=1;b=NULL;c=NULL;k|v"),
+            (&whole, "\tk::v", "k|v"),
+            (&whole, "v", "NULL|v"),
+        ] {
+            assert_eq!(text(separators.clone(), line).map(|fields| shown(&fields)), Ok(found.to_owned()), "{line}");
+        }
+        let strict = Separators { strict: true, ..whole };
+        assert_eq!(text(strict.clone(), "k::v"), Err(r#"no "\\t" after its headers"#.to_owned()));
+        assert_eq!(text(strict.clone(), "a\tk::v"), Err(r#"no ":" after its header's key"#.to_owned()));
+        assert_eq!(text(strict, "a:1\tv"), Err(r#"no "::" after its key"#.to_owned()));
+    }
+
+    fn of(line: &str) -> Result<String, String> {
+        Layout::Json.read(line.as_bytes()).map(|fields| shown(&fields.expect("an object")))
+    }
+
+    #[test]
+    fn json_says_everything() {
+        let all = r#"{"topic":"t","partition":3,"timestamp":-1,"offset":7,"key":"k","value_base64":"AP8=",
+                      "headers":[{"key":"a","value":"b"},{"key":"a","value":null},{"key":"c","value_base64":"/w=="}]}"#;
+        let fields = Layout::Json.read(all.as_bytes()).expect("valid").expect("an object");
+        assert_eq!((fields.topic.as_deref(), fields.partition, fields.timestamp), (Some("t"), Some(3), Some(-1)));
+        assert_eq!(shown(&fields), r"a=b;a=NULL;c=\xff;k|\x00\xff");
+        for (line, found) in [
+            (r#"{"value":{"a": [1]},"key":12}"#, r#"12|{\"a\": [1]}"#),
+            (r#"{"payload":"p","ts":5,"tstype":"create","broker":1,"headers":["a","b"]}"#, "a=b;NULL|p"),
+            (r#"{"headers":{"a":"b","c":null},"value":null}"#, "a=b;c=NULL;NULL|NULL"),
+            ("{}", "NULL|NULL"),
+        ] {
+            assert_eq!(of(line), Ok(found.to_owned()), "{line}");
+        }
+        assert_eq!(Layout::Json.read(b" \r"), Ok(None));
+    }
+
+    #[test]
+    fn json_that_does_not_fit_is_refused_in_words() {
+        for (line, says) in [
+            ("{", "not JSON at byte 2: expected a name in quotes"),
+            ("[]", "not a JSON object"),
+            (r#"{"partition":1.5}"#, "partition: must be a whole number"),
+            (r#"{"partition":4294967296}"#, "partition: must be a whole number"),
+            (r#"{"valeu":"x"}"#, "valeu: must be one of topic, partition"),
+            (r#"{"value_base64":"x"}"#, "value_base64: must be base64"),
+            (r#"{"headers":["a"]}"#, "headers: must be an object, or an array"),
+            (r#"{"headers":[{"value":"a"}]}"#, "headers: one has no key"),
+            (r#"{"topic":1}"#, "topic: must be a string"),
+        ] {
+            let refused = of(line).expect_err(line);
+            assert!(refused.starts_with(says), "{refused}");
+        }
+        let refused = Layout::Json.read(b"{\xff}").expect_err("not UTF-8");
+        assert_eq!(refused, "not UTF-8 at byte 2");
+    }
+}

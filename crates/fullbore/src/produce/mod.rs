@@ -1,0 +1,370 @@
+//! `fullbore produce`: records from standard input or files into topics.
+//!
+//! The way of a record: [`input`] finds where it ends, [`layout`] finds its parts, [`sending`] hands it to the producer
+//! and keeps its delivery until the answer is there.
+
+mod input;
+mod layout;
+mod sending;
+
+use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
+use crate::failure::Failure;
+use crate::output;
+use crate::perf::producer_notices;
+use crate::pipe::escapes;
+use crate::stop::Stop;
+use clap::Args;
+use fullbore_bench::client::Cluster;
+use fullbore_broker::config::Properties;
+use fullbore_producer::{Header, Producer, ProducerConfig, Record, SendError};
+use input::{Filled, Framing, Input, InputError};
+use layout::{Fields, Layout, Separators};
+use sending::{Answers, Place, Sending, Sent};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The client id when no property names one.
+const CLIENT_ID: &str = "fullbore-produce";
+/// How often results are looked at while the input is silent.
+const ANSWER_TICK: Duration = Duration::from_millis(10);
+/// How often a signal is looked for while the input is silent.
+const IDLE_TICK: Duration = Duration::from_millis(100);
+/// Records between two looks at results and signals.
+const RECORDS_PER_LOOK: u64 = 256;
+/// How long the end waits for connections to close; every record has its result by then.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// JSON may write one byte as six (\u0000).
+const JSON_BYTES_PER_BYTE: usize = 6;
+/// What an object takes beside key, value and headers.
+const JSON_FRAME_BYTES: usize = 4096;
+
+/// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
+///
+/// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
+/// NAME:VALUE,NAME:VALUE and a tab. Delimiters take \n \t \r \0 \\ and \xHH. The producer is idempotent: every record is
+/// written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with 1.
+///
+/// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value,
+/// headers, of which any may be left out. Bytes that are no text are key_base64 and value_base64. Without --topic each
+/// object names its own.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  echo hello | fullbore produce --topic greetings
+  fullbore produce -t users -K : users.txt                 lines KEY:VALUE; -Z sends an empty VALUE as null
+  fullbore produce -t images --whole *.png                 each file is one record
+  fullbore produce -t events -z zstd -H source=import --print-offsets <events.log
+  fullbore consume -t a --json -e | fullbore produce -t b --json")]
+pub struct Produce {
+    /// The topic to write to; with --json it comes before the topics that the records name.
+    #[arg(short, long)]
+    topic: Option<String>,
+    /// Files to read instead of standard input; - is standard input.
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    #[arg(short, long, value_name = "HOST:PORT,...")]
+    bootstrap_server: Option<String>,
+    /// What separates key and value; a line without it has no key.
+    #[arg(short = 'K', long, value_name = "TEXT", value_parser = escapes::delimiter)]
+    key_separator: Option<std::vec::Vec<u8>>,
+    /// The key of every record that has none.
+    #[arg(short, long, value_name = "TEXT")]
+    key: Option<String>,
+    /// Each line begins with headers: NAME:VALUE,NAME:VALUE and a tab.
+    #[arg(long)]
+    headers: bool,
+    /// A header of every record, before its own; NAME without = is null; may be repeated.
+    #[arg(short = 'H', long, value_name = "NAME=VALUE")]
+    header: Vec<String>,
+    /// An empty key, value or header value is null.
+    #[arg(short = 'Z', long)]
+    null: bool,
+    /// This text as key, value or header value is null.
+    #[arg(long, value_name = "TEXT", conflicts_with = "null")]
+    null_marker: Option<String>,
+    /// The partition of every record that names none [default: by the key, or any].
+    #[arg(short, long, value_name = "NUMBER")]
+    partition: Option<i32>,
+    /// The timestamp of every record that names none, milliseconds since 1970 [default: now].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(i64).range(0..))]
+    timestamp: Option<i64>,
+    /// What separates records [default: \n].
+    #[arg(short = 'D', long, value_name = "TEXT", value_parser = escapes::delimiter, group = "framing")]
+    delimiter: Option<std::vec::Vec<u8>>,
+    /// A length of four bytes, big-endian, precedes each record (what `consume -f '%R%s'` writes).
+    #[arg(long, group = "framing")]
+    framed: bool,
+    /// Each file is one record.
+    #[arg(long, group = "framing")]
+    whole: bool,
+    /// Each line is a JSON object; answers are JSON too.
+    #[arg(short = 'J', long, conflicts_with_all = ["key_separator", "headers", "null", "null_marker", "reader_property"])]
+    json: bool,
+    /// Print where each record was written: topic, partition and offset.
+    #[arg(short = 'O', long)]
+    print_offsets: bool,
+    /// none, gzip, snappy, lz4 or zstd.
+    #[arg(short = 'z', long, visible_alias = "compression-codec", value_name = "CODEC")]
+    compression: Option<String>,
+    /// A file of producer properties.
+    #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
+    command_config: Option<PathBuf>,
+    /// A producer property, before those of the file; may be repeated. docs/producer.md has all of them.
+    #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
+    producer_property: Vec<(String, String)>,
+    /// kafka-console-producer.sh's parse.key, key.separator, parse.headers, headers.delimiter, headers.separator,
+    /// headers.key.separator, null.marker, ignore.error; may be repeated.
+    #[arg(long, alias = "property", value_name = "KEY=VALUE", value_parser = raw_key_value)]
+    reader_property: Vec<(String, String)>,
+}
+
+/// As [`key_value`]; a separator may be white space.
+pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
+    let (key, _) = key_value(text)?;
+    let (_, value) = text.split_once('=').unwrap_or_default();
+    Ok((key, value.to_owned()))
+}
+
+/// Runs the command.
+pub fn run(args: Produce) -> Result<(), Failure> {
+    output::Format { json: args.json }.choose();
+    let stop = Stop::at_signal(|| {})?;
+    let layout = args.layout()?;
+    let properties = args.properties()?;
+    producer_notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
+    let config = ProducerConfig::from_properties(properties.iter())?;
+    let limit = match layout {
+        Layout::Json => config.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
+        Layout::Text(_) => config.max_request_size,
+    };
+    let job = Job::new(&args, layout, limit)?;
+    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
+    let cluster = Cluster::new(&config.bootstrap_servers.join(","), &config.client.client_id)?;
+    cluster.secured(config.client.security.clone()).any()?;
+    let producer = Producer::new(config)?;
+    producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
+    let refused = job.send_all(&mut sending, &stop).err();
+    sending.finish();
+    let verdict = sending.verdict(refused);
+    runtime.block_on(producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }));
+    verdict
+}
+
+/// What to read and what to make of it.
+struct Job<'a> {
+    args: &'a Produce,
+    layout: Layout,
+    framing: Framing,
+    limit: usize,
+    topic: Option<Rc<str>>,
+    headers: Vec<(&'a str, Option<&'a [u8]>)>,
+}
+
+impl<'a> Job<'a> {
+    fn new(args: &'a Produce, layout: Layout, limit: usize) -> Result<Self, Failure> {
+        if args.topic.is_none() && !args.json {
+            return Err(Failure::new(
+                "which topic? Name it with --topic; only with --json may each record name its own",
+            ));
+        }
+        let framing = match (&args.delimiter, args.framed, args.whole) {
+            (Some(delimiter), ..) => Framing::Delimiter(delimiter.clone()),
+            (None, true, _) => Framing::Length,
+            (None, false, true) => Framing::Whole,
+            (None, false, false) => Framing::Delimiter(b"\n".to_vec()),
+        };
+        let header = |text: &'a String| match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.as_bytes())),
+            None => (text.as_str(), None),
+        };
+        let topic = args.topic.as_deref().map(Rc::from);
+        Ok(Job { args, layout, framing, limit, topic, headers: args.header.iter().map(header).collect() })
+    }
+
+    /// Sends every record of every file; the error says where reading ended early and why.
+    fn send_all(&self, sending: &mut Sending<'_>, stop: &Stop) -> Result<(), String> {
+        let standard_input = [PathBuf::from("-")];
+        let files = if self.args.files.is_empty() { &standard_input[..] } else { &self.args.files };
+        for path in files {
+            let is_standard_input = path == Path::new("-");
+            let file = match is_standard_input {
+                true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
+                false => File::open(path),
+            };
+            let file = file.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            let name: Option<Rc<str>> = (!is_standard_input).then(|| path.display().to_string().into());
+            let mut input = Input::new(file, self.framing.clone(), self.limit);
+            self.send_file(&mut input, name, sending, stop)?;
+            if stop.is_asked() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_file(
+        &self,
+        input: &mut Input,
+        file: Option<Rc<str>>,
+        sending: &mut Sending<'_>,
+        stop: &Stop,
+    ) -> Result<(), String> {
+        let unit = if self.framing == Framing::Delimiter(b"\n".to_vec()) { "line" } else { "record" };
+        let place = |number| Place { file: file.clone(), unit, number };
+        let at = |number, error: InputError| match error {
+            InputError::Io(error) => format!("cannot read {}: {error}", file.as_deref().unwrap_or("standard input")),
+            error => format!("{}: {error}", place(number)),
+        };
+        while !stop.is_asked() {
+            match input.next().map_err(|error| at(input.taken + 1, error))? {
+                Some(record) => {
+                    let here = place(input.taken);
+                    if self.send_one(input.bytes(record), here, sending)? == Sent::Stopped {
+                        return Ok(());
+                    }
+                    if input.taken % RECORDS_PER_LOOK == 0 {
+                        sending.settle();
+                    }
+                }
+                None if input.is_over() => return Ok(()),
+                None => {
+                    let tick = if sending.is_waiting() { ANSWER_TICK } else { IDLE_TICK };
+                    let filled = input.fill(tick).map_err(|error| at(input.taken + 1, error))?;
+                    sending.settle();
+                    if filled == Filled::Nothing {
+                        sending.print();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_one(&self, bytes: &[u8], place: Place, sending: &mut Sending<'_>) -> Result<Sent, String> {
+        let Some(fields) = self.layout.read(bytes).map_err(|wrong| format!("{place}: {wrong}"))? else {
+            return Ok(Sent::Taken);
+        };
+        let topic = match (&self.topic, &fields.topic) {
+            (Some(topic), _) => topic.clone(),
+            (None, Some(topic)) => Rc::from(&**topic),
+            (None, None) => return Err(format!("{place}: names no topic; name one with --topic")),
+        };
+        let headers = self.headers_of(&fields);
+        let record = Record {
+            topic: &topic,
+            partition: fields.partition.or(self.args.partition),
+            key: fields.key.as_deref().or(self.args.key.as_deref().map(str::as_bytes)),
+            value: fields.value.as_deref(),
+            headers: &headers,
+            timestamp: fields.timestamp.or(self.args.timestamp),
+        };
+        let refusal = |error: SendError| {
+            let next = match error {
+                SendError::Timeout { .. } => {
+                    format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
+                }
+                SendError::RecordTooLarge { .. } => {
+                    "; raise it with --producer-property max.request.size=BYTES".to_owned()
+                }
+                _ => String::new(),
+            };
+            format!("{place}: {error}{next}")
+        };
+        sending.send(place.clone(), &topic, record).map_err(refusal)
+    }
+
+    fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
+        // Most records have none, and then this costs nothing.
+        let mut headers: Vec<Header<'b>> =
+            self.headers.iter().map(|(key, value)| Header { key, value: *value }).collect();
+        headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
+        headers
+    }
+}
+
+impl Produce {
+    fn answers(&self) -> Answers {
+        match (self.print_offsets, self.json) {
+            (false, _) => Answers::None,
+            (true, false) => Answers::Text,
+            (true, true) => Answers::Json,
+        }
+    }
+
+    fn properties(&self) -> Result<Properties, Failure> {
+        let mut properties = client_properties(self.command_config.as_deref(), &self.producer_property)?;
+        if let Some(codec) = &self.compression {
+            properties.set("compression.type", codec.as_str());
+        }
+        let servers = bootstrap_servers(self.bootstrap_server.as_deref(), &properties);
+        properties.set(BOOTSTRAP_SERVERS, servers);
+        if properties.get("client.id").is_none() {
+            properties.set("client.id", CLIENT_ID);
+        }
+        Ok(properties)
+    }
+
+    fn layout(&self) -> Result<Layout, Failure> {
+        if self.json {
+            return Ok(Layout::Json);
+        }
+        let mut separators = Separators {
+            key: self.key_separator.clone(),
+            headers: self.headers.then(|| b"\t".to_vec()),
+            ..Separators::default()
+        };
+        separators.null_marker = match (&self.null_marker, self.null) {
+            (Some(marker), _) => Some(marker.clone().into_bytes()),
+            (None, null) => null.then(Vec::new),
+        };
+        self.apply_reader_properties(&mut separators)?;
+        Ok(Layout::Text(separators))
+    }
+
+    /// Kafka's names. What parses is refused when it does not fit, as Kafka's reader does.
+    fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
+        let (mut parses_key, mut parses_headers) = (false, false);
+        let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());
+        for (key, value) in &self.reader_property {
+            let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
+            let boolean = || value.parse::<bool>().map_err(|_| wrong("must be true or false"));
+            let text = || escapes::delimiter(value).map_err(|allowed| wrong(&allowed));
+            match key.as_str() {
+                "parse.key" => parses_key = boolean()?,
+                "parse.headers" => parses_headers = boolean()?,
+                "key.separator" => key_separator = text()?,
+                "headers.delimiter" => headers_delimiter = text()?,
+                "headers.separator" => separators.between_headers = text()?,
+                "headers.key.separator" => separators.header_key = text()?,
+                "null.marker" => separators.null_marker = Some(value.clone().into_bytes()),
+                "ignore.error" => separators.strict = !boolean()?,
+                _ => {
+                    return Err(wrong(
+                        "must be one of parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, \
+                         headers.key.separator, null.marker, ignore.error; properties of the producer go into \
+                         --producer-property",
+                    ));
+                }
+            }
+        }
+        let asked = self.reader_property.iter().any(|(key, _)| key == "ignore.error");
+        if (parses_key || parses_headers) && !asked {
+            separators.strict = true;
+        }
+        if parses_key {
+            separators.key = Some(key_separator);
+        }
+        if parses_headers {
+            separators.headers = Some(headers_delimiter);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

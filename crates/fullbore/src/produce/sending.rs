@@ -1,0 +1,232 @@
+//! From a record to its answer: hands records to the producer, and keeps each delivery until its result is known.
+//!
+//! Invariant: results are looked at in the order of the records, and no more than [`PENDING_MAX`] wait to be.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::pipe::json;
+use crate::stop::Stop;
+use fullbore_producer::{Delivery, ProduceError, Producer, Record, RecordMetadata, SendError};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// Records whose results are not known or not looked at yet.
+const PENDING_MAX: usize = 1 << 18;
+/// How long records may take to be acknowledged after the user asked to end.
+const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
+/// Answers are printed when they are this many bytes, or nothing else is to be done.
+const ANSWERS_BYTES: usize = 64 << 10;
+
+/// What is printed of each record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Nothing.
+    None,
+    /// Topic, partition and offset, separated by tabs.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// Where a record stood.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The file, as the user named it; none for standard input.
+    pub file: Option<Rc<str>>,
+    /// `line` or `record`.
+    pub unit: &'static str,
+    /// From 1.
+    pub number: u64,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{file}, {} {}", self.unit, self.number),
+            None => write!(f, "{} {}", self.unit, self.number),
+        }
+    }
+}
+
+struct Pending {
+    place: Place,
+    topic: Rc<str>,
+    delivery: Delivery,
+}
+
+/// The records under way.
+pub struct Sending<'a> {
+    producer: &'a Producer,
+    runtime: &'a Runtime,
+    stop: &'a Stop,
+    answers: Answers,
+    pending: VecDeque<Pending>,
+    printed: Vec<u8>,
+    /// Acknowledged records.
+    pub written: u64,
+    /// Records that failed after they were taken.
+    pub failed: u64,
+    first_failure: Option<String>,
+}
+
+/// What became of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way.
+    Taken,
+    /// The user asked to end first.
+    Stopped,
+}
+
+impl<'a> Sending<'a> {
+    /// Nothing sent yet.
+    pub fn new(producer: &'a Producer, runtime: &'a Runtime, stop: &'a Stop, answers: Answers) -> Self {
+        Sending {
+            producer,
+            runtime,
+            stop,
+            answers,
+            pending: VecDeque::new(),
+            printed: Vec::new(),
+            written: 0,
+            failed: 0,
+            first_failure: None,
+        }
+    }
+
+    /// Hands a record over; waits while there is no memory for it or its topic is not known yet.
+    ///
+    /// # Errors
+    /// The record was not taken.
+    pub fn send(&mut self, place: Place, topic: &Rc<str>, record: Record<'_>) -> Result<Sent, SendError> {
+        let delivery = match self.producer.try_send(record) {
+            Err(SendError::Full | SendError::NoMetadata) => match self.unless_stopped(self.producer.send(record)) {
+                Some(outcome) => outcome?,
+                None => return Ok(Sent::Stopped),
+            },
+            outcome => outcome?,
+        };
+        self.pending.push_back(Pending { place, topic: topic.clone(), delivery });
+        if self.pending.len() >= PENDING_MAX {
+            self.settle();
+            if self.pending.len() >= PENDING_MAX {
+                // What lingers goes out too.
+                if self.unless_stopped(self.producer.flush()).is_none() {
+                    return Ok(Sent::Stopped);
+                }
+                self.settle();
+            }
+        }
+        Ok(Sent::Taken)
+    }
+
+    fn unless_stopped<T>(&self, event: impl Future<Output = T>) -> Option<T> {
+        let mut asked = self.stop.receiver();
+        self.runtime.block_on(async {
+            tokio::select! {
+                outcome = event => Some(outcome),
+                // An error would mean that nobody can ask any more.
+                Ok(_) = asked.wait_for(|asked| *asked) => None,
+            }
+        })
+    }
+
+    /// Whether something waits for its answer.
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Looks at the results that are there.
+    pub fn settle(&mut self) {
+        while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
+            let Some(done) = self.pending.pop_front() else { return };
+            self.answer(&done, result);
+            if self.printed.len() >= ANSWERS_BYTES {
+                self.print();
+            }
+        }
+    }
+
+    /// Prints the answers gathered.
+    pub fn print(&mut self) {
+        if !self.printed.is_empty() {
+            output::bytes(&self.printed);
+            self.printed.clear();
+        }
+    }
+
+    fn answer(&mut self, done: &Pending, result: Result<RecordMetadata, ProduceError>) {
+        match &result {
+            Ok(_) => self.written += 1,
+            Err(error) => {
+                self.failed += 1;
+                self.first_failure.get_or_insert_with(|| format!("{}: {error}", done.place));
+            }
+        }
+        let out = &mut self.printed;
+        match (self.answers, result) {
+            (Answers::None, _) | (Answers::Text, Err(_)) => {}
+            (Answers::Text, Ok(RecordMetadata { partition, offset, .. })) => {
+                out.extend_from_slice(format!("{}\t{partition}\t{offset}\n", done.topic).as_bytes());
+            }
+            (Answers::Json, result) => {
+                out.extend_from_slice(format!("{{\"{}\":{},\"topic\":", done.place.unit, done.place.number).as_bytes());
+                json::string(&done.topic, out);
+                match result {
+                    Ok(RecordMetadata { partition, offset, timestamp }) => {
+                        let written =
+                            format!(",\"partition\":{partition},\"offset\":{offset},\"timestamp\":{timestamp}");
+                        out.extend_from_slice(written.as_bytes());
+                    }
+                    Err(error) => {
+                        out.extend_from_slice(b",\"error\":");
+                        json::string(&error.to_string(), out);
+                    }
+                }
+                out.extend_from_slice(b"}\n");
+            }
+        }
+    }
+
+    /// Waits for every result: as long as the producer may take, or a while after the user asked to end.
+    pub fn finish(&mut self) {
+        let mut asked = self.stop.receiver();
+        let patience = async {
+            if asked.wait_for(|asked| *asked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(INTERRUPTED_PATIENCE).await;
+        };
+        self.runtime.block_on(async {
+            tokio::select! {
+                () = self.producer.flush() => {}
+                () = patience => {}
+            }
+        });
+        self.settle();
+        self.print();
+    }
+
+    /// What the command ends with; `refused` is why reading ended early.
+    pub fn verdict(self, refused: Option<String>) -> Result<(), Failure> {
+        let unknown = self.pending.len() as u64;
+        let (written, failed) = (self.written, self.failed);
+        let failures = self.first_failure.map(|first| match failed {
+            1 => format!("1 record failed: {first}"),
+            _ => format!("{failed} records failed; the first: {first}"),
+        });
+        let unsure = (unknown > 0).then(|| format!("{unknown} records may or may not have been written"));
+        let sentences: Vec<String> = [refused, failures, unsure].into_iter().flatten().collect();
+        // Nobody is told, since nobody reads.
+        if self.stop.is_asked() && !output::is_lost() {
+            let rest = sentences.iter().map(|sentence| format!("; {sentence}")).collect::<String>();
+            return Err(Failure::interrupted(format!("interrupted; {written} records were written{rest}")));
+        }
+        match sentences.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(format!("{}; {written} records were written", sentences.join("; ")))),
+        }
+    }
+}

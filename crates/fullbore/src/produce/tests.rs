@@ -1,0 +1,56 @@
+//! What the flags of `produce` mean.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    produce: Produce,
+}
+
+fn parse(flags: &str) -> Result<Produce, clap::Error> {
+    Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
+}
+
+fn layout(flags: &str) -> Result<Layout, String> {
+    parse(flags).expect("flags").layout().map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn kafkas_reader_properties_mean_the_same() {
+    let kafkas = "-t t --property parse.key=true --property key.separator=: --reader-property null.marker=NUL \
+                  --property parse.headers=true --property headers.separator=;";
+    let separators = Separators {
+        key: Some(b":".to_vec()),
+        headers: Some(b"\t".to_vec()),
+        between_headers: b";".to_vec(),
+        null_marker: Some(b"NUL".to_vec()),
+        strict: true,
+        ..Separators::default()
+    };
+    assert_eq!(layout(kafkas), Ok(Layout::Text(separators.clone())));
+    let lenient = Separators { strict: false, ..separators };
+    assert_eq!(layout(&format!("{kafkas} --property ignore.error=true")), Ok(Layout::Text(lenient)));
+    assert_eq!(layout("-t t --property key.separator=:"), Ok(Layout::Text(Separators::default())), "only if asked for");
+    let refused = layout("-t t --property acks=1").expect_err("not the reader's");
+    assert!(refused.starts_with("acks=1: must be one of parse.key") && refused.contains("--producer-property"));
+    assert_eq!(layout("-t t --property parse.key=1"), Err("parse.key=1: must be true or false".to_owned()));
+}
+
+#[test]
+fn kcats_short_flags_are_read() {
+    let args =
+        parse("-t t -b h:1 -K : -k fixed -H a=b -H c -Z -p 3 -z lz4 -X acks=1 -D \\0 f g").expect("kcat's flags");
+    assert_eq!((args.partition, args.delimiter.as_deref(), args.files.len()), (Some(3), Some(&b"\0"[..]), 2));
+    let job = Job::new(&args, Layout::Json, 9).expect("a job");
+    assert_eq!(job.headers, [("a", Some(&b"b"[..])), ("c", None)]);
+    assert_eq!(args.properties().expect("valid").get("compression.type"), Some("lz4"));
+    for flags in
+        ["-t t -D a --whole", "-t t --json -K :", "-t t -Z --null-marker x", "-t t -D \\q", "-t t --timestamp -1"]
+    {
+        assert!(parse(flags).is_err(), "{flags}");
+    }
+    let refused = Job::new(&parse("x").expect("flags"), layout("").expect("text"), 9).err().expect("no topic");
+    assert!(refused.to_string().contains("--topic"));
+}
