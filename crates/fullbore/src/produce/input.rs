@@ -205,7 +205,10 @@ mod tests {
             match input.next().map_err(|error| error.to_string())? {
                 Some(record) => records.push(input.bytes(record).to_vec()),
                 None if input.is_over() => return Ok(records),
-                None => drop(input.fill(Duration::from_secs(5)).map_err(|error| error.to_string())?),
+                None => {
+                    let filled = input.fill(Duration::from_secs(5)).map_err(|error| error.to_string())?;
+                    assert_eq!(filled, Filled::More, "a file never waits");
+                }
             }
         }
     }

@@ -6,6 +6,9 @@ use crate::pipe::{base64, json};
 use json::Value;
 use std::borrow::Cow;
 
+/// A header's key, and its value or null.
+type FieldHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
+
 /// A record as its line says it; what the line leaves open is `None`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fields<'a> {
@@ -20,7 +23,7 @@ pub struct Fields<'a> {
     /// The value, or null.
     pub value: Option<Cow<'a, [u8]>>,
     /// In order.
-    pub headers: Vec<(Cow<'a, str>, Option<Cow<'a, [u8]>>)>,
+    pub headers: Vec<FieldHeader<'a>>,
 }
 
 /// How a record lies in its bytes.
@@ -98,7 +101,7 @@ impl Separators {
         Ok(fields)
     }
 
-    fn read_headers<'a>(&self, bytes: &'a [u8]) -> Result<Vec<(Cow<'a, str>, Option<Cow<'a, [u8]>>)>, String> {
+    fn read_headers<'a>(&self, bytes: &'a [u8]) -> Result<Vec<FieldHeader<'a>>, String> {
         let (mut headers, mut left) = (Vec::new(), Some(bytes));
         if bytes.is_empty() || self.null_marker.as_deref() == Some(bytes) {
             return Ok(headers);
@@ -183,10 +186,8 @@ fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
     }
 }
 
-type JsonHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
-
 /// `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
-fn headers(value: Value<'_>) -> Result<Vec<JsonHeader<'_>>, String> {
+fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
     let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
     match value {
         Value::Object(members, _) => {
@@ -207,7 +208,7 @@ fn headers(value: Value<'_>) -> Result<Vec<JsonHeader<'_>>, String> {
     }
 }
 
-fn header(value: Value<'_>) -> Result<JsonHeader<'_>, String> {
+fn header(value: Value<'_>) -> Result<FieldHeader<'_>, String> {
     let Value::Object(members, _) = value else { return Err("headers: must hold objects".to_owned()) };
     let (mut key, mut content) = (None, None);
     for (name, value) in members {

@@ -227,7 +227,7 @@ impl<'a> Job<'a> {
                     if self.send_one(input.bytes(record), here, sending)? == Sent::Stopped {
                         return Ok(());
                     }
-                    if input.taken % RECORDS_PER_LOOK == 0 {
+                    if input.taken.is_multiple_of(RECORDS_PER_LOOK) {
                         sending.settle();
                     }
                 }

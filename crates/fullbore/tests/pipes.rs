@@ -1,0 +1,254 @@
+//! `fullbore produce` and `fullbore consume` as a user meets them: whole processes, their pipes, their exit status and what
+//! they say. Formats are compared with kcat's in tests/clients/fullbore.sh.
+
+mod broker;
+
+use broker::Broker;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+/// How a command ended.
+struct Ended {
+    status: Option<i32>,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+impl Ended {
+    /// What it printed, once it ended well and without a complaint.
+    fn good(self) -> Vec<u8> {
+        assert_eq!((self.status, self.stderr.as_str()), (Some(0), ""));
+        self.stdout
+    }
+
+    fn text(self) -> String {
+        String::from_utf8(self.good()).expect("UTF-8")
+    }
+
+    /// What it said when it failed.
+    fn failure(self) -> String {
+        assert_eq!(self.status, Some(1), "{}", self.stderr);
+        self.stderr
+    }
+}
+
+fn start(broker: &Broker, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(arguments).args(["--bootstrap-server", &broker.address]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+/// Runs a command with this input.
+fn run(broker: &Broker, arguments: &[&str], input: &[u8]) -> Ended {
+    let mut child = start(broker, arguments);
+    let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
+    // It may end before it has read everything.
+    let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("it ends");
+    writing.join().expect("no panic");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ended { status: output.status.code(), stdout: output.stdout, stderr }
+}
+
+fn produce(broker: &Broker, flags: &[&str], input: &[u8]) -> Ended {
+    run(broker, &[&["produce"], flags].concat(), input)
+}
+
+fn consume(broker: &Broker, flags: &[&str]) -> Ended {
+    run(broker, &[&["consume"], flags].concat(), b"")
+}
+
+fn create(broker: &Broker, topic: &str, partitions: &str) {
+    run(broker, &["topics", "create", "--topic", topic, "--partitions", partitions], b"").good();
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+#[test]
+fn lines_go_in_and_come_out() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"one\n\ntwo").good();
+    assert_eq!(consume(&broker, &["-t", "t", "-e"]).text(), "one\n\ntwo\n");
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-o", "-1"]).text(), "two\n");
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-o", "1", "-D", "|"]).text(), "|two|");
+    assert_eq!(consume(&broker, &["-t", "t", "--from-beginning", "-c", "2"]).text(), "one\n\n");
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-o", "end"]).text(), "");
+    assert_eq!(consume(&broker, &["--include", "[s-u]", "-e", "-c", "1"]).text(), "one\n");
+}
+
+#[test]
+fn binary_data_survives_every_frame() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let all: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    produce(&broker, &["-t", "t", "--whole"], &all).good();
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-f", "%s"]).good(), all);
+    let framed = [&[0, 0, 0, 3][..], b"a\nb", &[0, 0, 0, 0], &[0, 0, 0, 2], b"\0\xff"].concat();
+    create(&broker, "framed", "1");
+    produce(&broker, &["-t", "framed", "--framed"], &framed).good();
+    assert_eq!(consume(&broker, &["-t", "framed", "-e", "-f", "%R%s"]).good(), framed);
+    produce(&broker, &["-t", "framed", "-D", "\\0"], b"x\0y\0").good();
+    assert_eq!(consume(&broker, &["-t", "framed", "-e", "-o", "-2", "-D", "\\0"]).good(), b"x\0y\0");
+}
+
+#[test]
+fn keys_headers_nulls_partitions_and_timestamps() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "3");
+    let flags = ["-t", "t", "-K", ":", "-Z", "-p", "2", "--timestamp", "1234", "-H", "a=1", "-H", "b", "--headers"];
+    produce(&broker, &flags, b"h:v,n:\tk:v\n\t:no key\n\ttomb:\nplain\n").good();
+    let format = ["-t", "t", "-e", "-f", "%t|%p|%o|%T|%K|%k|%S|%s|%h\n"];
+    let expected = "t|2|0|1234|1|k|1|v|a=1,b=NULL,h=v,n=NULL\n\
+                    t|2|1|1234|-1||6|no key|a=1,b=NULL\n\
+                    t|2|2|1234|4|tomb|-1||a=1,b=NULL\n\
+                    t|2|3|1234|-1||5|plain|a=1,b=NULL\n";
+    assert_eq!(consume(&broker, &format).text(), expected);
+    produce(&broker, &["-t", "t", "-K", ":", "-p", "1"], b":\n").good();
+    assert_eq!(consume(&broker, &[&format[..], &["-p", "1"]].concat()).text().split('|').nth(4), Some("0"));
+    let kafkas = ["-t", "t", "-p", "0", "--property", "parse.key=true", "--property", "key.separator=="];
+    assert!(
+        produce(&broker, &kafkas, b"a=b\nab\n")
+            .failure()
+            .contains(r#"line 2: no "=" after its key; 1 records were written"#)
+    );
+    let columns = ["-t", "t", "-e", "-p", "2", "--print-timestamp", "--print-key", "--print-headers", "-Z", "-c", "2"];
+    let expected = "CreateTime:1234\ta:1,b:NULL,h:v,n:NULL\tk\tv\nCreateTime:1234\ta:1,b:NULL\tNULL\tno key\n";
+    assert_eq!(consume(&broker, &columns).text(), expected);
+}
+
+#[test]
+fn json_out_into_json_in_is_an_identical_topic() {
+    let broker = Broker::start(&[]);
+    create(&broker, "a", "2");
+    create(&broker, "b", "2");
+    let framed = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes(), bytes].concat();
+    let binary = [framed(b"\xff\xfe\0"), framed("é\"\\\n\u{1}".as_bytes()), framed(b"")].concat();
+    produce(&broker, &["-t", "a", "--framed", "-p", "0", "-H", "x=é", "-H", "n", "-k", "key"], &binary).good();
+    produce(&broker, &["-t", "a", "-Z", "-p", "1", "--timestamp", "99", "-z", "zstd"], b"\nv\n").good();
+    let json = consume(&broker, &["-t", "a", "-e", "--json"]).good();
+    let answers = produce(&broker, &["-t", "b", "--json", "-O"], &json).text();
+    assert!(answers.starts_with(r#"{"line":1,"topic":"b","partition":"#), "{answers}");
+    let records = |topic: &str| {
+        let lines = consume(&broker, &["-t", topic, "-e", "--json"]).text().replace(r#""topic":"b""#, r#""topic":"a""#);
+        let mut lines: Vec<String> = lines.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let found = records("b");
+    assert_eq!((found.len(), &found), (5, &records("a")));
+    assert!(found[0].contains(r#""value_base64":"//4A""#) && found[2].contains(r#""value":"""#), "{found:?}");
+    assert!(found[3].ends_with(r#""timestamp":99,"timestamp_type":"create","key":null,"value":null}"#), "{found:?}");
+    let by_name =
+        produce(&broker, &["--json", "-O"], b"{\"topic\":\"b\",\"partition\":1,\"value\":{\"n\": 1}}\n").text();
+    assert!(by_name.contains(r#""topic":"b","partition":1,"offset":2,"#), "{by_name}");
+    assert_eq!(consume(&broker, &["-t", "b", "-p", "1", "-o", "2", "-e"]).text(), "{\"n\": 1}\n");
+}
+
+#[test]
+fn a_million_lines_go_through_the_pipe() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let lines: String = (0..1_000_000).map(|n| format!("{n}\n")).collect();
+    let answers = produce(&broker, &["-t", "t", "-O"], lines.as_bytes()).text();
+    assert_eq!((answers.lines().count(), answers.lines().last()), (1_000_000, Some("t\t0\t999999")));
+    assert!(consume(&broker, &["-t", "t", "-e"]).text() == lines, "every line, in order");
+}
+
+#[test]
+fn a_reader_that_is_slow_or_goes_away() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let line = "x".repeat(999) + "\n";
+    produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
+    let mut child = start(&broker, &["consume", "-t", "t", "-e"]);
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let mut read = String::new();
+    stdout.read_line(&mut read).expect("a line");
+    // More than pipe and queue hold waits at the broker meanwhile: the reader is what decides.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    stdout.read_to_string(&mut read).expect("the rest");
+    assert!(read == line.repeat(30_000), "every line");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    let mut child = start(&broker, &["consume", "-t", "t", "-o", "beginning"]);
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    stdout.read_line(&mut read).expect("a line");
+    drop(stdout);
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""), "a broken pipe is a quiet end");
+}
+
+#[test]
+fn a_signal_ends_a_consumer_that_has_no_end() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"a\n").good();
+    for (name, flags, status) in [("INT", &[][..], 0), ("TERM", &[], 0), ("INT", &["-c", "5"], 130)] {
+        let flags = [&["consume", "-t", "t", "-o", "beginning"], flags].concat();
+        let mut child = start(&broker, &flags);
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut String::new()).expect("a line");
+        signal(&child, name);
+        let mut stderr = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+        assert_eq!(child.wait().expect("it ends").code(), Some(status), "{stderr}");
+        assert_eq!(stderr.is_empty(), status == 0, "{stderr}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_producer_after_what_it_has_read() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    // What lingers long is written only because the end flushes it.
+    let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000", "--debug", "protocol"]);
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    stdin.write_all(b"typed\n").expect("it reads");
+    let mut said = String::new();
+    while !said.contains("InitProducerId") && !said.contains("Metadata") {
+        assert!(stderr.read_line(&mut said).expect("read") > 0, "{said}");
+    }
+    // The line is in the producer once a second one is waited for; a look at the clock would only guess.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !said.contains("InitProducerId") && std::time::Instant::now() < deadline {
+        stderr.read_line(&mut said).expect("read");
+    }
+    signal(&child, "INT");
+    stderr.read_to_string(&mut said).expect("read");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
+    assert!(said.contains("fullbore: interrupted; 1 records were written"), "{said}");
+    assert_eq!(consume(&broker, &["-t", "t", "-e"]).text(), "typed\n");
+}
+
+#[test]
+fn what_fails_is_named_with_its_line() {
+    let broker = Broker::start(&["auto.create.topics.enable=false", "message.max.bytes=2000"]);
+    create(&broker, "t", "1");
+    let long = [b"ok\n".to_vec(), vec![b'x'; 5000], b"\nlater\n".to_vec()].concat();
+    let told = produce(&broker, &["-t", "t", "-X", "batch.size=0"], &long).failure();
+    assert!(told.starts_with("fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE"), "{told}");
+    assert!(told.ends_with("; 2 records were written\n"), "{told}");
+    let told = produce(&broker, &["-t", "t", "-X", "max.request.size=1500", "-X", "batch.size=1000"], &long).failure();
+    assert!(told.starts_with("fullbore: line 2: longer than 1500 bytes") && told.contains("raise it with"), "{told}");
+    let told = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
+    assert!(told.starts_with("fullbore: line 1: topic t has no partition 7"), "{told}");
+    let told = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
+    assert!(told.starts_with("fullbore: line 3: names no topic; name one with --topic; 1 records"), "{told}");
+    let told = produce(&broker, &["-t", "none", "-X", "max.block.ms=500"], b"a\n").failure();
+    assert!(told.contains("line 1: ") && told.contains("fullbore topics describe --topic none"), "{told}");
+    let told = produce(&broker, &["-t", "t", "/no/such/file"], b"").failure();
+    assert!(told.starts_with("fullbore: cannot read /no/such/file: "), "{told}");
+    assert!(consume(&broker, &["-t", "none", "-e"]).failure().starts_with("fullbore: topic 'none' does not exist"));
+    assert!(consume(&broker, &["-t", "t", "-p", "3", "-e"]).failure().contains("no partition 3; it has 0 to 0"));
+    assert!(consume(&broker, &["-t", "t", "-o", "99", "-c", "1"]).failure().contains("no offset 99"));
+    let reset = ["-t", "t", "-o", "99", "-c", "1", "-X", "auto.offset.reset=earliest"];
+    assert_eq!(consume(&broker, &reset).text(), "ok\n");
+    let wrong = consume(&broker, &["-t", "t", "-f", "ab%q"]);
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("at byte 3 of the format"), "{}", wrong.stderr);
+}
