@@ -1,1 +1,376 @@
+//! Many members, random events, a clock: whatever they do, the group keeps its promises.
+//!
+//! A client of the model does what a real one may do at that point, or something stale: it joins with whatever id it
+//! has, syncs the generation it was last told, crashes, comes back under its static name. Checked after each event:
+//! nobody is answered twice; everybody told of a generation was told the same protocol and leader; an assignment is of
+//! the generation asked for; the sums the machine keeps are right. At the end time passes, and everybody was answered.
 
+use super::member::NEW_MEMBER_JOIN_MAX_MS;
+use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
+use super::*;
+use crate::group::{Committer, Event, Group, Snapshot};
+use bytes::Bytes;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::JoinGroupRequest;
+use fullbore_wire::apis::leave_group::MemberIdentity;
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use proptest::prelude::*;
+
+const CLIENTS: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    /// Joins with the id it has; may say something new, may like another protocol better.
+    Join {
+        client: usize,
+        is_new_metadata: bool,
+        likes_b: bool,
+        has_old_version: bool,
+    },
+    Sync {
+        client: usize,
+    },
+    Heartbeat {
+        client: usize,
+    },
+    Commit {
+        client: usize,
+    },
+    Leave {
+        client: usize,
+    },
+    /// An administrator removes it by its static name.
+    Remove {
+        client: usize,
+    },
+    /// Forgets all it knew; its requests stay unheard.
+    Crash {
+        client: usize,
+    },
+    Pass {
+        ms: i64,
+    },
+    /// The coordinator is killed and comes back as it was last kept.
+    Restart,
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let client = 0..CLIENTS;
+    let one = prop_oneof![
+        10 => (client.clone(), any::<bool>(), any::<bool>(), any::<bool>())
+            .prop_map(|(client, is_new_metadata, likes_b, has_old_version)|
+                Action::Join { client, is_new_metadata, likes_b, has_old_version }),
+        10 => client.clone().prop_map(|client| Action::Sync { client }),
+        5 => client.clone().prop_map(|client| Action::Heartbeat { client }),
+        2 => client.clone().prop_map(|client| Action::Commit { client }),
+        2 => client.clone().prop_map(|client| Action::Leave { client }),
+        1 => client.clone().prop_map(|client| Action::Remove { client }),
+        2 => client.prop_map(|client| Action::Crash { client }),
+        4 => (0..5000i64).prop_map(|ms| Action::Pass { ms }),
+        1 => (0..i64::from(REBALANCE_MS)).prop_map(|ms| Action::Pass { ms }),
+        1 => Just(Action::Restart),
+    ];
+    prop::collection::vec(one, 1..120)
+}
+
+/// What a client knows.
+#[derive(Clone, Debug, Default)]
+struct Client {
+    id: Text,
+    generation: i32,
+    is_leader: bool,
+    members: Vec<Text>,
+    metadata: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Asked {
+    Join(usize),
+    Sync(usize, i32),
+    Other,
+}
+
+/// What everybody told of a generation must have been told.
+#[derive(Debug)]
+struct Told {
+    protocol: Option<Text>,
+    leader: Text,
+    members: Vec<MemberId>,
+}
+
+struct World {
+    group: Classic,
+    now: i64,
+    tickets: u64,
+    asked: BTreeMap<Ticket, Asked>,
+    clients: Vec<Client>,
+    told: HashMap<i32, Told>,
+    kept: Option<Snapshot>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clients = vec![Client::default(); CLIENTS];
+        let group = Classic::new(SETTINGS, 0);
+        World { group, now: 0, tickets: 0, asked: BTreeMap::new(), clients, told: HashMap::new(), kept: None }
+    }
+
+    /// Half of the clients are static members; two of those share a name.
+    fn instance_of(client: usize) -> Option<Text> {
+        client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
+    }
+
+    fn ticket(&mut self, asked: Asked) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.asked.insert(ticket, asked);
+        ticket
+    }
+
+    fn act(&mut self, action: Action) {
+        let mut effects = Effects::new();
+        match action {
+            Action::Join { client, is_new_metadata, likes_b, has_old_version } => {
+                self.clients[client].metadata += u32::from(is_new_metadata);
+                self.join(client, likes_b, if has_old_version { 3 } else { 9 }, &mut effects);
+            }
+            Action::Sync { client } => self.sync(client, &mut effects),
+            Action::Heartbeat { client } => self.heartbeat(client),
+            Action::Commit { client } => {
+                let Client { id, generation, .. } = &self.clients[client];
+                let committer = Committer { member_id: id, instance_id: None, generation: *generation };
+                let is_ok = self.group.check_commit(&committer, self.now).is_ok();
+                assert!(
+                    !is_ok || *generation < 0 || *generation == self.group.generation,
+                    "a commit of another generation"
+                );
+            }
+            Action::Leave { client } => {
+                let identity = MemberIdentity { member_id: self.clients[client].id.clone(), ..Default::default() };
+                self.leave(identity, &mut effects);
+            }
+            Action::Remove { client } => {
+                let group_instance_id = World::instance_of(client);
+                self.leave(MemberIdentity { group_instance_id, ..Default::default() }, &mut effects);
+            }
+            Action::Crash { client } => self.clients[client] = Client::default(),
+            Action::Pass { ms } => self.pass(ms),
+            Action::Restart => self.restart(),
+        }
+        self.follow(effects);
+        self.check();
+    }
+
+    fn join(&mut self, client: usize, likes_b: bool, version: i16, effects: &mut Effects) {
+        let ticket = self.ticket(Asked::Join(client));
+        let Client { id, metadata, .. } = &self.clients[client];
+        let text = format!("{client}/{metadata}");
+        let mut protocols = vec![protocol("a", &text), protocol("b", &text)];
+        if likes_b {
+            protocols.swap(0, 1);
+        }
+        let group_instance_id = World::instance_of(client);
+        // Some stay away longer than a rebalance takes.
+        let session_timeout_ms = if client.is_multiple_of(4) { 90_000 } else { SESSION_MS };
+        let request = JoinGroupRequest { protocols, group_instance_id, session_timeout_ms, ..join_request(id, "") };
+        let new_member_id = Text::from(format!("m{client}-{}", ticket.0));
+        let joining =
+            Joining { request: &request, version, client_id: "c", client_host: "/h", new_member_id: &new_member_id };
+        self.group.join(joining, ticket, self.now, effects);
+    }
+
+    fn sync(&mut self, client: usize, effects: &mut Effects) {
+        let known = self.clients[client].clone();
+        let ticket = self.ticket(Asked::Sync(client, known.generation));
+        let one = |id: &Text| SyncGroupRequestAssignment {
+            member_id: id.clone(),
+            assignment: Bytes::from(format!("{}", known.generation)),
+            ..Default::default()
+        };
+        let request = SyncGroupRequest {
+            generation_id: known.generation,
+            member_id: known.id.clone(),
+            assignments: if known.is_leader { known.members.iter().map(one).collect() } else { Vec::new() },
+            ..Default::default()
+        };
+        self.group.sync(&request, ticket, self.now, effects);
+    }
+
+    fn heartbeat(&mut self, client: usize) {
+        let Client { id, generation, .. } = &self.clients[client];
+        let request = HeartbeatRequest { member_id: id.clone(), generation_id: *generation, ..Default::default() };
+        let code = self.group.heartbeat(&request, self.now);
+        assert!(code.is_err() || *generation == self.group.generation, "two generations are in force");
+    }
+
+    fn leave(&mut self, identity: MemberIdentity, effects: &mut Effects) {
+        let ticket = self.ticket(Asked::Other);
+        self.group.leave(&[identity], ticket, self.now, effects);
+    }
+
+    /// The clients' connections break with the broker; who waited asks again later.
+    fn restart(&mut self) {
+        self.asked.clear();
+        // Generations that were never stable were never kept, and their numbers come again.
+        self.told.clear();
+        self.group = match &self.kept {
+            None => Classic::new(SETTINGS, self.now),
+            Some(snapshot) => {
+                let settings = crate::group::Settings { classic: SETTINGS };
+                match Group::restore(snapshot, settings, self.now).expect("ours") {
+                    Group::Classic(group) => *group,
+                    #[allow(unreachable_patterns)]
+                    _ => unreachable!("a classic group was kept"),
+                }
+            }
+        };
+    }
+
+    fn pass(&mut self, ms: i64) {
+        let until = self.now + ms;
+        let mut at_once = 0;
+        while let Some(next) = self.group.next_deadline().filter(|next| *next <= until) {
+            at_once = if next > self.now { 0 } else { at_once + 1 };
+            assert!(at_once < 10, "time stands still at {next}");
+            self.now = self.now.max(next);
+            let mut effects = Effects::new();
+            self.group.tick(self.now, &mut effects);
+            self.follow(effects);
+            self.check();
+        }
+        self.now = until;
+    }
+
+    fn follow(&mut self, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::Keep(snapshot) => self.kept = Some(snapshot),
+                Effect::Tell(Event::Replaced { old, new, .. }) => {
+                    let told = self.told.values_mut().filter(|told| told.leader == old);
+                    told.for_each(|told| told.leader = new.clone());
+                }
+                Effect::Tell(_) => {}
+                Effect::Answer(ticket, answer) => {
+                    let asked = self.asked.remove(&ticket).expect("a ticket is answered once");
+                    self.answered(asked, answer);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, asked: Asked, answer: Answer) {
+        match (asked, answer) {
+            (Asked::Join(client), Answer::Join(response)) => self.joined(client, *response),
+            (Asked::Sync(client, generation), Answer::Sync(response)) => match response.error_code {
+                ErrorCode::NONE => {
+                    let assigned = std::str::from_utf8(&response.assignment).expect("text");
+                    let is_whole = assigned.is_empty() || assigned == generation.to_string();
+                    assert!(is_whole, "{assigned} for generation {generation}");
+                }
+                ErrorCode::REBALANCE_IN_PROGRESS => {}
+                _ => self.clients[client].generation = -1,
+            },
+            (Asked::Other, Answer::Leave(_)) => {}
+            (asked, answer) => panic!("{asked:?} is answered {answer:?}"),
+        }
+    }
+
+    fn joined(&mut self, client: usize, response: JoinGroupResponse) {
+        let known = &mut self.clients[client];
+        match response.error_code {
+            ErrorCode::MEMBER_ID_REQUIRED => known.id = response.member_id,
+            ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_INSTANCE_ID => known.id = Text::default(),
+            ErrorCode::REBALANCE_IN_PROGRESS | ErrorCode::GROUP_MAX_SIZE_REACHED => {}
+            ErrorCode::NONE => {
+                known.is_leader = response.leader == response.member_id && !response.skip_assignment;
+                known.id = response.member_id;
+                known.generation = response.generation_id;
+                known.members = response.members.into_iter().map(|member| member.member_id).collect();
+                // An old version is told its predecessor's id, so that it does not take itself for the leader.
+                let leader = match self.group.members.contains_key(&response.leader) {
+                    true => response.leader,
+                    false => self.group.leader.clone().expect("there are members"),
+                };
+                let told = Told { protocol: response.protocol_name, leader, members: Vec::new() };
+                let told = self.told.entry(response.generation_id).or_insert(told);
+                told.members.push(known.id.clone());
+                assert_eq!(Some(&told.leader), self.group.leader.as_ref(), "one leader");
+                assert_eq!(told.protocol, self.group.protocol, "one protocol");
+                assert_eq!(response.generation_id, self.group.generation, "one generation");
+            }
+            code => panic!("a join is answered {code}"),
+        }
+    }
+
+    fn check(&self) {
+        let group = &self.group;
+        let members = group.members.values();
+        assert_eq!(group.joined, members.clone().filter(|member| member.joining.is_some()).count());
+        let bytes: usize = group.members.iter().map(|(id, member)| member.bytes(id)).sum();
+        let pending: usize = group.pending.keys().map(|id| pending_bytes(id)).sum();
+        assert_eq!(group.bytes, bytes + pending);
+        let mut offered: HashMap<Text, usize> = HashMap::new();
+        members.clone().flat_map(|member| &member.profile.protocols).for_each(|(name, _)| {
+            *offered.entry(name.clone()).or_default() += 1;
+        });
+        assert_eq!(group.offered, offered);
+        let instances: HashMap<Text, MemberId> =
+            group.members.iter().filter_map(|(id, member)| Some((member.instance_id.clone()?, id.clone()))).collect();
+        assert_eq!(group.instances, instances);
+        let deadlines = members.clone().map(|member| member.deadline).chain(group.pending.values().copied());
+        assert!(deadlines.min().is_none_or(|first| group.sessions_from <= first));
+        assert_eq!(group.join_end.is_some(), group.state == State::PreparingRebalance);
+        let is_current = matches!(group.state, State::CompletingRebalance | State::Stable);
+        if is_current {
+            let leader = group.leader.as_ref().expect("a generation has a leader");
+            assert!(group.members.contains_key(leader) && group.protocol.is_some());
+            let is_told = || self.told[&group.generation].members.contains(leader);
+            assert!(group.state == State::Stable || is_told(), "the leader does not know of its generation");
+            let away = members.clone().filter(|member| member.is_static()).count();
+            assert!(group.members.len() <= SETTINGS.members_max + away, "over the limit");
+        } else {
+            assert!(members.clone().all(|member| member.syncing.is_none()), "nobody waits for a leader in vain");
+        }
+        assert!(group.state != State::Empty || (group.members.is_empty() && group.protocol.is_none()));
+    }
+
+    /// However it stands: once nobody says anything more, everybody is answered and the group is empty.
+    fn end(&mut self) {
+        let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
+        self.pass(long);
+        assert!(self.asked.is_empty(), "never answered: {:?}", self.asked);
+        assert_eq!((self.group.state, self.group.next_deadline()), (State::Empty, None));
+        assert_eq!(self.group.bytes, 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #[test]
+    fn the_group_keeps_its_promises(actions in actions()) {
+        let mut world = World::new();
+        for action in actions {
+            world.act(action);
+        }
+        world.end();
+    }
+}
+
+/// A schedule nobody disturbs ends with everybody in one stable generation.
+#[test]
+fn members_that_behave_become_stable() {
+    for members in 1..=SETTINGS.members_max {
+        let mut world = World::new();
+        // The odd clients are dynamic members.
+        let clients: Vec<usize> = (0..members).map(|at| 2 * at + 1).collect();
+        for client in &clients {
+            let has_old_version = true;
+            world.act(Action::Join { client: *client, is_new_metadata: false, likes_b: false, has_old_version });
+        }
+        world.act(Action::Pass { ms: 10_000 });
+        clients.iter().for_each(|client| world.act(Action::Sync { client: *client }));
+        assert_eq!((world.group.state, world.group.generation), (State::Stable, 1));
+        assert_eq!(world.told[&1].members.len(), members);
+        assert!(world.asked.is_empty());
+    }
+}
