@@ -239,7 +239,7 @@ fn what_fails_is_named_with_its_line() {
     let told = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
     assert!(told.starts_with("fullbore: line 1: topic t has no partition 7"), "{told}");
     let told = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
-    assert!(told.starts_with("fullbore: line 3: names no topic; name one with --topic; 1 records"), "{told}");
+    assert!(told.starts_with(r#"{"error":"line 3: names no topic; name one with --topic; 1 records"#), "{told}");
     let told = produce(&broker, &["-t", "none", "-X", "max.block.ms=500"], b"a\n").failure();
     assert!(told.contains("line 1: ") && told.contains("fullbore topics describe --topic none"), "{told}");
     let told = produce(&broker, &["-t", "t", "/no/such/file"], b"").failure();
