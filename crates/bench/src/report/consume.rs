@@ -1,6 +1,7 @@
 //! The lines of kafka-consumer-perf-test (`ConsumerPerformance` of Kafka 4.3).
 
 use super::java::{fixed, megabytes};
+use super::json::{fraction, object, string};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The header of the summary line.
@@ -49,6 +50,28 @@ pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateF
         per_sec(mb, fetch_ms),
         per_sec(records, fetch_ms),
     )
+}
+
+/// What was read between two times as an object on one line: `kind` is `interval` or `summary`. Megabytes are of 10^6
+/// bytes, times in milliseconds since 1970.
+pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -> String {
+    let elapsed_ms = ms_between(from.at, to.at);
+    let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
+    let (bytes, records) = (to.bytes - from.bytes, to.records - from.records);
+    let per_sec = |amount: f64, ms: i64| fraction(amount / (ms as f64 / 1000.0), 3);
+    object([
+        ("kind", string(kind)),
+        ("start_ms", epoch_ms(from.at).to_string()),
+        ("end_ms", epoch_ms(to.at).to_string()),
+        ("records", records.to_string()),
+        ("bytes", bytes.to_string()),
+        ("records_per_sec", per_sec(records as f64, elapsed_ms)),
+        ("mb_per_sec", per_sec(bytes as f64 / 1e6, elapsed_ms)),
+        ("setup_ms", setup_ms.to_string()),
+        ("fetch_ms", (elapsed_ms - setup_ms).to_string()),
+        ("fetch_records_per_sec", per_sec(records as f64, elapsed_ms - setup_ms)),
+        ("fetch_mb_per_sec", per_sec(bytes as f64 / 1e6, elapsed_ms - setup_ms)),
+    ])
 }
 
 /// One reporting interval of `--show-detailed-stats`: totals so far, rates of the interval.
@@ -208,6 +231,22 @@ mod tests {
             "WARNING: Exiting before consuming the expected number of records: timeout (3000 ms) exceeded. You can use \
              the --timeout option to increase the timeout."
         );
+    }
+
+    #[test]
+    fn figures_are_json_on_one_line() {
+        let from = Consumed { at: at(START), records: 0, bytes: 0 };
+        let to = Consumed { at: at(START + 2_000), records: 100, bytes: 4_000_000 };
+        let line = consume_json("summary", from, to, Duration::from_millis(1_000));
+        assert!(
+            line.contains("\"records\":100,\"bytes\":4000000,\"records_per_sec\":50.000,\"mb_per_sec\":2.000"),
+            "{line}"
+        );
+        assert!(line.ends_with("\"fetch_records_per_sec\":100.000,\"fetch_mb_per_sec\":4.000}"), "{line}");
+        for line in [line, consume_json("interval", from, from, Duration::ZERO)] {
+            crate::report::json::assert_is_json(&line);
+            assert_eq!(line.lines().count(), 1, "{line}");
+        }
     }
 
     #[test]

@@ -11,7 +11,9 @@ mod table;
 pub use consume::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, DateFormatError, consume_progress_line,
 };
-pub use consume::{consume_line, consume_timeout_line};
+pub use consume::{consume_json, consume_line, consume_timeout_line};
 pub use metrics::metrics_lines;
-pub use produce::{STEADY_LINE, precise_latency_lines, summary_line, warmup_line, window_line};
+pub use produce::{
+    STEADY_LINE, precise_latency_lines, summary_json, summary_line, warmup_line, window_json, window_line,
+};
 pub use table::table;

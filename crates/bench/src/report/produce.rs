@@ -1,6 +1,7 @@
 //! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one it does not have.
 
 use super::java::{fixed, megabytes};
+use super::json::{fraction, object, string};
 use super::table::table;
 use crate::measure::{Latencies, Summary, Window};
 
@@ -44,6 +45,45 @@ pub fn summary_line(summary: &Summary) -> String {
         whole_ms(0.99),
         whole_ms(0.999),
     )
+}
+
+/// One reporting interval as an object on one line. Megabytes are of 10^6 bytes, as in a sweep's figures.
+pub fn window_json(window: &Window) -> String {
+    let seconds = window.elapsed.as_secs_f64();
+    object([
+        ("kind", string("interval")),
+        ("records", window.records.to_string()),
+        ("bytes", window.bytes.to_string()),
+        ("elapsed_ms", fraction(seconds * 1e3, 3)),
+        ("records_per_sec", fraction(window.records as f64 / seconds, 3)),
+        ("mb_per_sec", fraction(window.bytes as f64 / 1e6 / seconds, 3)),
+        ("avg_ms", fraction(window.latency_us_sum as f64 / window.records as f64 / 1e3, 3)),
+        ("max_ms", fraction(window.latency_us_max as f64 / 1e3, 3)),
+    ])
+}
+
+/// The whole run or its steady state as an object on one line, with the names of a sweep's figures.
+pub fn summary_json(summary: &Summary) -> String {
+    let seconds = summary.elapsed.as_secs_f64();
+    let latencies = &summary.latencies;
+    let quantile = |quantile| match latencies.count() {
+        0 => super::json::null(),
+        _ => fraction(latencies.quantile_us(quantile) as f64 / 1e3, 3),
+    };
+    object([
+        ("kind", string(if summary.steady { "steady_state" } else { "summary" })),
+        ("records", summary.records.to_string()),
+        ("bytes", summary.bytes.to_string()),
+        ("elapsed_ms", fraction(seconds * 1e3, 3)),
+        ("records_per_sec", fraction(summary.records as f64 / seconds, 3)),
+        ("mb_per_sec", fraction(summary.bytes as f64 / 1e6 / seconds, 3)),
+        ("avg_ms", fraction(latencies.mean_us() / 1e3, 3)),
+        ("p50_ms", quantile(0.5)),
+        ("p95_ms", quantile(0.95)),
+        ("p99_ms", quantile(0.99)),
+        ("p999_ms", quantile(0.999)),
+        ("max_ms", fraction(latencies.max_us() as f64 / 1e3, 3)),
+    ])
 }
 
 /// What whole milliseconds hide: the distribution in microseconds, for `--latency-us`.
@@ -97,6 +137,35 @@ mod tests {
         assert_eq!(summary_line(&summary), KAFKA_STEADY);
         let whole = summary_line(&Summary { steady: false, ..summary });
         assert_eq!(whole, KAFKA_STEADY.replace(" steady state", ""));
+    }
+
+    #[test]
+    fn figures_are_json_on_one_line() {
+        let mut latencies = Latencies::default();
+        let empty =
+            Summary { records: 0, bytes: 0, elapsed: Duration::ZERO, latencies: Latencies::default(), steady: false };
+        latencies.record(1_600, 2);
+        let summary =
+            Summary { records: 2, bytes: 4_000_000, elapsed: Duration::from_secs(2), latencies, steady: true };
+        let window = Window {
+            records: 1,
+            bytes: 1,
+            elapsed: Duration::from_secs(1),
+            latency_us_sum: 5,
+            latency_us_max: 5,
+            first_steady: false,
+        };
+        for line in [summary_json(&empty), summary_json(&summary), window_json(&window)] {
+            crate::report::json::assert_is_json(&line);
+            assert_eq!(line.lines().count(), 1, "{line}");
+        }
+        let told = summary_json(&summary);
+        assert!(told.starts_with("{\"kind\":\"steady_state\",\"records\":2,\"bytes\":4000000,"), "{told}");
+        assert!(
+            told.contains("\"records_per_sec\":1.000,\"mb_per_sec\":2.000,\"avg_ms\":1.600,\"p50_ms\":1.600"),
+            "{told}"
+        );
+        assert!(summary_json(&empty).contains("\"records_per_sec\":null"), "{}", summary_json(&empty));
     }
 
     #[test]

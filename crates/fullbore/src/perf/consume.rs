@@ -2,14 +2,14 @@
 
 use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value};
 use crate::failure::Failure;
-use crate::output::{self, line};
+use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST, list_topics};
 use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, consume};
 use fullbore_bench::report::{
-    CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_line, consume_progress_line,
+    CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
@@ -78,6 +78,10 @@ pub struct Consume {
     /// Leave the header out.
     #[arg(long)]
     hide_header: bool,
+    /// Print JSON, an object a line: {"kind": "interval", ...} for each interval of --show-detailed-stats, then {"kind":
+    /// "summary", ...}; errors as {"error": SENTENCE} to standard error.
+    #[arg(long, conflicts_with = "print_metrics")]
+    json: bool,
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
@@ -88,17 +92,18 @@ pub struct Consume {
 
 /// Runs the tool.
 pub fn run(args: Consume) -> Result<(), Failure> {
+    Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     let dates = DateFormat::parse(&args.date_format)?;
     let properties = args.properties()?;
     let plan = args.plan(&properties)?;
     if args.messages.is_some() {
-        line("Warning: --messages is deprecated. Use --num-records instead.");
+        output::note("Warning: --messages is deprecated. Use --num-records instead.");
     }
     if args.group.is_some() {
         eprintln!("--group has no effect: perf consume reads by manual assignment, without a consumer group");
     }
-    if !args.hide_header {
+    if !args.hide_header && !args.json {
         line(if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER });
     }
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
@@ -112,7 +117,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     })?;
     let interrupted = outcome.finished.is_none() && stop.is_asked();
     if outcome.finished.is_none() && !interrupted {
-        line(&consume_timeout_line(args.timeout));
+        output::note(&consume_timeout_line(args.timeout));
     }
     report(&args, &dates, started, &outcome, client_id);
     match interrupted && !output::is_lost() {
@@ -140,7 +145,9 @@ fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outco
     let progress = &outcome.progress;
     let at = outcome.finished.unwrap_or_else(SystemTime::now);
     let ended = Consumed { at, records: progress.records(), bytes: progress.bytes() };
-    if !args.show_detailed_stats {
+    if args.json {
+        line(&consume_json("summary", started, ended, progress.setup().unwrap_or_default()));
+    } else if !args.show_detailed_stats {
         line(&consume_line(started, ended, progress.setup().unwrap_or_default(), dates));
     }
     if args.print_metrics {
@@ -161,12 +168,13 @@ struct Reporter<'a> {
     dates: &'a DateFormat,
     last: Consumed,
     setup_reported: bool,
+    as_json: bool,
 }
 
 impl<'a> Reporter<'a> {
     fn new(args: &Consume, dates: &'a DateFormat, started: Consumed) -> Self {
         let interval = args.show_detailed_stats.then(|| Duration::from_millis(args.reporting_interval));
-        Reporter { interval, dates, last: started, setup_reported: false }
+        Reporter { interval, dates, last: started, setup_reported: false, as_json: args.json }
     }
 
     fn observe(&mut self, progress: &Progress) {
@@ -175,7 +183,10 @@ impl<'a> Reporter<'a> {
         if self.interval.is_some_and(|interval| elapsed >= interval) && now.records > self.last.records {
             let first = !std::mem::replace(&mut self.setup_reported, true);
             let setup = progress.setup().filter(|_| first).unwrap_or_default();
-            line(&consume_progress_line(self.last, now, setup, self.dates));
+            line(&match self.as_json {
+                true => consume_json("interval", self.last, now, setup),
+                false => consume_progress_line(self.last, now, setup, self.dates),
+            });
             self.last = now;
         }
     }

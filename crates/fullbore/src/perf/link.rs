@@ -102,6 +102,10 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
         let relay = Relay::bind(listen, to, &args.relay_settings())
             .await
             .map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+        let far = to.to_owned();
+        let relay = relay.on_cut_off(move |error| {
+            eprintln!("cannot connect to {far}: {error}; connections are refused until somebody listens there");
+        });
         line(&format!("Relay listening on {}, to {to}; {}", relay.addr()?, args.shape().described()));
         Ok::<_, Failure>(relay.run(stop.receiver()).await)
     })?;

@@ -2,14 +2,15 @@
 
 use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
-use crate::output::{self, line};
+use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
 use fullbore_bench::client::Cluster;
 use fullbore_bench::measure::{Summary, Window};
 use fullbore_bench::produce::{Outcome, Workload, produce};
 use fullbore_bench::report::{
-    STEADY_LINE, metrics_lines, precise_latency_lines, summary_line, warmup_line, window_line,
+    STEADY_LINE, metrics_lines, precise_latency_lines, summary_json, summary_line, warmup_line, window_json,
+    window_line,
 };
 use fullbore_bench::workload::Payload;
 use fullbore_broker::config::Properties;
@@ -80,6 +81,10 @@ pub struct Produce {
     /// Print the latencies in microseconds at the end.
     #[arg(long)]
     latency_us: bool,
+    /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary", ...}, and
+    /// {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} to standard error.
+    #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
+    json: bool,
     /// Transactions are not offered yet.
     #[arg(long, hide = true)]
     transactional_id: Option<String>,
@@ -90,6 +95,7 @@ pub struct Produce {
 
 /// Runs the tool.
 pub fn run(args: Produce) -> Result<(), Failure> {
+    Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     let properties = args.properties()?;
     notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
@@ -97,7 +103,7 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let client_id = config.client.client_id.clone();
     let workload = args.workload(&config)?;
     if args.warmup_records > 0 {
-        line(&warmup_line(args.warmup_records));
+        output::note(&warmup_line(args.warmup_records));
     }
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
     let cluster = Cluster::new(&config.bootstrap_servers.join(","), &client_id)?;
@@ -108,7 +114,7 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let outcome = runtime.block_on(async {
         let asks = stop.clone();
         let on_window = move |window: &_| {
-            print_window(window);
+            print_window(window, args.json);
             if output::is_lost() {
                 asks.ask();
             }
@@ -138,7 +144,8 @@ fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
     // Of nothing there are no latencies; what failed is said below.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
-    acknowledged().for_each(|summary| line(&summary_line(summary)));
+    let told = if args.json { summary_json } else { summary_line };
+    acknowledged().for_each(|summary| line(&told(summary)));
     if args.latency_us
         && let Some(last) = acknowledged().next_back()
     {
@@ -165,7 +172,10 @@ fn verdict(outcome: &Outcome, wanted: u64) -> Result<(), Failure> {
     }
 }
 
-fn print_window(window: &Window) {
+fn print_window(window: &Window, as_json: bool) {
+    if as_json {
+        return line(&window_json(window));
+    }
     if window.first_steady {
         line(STEADY_LINE);
     }
@@ -215,11 +225,11 @@ impl Produce {
             (Some(size), _) => Payload::random(size as usize, config.compression != Compression::None),
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                line(&format!("Reading payloads from: {}", shown.display()));
+                output::note(&format!("Reading payloads from: {}", shown.display()));
                 // Kafka's tool takes the two characters \n for a new line, since they are what its help shows.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
-                line(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
+                output::note(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
                 payload
             }
             (None, None) => Payload::monotonic(),

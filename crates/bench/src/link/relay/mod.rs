@@ -14,7 +14,7 @@ use lane::{Direction, Lane};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -80,7 +80,13 @@ struct Shared {
     back: Direction,
     connections: AtomicU64,
     refused: AtomicU64,
+    /// Whether the far end refused the last connection.
+    is_cut_off: AtomicBool,
+    on_cut_off: Option<OnCutOff>,
 }
+
+/// What to do when the far end cannot be reached any more.
+type OnCutOff = Box<dyn Fn(&io::Error) + Send + Sync>;
 
 impl Relay {
     /// Listens at `listen` for connections to `to`, both `host:port`.
@@ -99,8 +105,18 @@ impl Relay {
             back: Direction::new(settings, clock),
             connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            is_cut_off: AtomicBool::new(false),
+            on_cut_off: None,
         };
         Relay { listener, connections_max: settings.connections_max, shared: Arc::new(shared) }
+    }
+
+    /// Has somebody told why the far end cannot be reached: once, and again after it could be.
+    #[must_use]
+    pub fn on_cut_off(mut self, tell: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
+        let shared = Arc::get_mut(&mut self.shared).expect("nothing runs before `run`");
+        shared.on_cut_off = Some(Box::new(tell));
+        self
     }
 
     /// Where it listens.
@@ -152,6 +168,14 @@ impl Shared {
         Ok(server)
     }
 
+    fn is_cut_off_by(&self, error: &io::Error) {
+        if !self.is_cut_off.swap(true, Ordering::Relaxed)
+            && let Some(tell) = &self.on_cut_off
+        {
+            tell(error);
+        }
+    }
+
     async fn refuse(&self, client: &TcpStream) -> io::Result<()> {
         self.refused.fetch_add(1, Ordering::Relaxed);
         Alarm::new(self.clock)?.until(self.back.arrival_ns()).await?;
@@ -179,7 +203,14 @@ async fn relay(client: TcpStream, shared: &Shared, number: u64) -> io::Result<()
             turn = there.turn(&client, None) => turn?,
         }
     };
-    let Ok(server) = server else { return shared.refuse(&client).await };
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            shared.is_cut_off_by(&error);
+            return shared.refuse(&client).await;
+        }
+    };
+    shared.is_cut_off.store(false, Ordering::Relaxed);
     let carried = tokio::try_join!(there.carry(&client, &server), back.carry(&server, &client));
     if carried.is_err() {
         // Closing them now sends resets.

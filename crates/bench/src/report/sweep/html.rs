@@ -249,7 +249,13 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
         true => "sends the number of records that the point names".to_owned(),
         false => amount,
     };
+    let (done, all) = (results.runs.len(), plan.turns().len());
     let repeats = match plan.repeats {
+        _ if results.interrupted => format!(
+            "Each point was to be measured {}, but only {done} of {all} measurements were made; a figure is the median of \
+             those there are.",
+            if plan.repeats == 1 { "once".to_owned() } else { format!("{} times", plan.repeats) }
+        ),
         1 => "Each point was measured once.".to_owned(),
         times => format!(
             "Each point was measured {times} times, every second time in the opposite order; a figure is the median, \
@@ -388,6 +394,8 @@ mod tests {
         let mut results = sample_results();
         results.runs.truncate(3);
         results.interrupted = true;
-        assert!(page(&about(), &results).contains("Interrupted after 3 of 16 measurements"));
+        let page = page(&about(), &results);
+        assert!(page.contains("Interrupted after 3 of 16 measurements"));
+        assert!(page.contains("but only 3 of 16 measurements were made") && !page.contains("was measured"), "{page}");
     }
 }

@@ -201,7 +201,8 @@ fn turns(plan: Plan, refusals: &[Option<String>], stop: &Stop) -> Result<Results
     Ok(Results { plan, runs, interrupted })
 }
 
-/// The end of the story: whoever interrupts is told so, and a sweep without one figure has failed.
+/// The end of the story: whoever interrupts is told so, and a sweep with a failed measurement has failed, although its
+/// report is written.
 fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
         // Nobody is told, since nobody reads.
@@ -219,9 +220,9 @@ fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
         Some(first) if errors.len() == results.runs.len() => {
             Err(Failure::new(format!("no measurement succeeded; the first: {first}")))
         }
-        Some(_) => {
-            line(&format!("{} of {} measurements failed; the report says why.", errors.len(), results.runs.len()));
-            Ok(())
+        Some(first) => {
+            let (failed, all) = (errors.len(), results.runs.len());
+            Err(Failure::new(format!("{failed} of {all} measurements failed; the first: {first}; the report says why")))
         }
         None => Ok(()),
     }
@@ -416,6 +417,8 @@ fn pairs(pairs: &[(String, String)]) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
+    use fullbore_bench::measure::Latencies;
+    use fullbore_bench::sweep::Figures;
 
     #[derive(Parser)]
     struct Line {
@@ -499,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sweep_without_any_figure_has_failed() {
+    fn a_sweep_with_a_failed_measurement_has_failed() {
         let plan = plan(&["--over", "acks=1,all", "--repeats", "1"]).expect("valid");
         let run = |turn| Run { turn, started: SystemTime::UNIX_EPOCH, outcome: Err("no luck".to_owned()) };
         let runs: Vec<Run> = plan.turns().into_iter().map(run).collect();
@@ -508,6 +511,18 @@ mod tests {
         };
         let failed = of(&runs, false).expect_err("every one failed");
         assert_eq!((failed.status, failed.to_string().as_str()), (1, "no measurement succeeded; the first: no luck"));
+        let figures = Figures {
+            records: 1,
+            bytes: 1,
+            elapsed: Duration::from_secs(1),
+            avg_us: 1.0,
+            percentiles: Latencies::default().percentiles(),
+            cut_short: false,
+        };
+        let some = [Run { outcome: Ok(figures), ..runs[0].clone() }, runs[1].clone()];
+        let failed = of(&some, false).expect_err("one failed");
+        let told = "1 of 2 measurements failed; the first: no luck; the report says why";
+        assert_eq!((failed.status, failed.to_string().as_str()), (1, told));
         let ended = of(&runs[..1], true).expect_err("interrupted");
         assert_eq!(ended.status, 130);
         assert!(ended.to_string().contains("after 1 of 2 measurements; what was measured is in there"), "{ended}");
