@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Our own binary as a client of any broker, Apache Kafka too: `fullbore.sh BOOTSTRAP`, with the binary in $FULLBORE_BIN.
-# What it writes is read by kcat, what kcat writes is read by it; the rest of the producer is tested in its crate.
+# What it writes is read by kcat, what kcat writes is read by it; the rest of the producer is tested in its crate. With the
+# jars of Kafka's own tools in $JARS, the lines of `groups` and `configs` are compared with theirs.
 set -uo pipefail
 bootstrap=$1 client=fullbore
 . "$(dirname "$0")/cases.sh"
@@ -10,6 +11,8 @@ echo "$payload" >"$work/payload"
 
 secured=(${TLS:+--command-config "$TLS"})
 topics() { local action=$1; shift; "$FULLBORE_BIN" topics "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
+groups() { local action=$1; shift; "$FULLBORE_BIN" groups "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
+configs() { local action=$1; shift; "$FULLBORE_BIN" configs "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 perf() { local action=$1; shift; "$FULLBORE_BIN" perf "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 
 create() {
@@ -55,6 +58,88 @@ consume() { # what kcat wrote, with each codec of librdkafka in one log
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
+alter() { # partitions are added, never taken away
+  topics alter --topic "$topic" --partitions 5
+  eventually described_as 'PartitionCount: 5' topics describe --topic "$topic"
+  refused 'currently has 5 partition\(s\); 2 would not be an increase' topics alter --topic "$topic" --partitions 2
+  refused 'does not exist' topics alter --topic "$topic-absent" --partitions 2
+  same "$(topics alter --topic "$topic-absent" --partitions 2 --if-exists --json)" '{"altered":[]}'
+}
+
+described_as() { local pattern=$1 found; shift; found=$("$@") && has "$pattern" "$found"; }
+
+is_json() { python3 -c 'import json, sys; json.load(sys.stdin)' <<<"$1" || { printf 'no JSON:\n%s\n' "$1"; return 1; }; }
+
+settings() { # of a topic and of all brokers
+  same "$(configs alter --topic "$topic" --add-config 'max.message.bytes=2000000,retention.ms=[54321000]')" "Completed updating config for topic $topic."
+  eventually described_as '^  max.message.bytes=2000000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000000, DEFAULT_CONFIG:message.max.bytes=1048588' \
+    configs describe --topic "$topic"
+  is_json "$(configs describe --topic "$topic" --all --json)"
+  configs alter --topic "$topic" --delete-config max.message.bytes
+  eventually described_as '^  max.message.bytes=1048588 ' configs describe --topic "$topic" --all
+  refused 'no.such.key' configs alter --topic "$topic" --add-config no.such.key=1
+  refused 'retention.ms' configs alter --topic "$topic" --add-config retention.ms=soon
+  refused "$topic-absent" configs alter --topic "$topic-absent" --add-config retention.ms=1
+  configs alter --broker-defaults --add-config message.max.bytes=1500000
+  eventually described_as '^  message.max.bytes=1500000 ' configs describe --entity-type brokers --entity-default
+  configs alter --broker-defaults --delete-config message.max.bytes
+}
+
+members() { # a group with a member, with librdkafka in it
+  topics create --topic "$topic-read" --partitions 2 --replication-factor 1
+  seq 50 | kcat -q -b "$bootstrap" -P -t "$topic-read" -p 0
+  command kcat "${kcat_tls[@]}" -q -b "$bootstrap" -X auto.commit.interval.ms=100 -o beginning -G "$topic-group" "$topic-read" >"$work/read" 2>"$work/reader" &
+  local reader=$!
+  trap "kill $reader 2>/dev/null || :" EXIT
+  eventually described_as "^$topic-group +$topic-read +0 +50 +50 +0 +rdkafka-[^ ]+ +/[0-9.]+ +rdkafka$" groups describe --group "$topic-group"
+  has "^$topic-group .* range +Stable +1$" "$(groups describe --group "$topic-group" --state)"
+  has " rdkafka +2 +- +$topic-read:0,1 " "$(groups describe --group "$topic-group" --members --verbose)"
+  has "^$topic-group +Classic +Stable$" "$(groups list --type --state stable)"
+  local mode
+  for mode in --offsets --members --state; do is_json "$(groups describe --group "$topic-group" $mode --json)"; done
+  theirs ConsumerGroupCommand --describe --group "$topic-group" -- groups describe --group "$topic-group"
+  theirs ConsumerGroupCommand --describe --group "$topic-group" --members --verbose -- groups describe --group "$topic-group" --members --verbose
+  refused 'is inactive, but the current state is Stable' groups reset-offsets --group "$topic-group" --all-topics --to-latest
+  refused 'not empty; stop its consumers first' groups delete --group "$topic-group"
+  refused 'Stop the consumers' groups delete-offsets --group "$topic-group" --topic "$topic-read"
+  kill $reader; wait $reader || :
+  eventually described_as " Empty +0$" groups describe --group "$topic-group" --state
+}
+
+offsets() { # of a group without members
+  local reset=(reset-offsets --group "$topic-group" --topic "$topic-read:0")
+  has "^$topic-group +$topic-read +0 +0$" "$(groups "${reset[@]}" --to-earliest --dry-run)"
+  theirs ConsumerGroupCommand --reset-offsets --group "$topic-group" --topic "$topic-read:0" --shift-by -20 --dry-run -- groups "${reset[@]}" --shift-by -20 --dry-run
+  groups "${reset[@]}" --shift-by -20 --execute
+  has "^$topic-group +$topic-read +0 +30 +50 +20 +- +- +-$" "$(groups describe --group "$topic-group" 2>/dev/null)"
+  groups "${reset[@]}" --to-current --export --dry-run >"$work/plan.csv"
+  same "$(cat "$work/plan.csv")" "$topic-read,0,30"
+  groups "${reset[@]}" --to-datetime 2000-01-01T00:00:00.000 --execute
+  groups reset-offsets --group "$topic-group" --from-file "$work/plan.csv" --execute
+  has "^$topic-group +$topic-read +0 +30 " "$(groups describe --group "$topic-group" 2>/dev/null)"
+  theirs ConsumerGroupCommand --describe --group "$topic-group" --state -- groups describe --group "$topic-group" --state
+  has '^Request succeeded for deleting offsets' "$(groups delete-offsets --group "$topic-group" --topic "$topic-read")"
+  same "$(groups delete --group "$topic-group")" "Deletion of requested consumer groups ('$topic-group') was successful."
+  refused 'does not exist' groups describe --group "$topic-group"
+}
+
+# theirs CLASS FLAG... -- OUR COMMAND...: Kafka's tool prints the same lines, blanks at their ends aside
+theirs() {
+  [ -n "${JARS:-}" ] || return 0
+  local flags=() class=$1; shift
+  until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
+  case $class in ConsumerGroupCommand) class=org.apache.kafka.tools.consumer.group.$class ;; *) class=kafka.admin.$class ;; esac
+  same "$("$@" 2>/dev/null)" "$(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
+    2>/dev/null | sed 's/ *$//')"
+}
+
+same_settings() { # what Kafka's tool prints of the same topic and brokers
+  configs alter --topic "$topic" --add-config retention.ms=54321000
+  theirs ConfigCommand --describe --topic "$topic" -- configs describe --topic "$topic"
+  theirs ConfigCommand --describe --topic "$topic" --all -- configs describe --topic "$topic" --all
+  theirs ConfigCommand --describe --entity-type brokers -- configs describe --entity-type brokers
+}
+
 gone() { local listed; listed=$(topics list) || return; lacks "^$topic" "$listed"; }
 
 delete() {
@@ -67,9 +152,14 @@ delete() {
 check 'topics create' create
 check 'topics list, describe' describe
 ! has_window || check 'topics create with a window of its own (KIP-1269)' window
+check 'topics alter' alter
 check 'topics create with a bad config is refused' refused 'no.such.key' topics create --topic "$topic-bad" --config no.such.key=1
 for codec in none gzip snappy lz4 zstd; do check "perf produce, idempotent, $codec" produce compression.type=$codec; done
 for acks in 0 1; do check "perf produce, acks=$acks" produce acks=$acks enable.idempotence=false; done
 check 'perf consume' consume
+check 'configs alter, describe' settings
+[ -z "${JARS:-}" ] || check "configs describe prints the lines of Kafka's tool" same_settings
+check 'groups: a group with a member' members
+check 'groups: reset-offsets, delete-offsets, delete' offsets
 check 'topics delete' delete
 summary

@@ -107,6 +107,26 @@ fn a_demo_over_a_distance_measures_it() {
 }
 
 #[test]
+fn a_far_end_that_is_not_there_is_told_once() {
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string();
+    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &nobody, "--rtt", "1ms"];
+    let mut relay = fullbore(&link).spawn().map(Running).expect("it starts");
+    let mut first = String::new();
+    BufReader::new(relay.0.stdout.take().expect("piped")).read_line(&mut first).expect("it says something");
+    for _ in 0..3 {
+        let mut client = std::net::TcpStream::connect(address(&first, "Relay listening on ")).expect("it listens");
+        // The end or a reset, once the relay knows.
+        let _ = client.read(&mut [0]);
+    }
+    signal(&relay.0, "INT");
+    let mut told = String::new();
+    relay.0.stderr.take().expect("piped").read_to_string(&mut told).expect("read");
+    let expected =
+        format!("cannot connect to {nobody}: Connection refused (os error 111); connections are refused until");
+    assert!(told.starts_with(&expected) && told.lines().count() == 1, "{told}");
+}
+
+#[test]
 fn an_address_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = taken.local_addr().expect("bound").to_string();

@@ -206,7 +206,8 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     }
 }
 
-/// The names of every resource of this kind that has configurations of its own.
+/// The names of every resource of this kind that has configurations of its own; none from brokers that do not tell
+/// (before 4.1, for what is not client metrics).
 ///
 /// # Errors
 /// The broker's.
@@ -214,10 +215,11 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
     let connection = cluster.any()?;
     // Before version 1 there were client metrics only, and nothing to choose from.
-    let old = connection.version::<ListConfigResourcesRequest>()? == 0;
-    if old && kind != ResourceKind::ClientMetrics {
+    let version = connection.version::<ListConfigResourcesRequest>();
+    if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
         return Ok(Vec::new());
     }
+    let old = version? == 0;
     let response = connection.call(&if old { ListConfigResourcesRequest::default() } else { request })?;
     if response.error_code.is_err() {
         return Err(ClientError::kafka("cannot list what has configurations", response.error_code, None));

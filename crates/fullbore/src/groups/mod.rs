@@ -54,7 +54,7 @@ enum Action {
     /// --json prints {"deleted": [NAME], "failed": [{"group", "error"}]}.
     #[command(after_help = "Examples:
   fullbore groups delete --group billing
-  fullbore groups delete --group billing --group reports --json")]
+  fullbore groups delete --all-groups --json")]
     Delete(delete::Delete),
     /// Move the offsets of groups that have no members.
     ///
@@ -62,7 +62,7 @@ enum Action {
     /// unless they say otherwise. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic", "partition",
     /// "new_offset"}]}]}.
     #[command(after_help = "Examples:
-  fullbore groups reset-offsets --group billing --topic orders --to-earliest --dry-run
+  fullbore groups reset-offsets --group billing --topic orders --to-earliest --execute
   fullbore groups reset-offsets --group billing --topic orders:0,1 --shift-by -100 --execute
   fullbore groups reset-offsets --group billing --all-topics --to-datetime 2026-11-21T08:00:00.000 --execute
   fullbore groups reset-offsets --group billing --all-topics --to-current --export | tee plan.csv
@@ -72,8 +72,8 @@ enum Action {
     ///
     /// --json prints {"group", "partitions": [{"topic", "partition", "error"}]}; the error is null where it was done.
     #[command(after_help = "Examples:
-  fullbore groups delete-offsets --group billing --topic orders
-  fullbore groups delete-offsets --group billing --topic orders:0,1 --json")]
+  fullbore groups delete-offsets --group billing --topic orders:0,1 --json
+  fullbore groups delete-offsets --group billing --topic orders")]
     DeleteOffsets(delete_offsets::DeleteOffsets),
 }
 

@@ -102,8 +102,8 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let config = ProducerConfig::from_properties(properties.iter())?;
     let client_id = config.client.client_id.clone();
     let workload = args.workload(&config)?;
-    if args.warmup_records > 0 {
-        output::note(&warmup_line(args.warmup_records));
+    if args.warmup_records > 0 && !args.json {
+        line(&warmup_line(args.warmup_records));
     }
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
     let cluster = Cluster::new(&config.bootstrap_servers.join(","), &client_id)?;
@@ -214,6 +214,13 @@ impl Produce {
         Ok(properties)
     }
 
+    /// Says what Kafka's tool says, where lines are for people.
+    fn tell(&self, text: &str) {
+        if !self.json {
+            line(text);
+        }
+    }
+
     fn workload(&self, config: &ProducerConfig) -> Result<Workload, Failure> {
         if self.warmup_records >= self.num_records {
             return Err(Failure::new(
@@ -225,11 +232,11 @@ impl Produce {
             (Some(size), _) => Payload::random(size as usize, config.compression != Compression::None),
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                output::note(&format!("Reading payloads from: {}", shown.display()));
+                self.tell(&format!("Reading payloads from: {}", shown.display()));
                 // Kafka's tool takes the two characters \n for a new line, since they are what its help shows.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
-                output::note(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
+                self.tell(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
                 payload
             }
             (None, None) => Payload::monotonic(),

@@ -23,7 +23,7 @@ pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--dele
 /// Create, list, describe, alter and delete topics of any Kafka cluster, with kafka-topics.sh's flags.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  fullbore topics create --topic orders --partitions 6 --config retention.ms=3600000
+  fullbore topics create --topic audit --partitions 6 --config retention.ms=3600000
   fullbore topics --create --topic payments      (kafka-topics.sh's own form works too)")]
 pub struct Topics {
     #[command(subcommand)]
@@ -61,7 +61,7 @@ enum Action {
     /// prints {"altered": [{"name", "partition_count"}]}.
     #[command(after_help = "Examples:
   fullbore topics alter --topic orders --partitions 12
-  fullbore topics alter --topic orders --partitions 12 --if-exists --json")]
+  fullbore topics alter --topic orders --partitions 24 --if-exists --json")]
     Alter(alter::Alter),
     /// Delete topics.
     ///

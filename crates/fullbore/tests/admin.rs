@@ -1,0 +1,323 @@
+//! `topics`, `configs` and `groups` as their user meets them: whole processes against a broker of our own. The same
+//! cases run against Apache Kafka in `tests/clients/fullbore.sh`, where the lines are compared with its tools'.
+
+mod broker;
+
+use broker::Broker;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn said(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn fullbore(line: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    said(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
+}
+
+/// A broker, and what a command line says of it.
+struct Place {
+    broker: Broker,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { broker: Broker::start(&[]) }
+    }
+
+    fn run(&self, line: &str) -> (Option<i32>, String, String) {
+        fullbore(&format!("{line} --bootstrap-server {}", self.broker.address))
+    }
+
+    /// What a command that succeeds and complains of nothing prints.
+    fn ok(&self, line: &str) -> String {
+        let (status, stdout, stderr) = self.run(line);
+        assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}: {stdout}");
+        stdout
+    }
+
+    /// The sentence of a command that fails.
+    fn refused(&self, line: &str) -> String {
+        let (status, _, stderr) = self.run(line);
+        assert_eq!(status, Some(1), "{line}: {stderr}");
+        stderr
+    }
+}
+
+#[test]
+fn partitions_are_added_and_never_taken_away() {
+    let place = Place::new();
+    place.ok("topics create --topic a --partitions 2");
+    let warned = place.ok("topics --alter --topic a --partitions 3");
+    assert!(warned.starts_with("WARNING: If partitions are increased"), "{warned}");
+    assert!(place.ok("topics describe --topic a").contains("PartitionCount: 3"));
+    let told = place.refused("topics alter --topic a --partitions 2");
+    assert!(told.contains("currently has 3 partition(s)") && told.contains("never taken away"), "{told}");
+    let told = place.refused("topics alter --topic b --partitions 2");
+    assert!(told.contains("Topic 'b' does not exist as expected; `fullbore topics list` shows"), "{told}");
+    assert_eq!(place.ok("topics alter --topic b --partitions 2 --if-exists --json"), "{\"altered\":[]}\n");
+    place.ok("topics alter --topic a --partitions 5 --replica-assignment 1,1,1,1,1");
+    let told = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
+    assert!(told.contains("is for 5 partitions and --partitions says 6"), "{told}");
+    let (status, stdout, _) = place.run("topics alter --topic a --partitions 6 --json");
+    assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
+}
+
+#[test]
+fn topics_are_told_as_json() {
+    let place = Place::new();
+    assert_eq!(place.ok("topics create --topic a --config retention.ms=1000 --json"), "{\"created\":[\"a\"]}\n");
+    assert_eq!(place.ok("topics create --topic a --if-not-exists --json"), "{\"created\":[]}\n");
+    assert_eq!(place.ok("topics list --json"), "{\"topics\":[{\"name\":\"a\",\"is_internal\":false}]}\n");
+    let described = place.ok("topics describe --topic a --json");
+    let expected = "\"partition_count\":1,\"replication_factor\":1,\"configs\":{\"retention.ms\":\"1000\"},\"partitions\":\
+                    [{\"partition\":0,\"leader\":1,\"replicas\":[1],\"isr\":[1],\"elr\":";
+    assert!(described.contains(expected), "{described}");
+    assert_eq!(place.ok("topics describe --unavailable-partitions --json"), "{\"topics\":[]}\n");
+    assert_eq!(place.ok("topics delete --topic a --json"), "{\"deleted\":[\"a\"]}\n");
+    let told = place.refused("topics describe --topic a --json");
+    assert!(told.starts_with("{\"error\":\"Topic 'a' does not exist") && told.ends_with("\"}\n"), "{told}");
+}
+
+#[test]
+fn configurations_are_set_shown_and_deleted() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    assert_eq!(place.ok("configs describe --topic a"), "Dynamic configs for topic a are:\n");
+    let done = "Completed updating config for topic a.\n";
+    let set = "--add-config retention.ms=1000,max.message.bytes=[2000000]";
+    assert_eq!(place.ok(&format!("configs --alter --entity-type topics --entity-name a {set}")), done);
+    let described = place.ok("configs --describe --topic a");
+    let line =
+        "\n  max.message.bytes=2000000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000000, ";
+    assert!(described.contains(line) && described.contains("\n  retention.ms=1000 "), "{described}");
+    let document = place.ok("configs describe --topic a --json");
+    let start = "{\"entities\":[{\"type\":\"topic\",\"name\":\"a\",\"configs\":[{\"name\":\"max.message.bytes\",\"value\":\
+                 \"2000000\",\"source\":\"DYNAMIC_TOPIC_CONFIG\",\"is_sensitive\":false,";
+    assert!(document.starts_with(start), "{document}");
+    assert_eq!(place.ok("configs alter --topic a --delete-config retention.ms,max.message.bytes"), done);
+    assert_eq!(place.ok("configs describe --topic a").lines().count(), 1);
+    let all = place.ok("configs describe --topic a --all");
+    assert!(all.starts_with("All configs for topic a are:\n") && all.contains("\n  cleanup.policy=delete "), "{all}");
+    let done = "Completed updating default config for brokers in the cluster.\n";
+    assert_eq!(place.ok("configs alter --broker-defaults --add-config message.max.bytes=1500000"), done);
+    let brokers = place.ok("configs describe --entity-type brokers");
+    let expected =
+        "Dynamic configs for broker 1 are:\nDefault configs for brokers in the cluster are:\n  message.max.bytes=";
+    assert!(brokers.starts_with(expected), "{brokers}");
+}
+
+#[test]
+fn configurations_that_cannot_be_say_why() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    for (line, told) in [
+        ("configs alter --topic a --add-config no.such.key=1", "no.such.key"),
+        ("configs alter --topic a --add-config retention.ms=soon", "retention.ms"),
+        ("configs alter --topic b --add-config retention.ms=1", "b"),
+        ("configs alter --topic a", "nothing changes; give --add-config"),
+        ("configs alter --topic a --add-config x=1 --delete-config x", "x is to be set and to be deleted"),
+        ("configs alter --entity-type topics --add-config x=1", "say which topic to alter"),
+        ("configs alter --topic a --add-config-file /no/such", "/no/such"),
+        ("configs describe --topic b", "The topic 'b' doesn't exist"),
+        ("configs describe --broker 9", "The broker '9' doesn't exist"),
+        (
+            "configs alter --broker 9 --add-config message.max.bytes=1500000",
+            "broker '9' does not exist or is not running",
+        ),
+        ("configs describe --entity-type users", "quotas of users, clients and IP addresses are not offered yet"),
+        ("configs describe", "say whose configurations"),
+    ] {
+        let refusal = place.refused(line);
+        assert!(refusal.contains(told) && refusal.lines().count() == 1, "{line}: {refusal}");
+    }
+}
+
+#[test]
+fn a_groups_offsets_are_moved_shown_and_forgotten() {
+    let place = Place::new();
+    place.ok("topics create --topic a --partitions 2");
+    place.ok("perf produce --topic a --num-records 100 --record-size 10 --throughput -1");
+    assert_eq!(place.ok("groups list"), "");
+    let reset = |flags: &str| place.run(&format!("groups reset-offsets --group g {flags}"));
+    let (status, planned, stderr) = reset("--topic a --to-latest");
+    assert!(status == Some(0) && planned.contains("\ng               a               0          "), "{planned}");
+    assert!(stderr.starts_with("Nothing was changed; add --execute"), "{stderr}");
+    assert_eq!(place.ok("groups list"), "", "it was only planned");
+
+    place.ok("groups --reset-offsets --group g --topic a --to-earliest --execute");
+    let lags = |described: &str| -> Vec<i64> {
+        let lag = |line: &str| line.split_whitespace().nth(5)?.parse().ok();
+        described.lines().filter_map(lag).collect()
+    };
+    let (status, described, stderr) = place.run("groups --describe --group g");
+    assert_eq!((status, stderr.as_str()), (Some(0), "\nConsumer group 'g' has no active members.\n"));
+    let before = lags(&described);
+    assert_eq!((before.len(), before.iter().sum::<i64>()), (2, 100), "{described}");
+    // The producer may have put all of them on one partition.
+    let full = usize::from(before[0] == 0);
+    place.ok(&format!("groups reset-offsets --group g --topic a:{full} --shift-by 1 --execute"));
+    let (_, described, _) = place.run("groups describe --group g --offsets");
+    let mut expected = before;
+    expected[full] -= 1;
+    assert_eq!(lags(&described), expected, "{described}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("plan.csv").display().to_string();
+    let exported = place.ok("groups reset-offsets --group g --all-topics --to-current --export --dry-run");
+    std::fs::write(&file, &exported).expect("written");
+    place.ok("groups reset-offsets --group g --all-topics --to-latest --execute");
+    let (_, described, _) = place.run("groups describe --group g");
+    assert_eq!(lags(&described), [0, 0], "{described}");
+    place.ok(&format!("groups reset-offsets --group g --from-file {file} --execute"));
+    assert_eq!(place.ok("groups reset-offsets --group g --all-topics --to-current --export --dry-run"), exported);
+
+    let forgotten = place.ok("groups delete-offsets --group g --topic a:1");
+    assert!(forgotten.starts_with("Request succeeded for deleting offsets from group g.\n\nTOPIC "), "{forgotten}");
+    let (_, document, _) = place.run("groups describe --group g --json");
+    assert!(
+        document.contains("{\"topic\":\"a\",\"partition\":0,") && !document.contains("\"partition\":1"),
+        "{document}"
+    );
+    let (_, state, _) = place.run("groups describe --group g --state");
+    assert!(state.contains(" Empty                0\n"), "{state}");
+    assert!(place.ok("groups list --state empty --type classic").contains("\ng "));
+    let deleted = "Deletion of requested consumer groups ('g') was successful.\n";
+    assert_eq!(place.ok("groups delete --group g"), deleted);
+    let told = place.refused("groups describe --group g");
+    assert!(told.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"), "{told}");
+}
+
+#[test]
+fn offsets_that_cannot_be_say_why() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    for (flags, told) in [
+        ("reset-offsets --group g --topic a:7 --to-earliest", "partition 7 of topic 'a' does not exist; it has 1"),
+        ("reset-offsets --group g --topic b --to-earliest", "topic 'b' does not exist"),
+        ("reset-offsets --group g --topic a --shift-by 1", "Cannot shift offset for partition a-0"),
+        ("reset-offsets --group g --all-topics --to-earliest", "group 'g' has no offsets"),
+        ("reset-offsets --group g --from-file /no/such", "/no/such"),
+        ("delete --group g", "consumer group 'g' does not exist"),
+        ("delete-offsets --group g --topic a", "consumer group 'g' does not exist"),
+    ] {
+        let refusal = place.refused(&format!("groups {flags}"));
+        assert!(refusal.contains(told) && refusal.lines().count() == 1, "{flags}: {refusal}");
+    }
+    let (status, stdout, stderr) =
+        place.run("groups reset-offsets --group g --topic a --to-offset 50 --dry-run --json");
+    assert!(
+        stderr
+            .contains("New offset (50) is higher than latest offset for topic partition a-0. Value will be set to 0.")
+    );
+    let planned = "{\"groups\":[{\"group\":\"g\",\"is_executed\":false,\"offsets\":[{\"topic\":\"a\",\"partition\":0,\
+                   \"new_offset\":0}]}]}\n";
+    assert_eq!((status, stdout.as_str()), (Some(0), planned));
+}
+
+#[test]
+fn nobody_listening_is_told_at_once_in_either_form() {
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    for command in ["topics list", "configs describe --entity-type brokers", "groups list", "groups delete --group g"] {
+        let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server {nobody}"));
+        let told = format!("fullbore: cannot connect to {nobody}: Connection refused");
+        assert!(status == Some(1) && stderr.starts_with(&told) && stderr.contains("`fullbore serve`"), "{stderr}");
+        let (status, stdout, stderr) = fullbore(&format!("{command} --json --bootstrap-server {nobody}"));
+        assert_eq!((status, stdout.as_str()), (Some(1), ""));
+        assert!(stderr.starts_with("{\"error\":\"cannot connect to ") && stderr.ends_with("\"}\n"), "{stderr}");
+    }
+}
+
+#[test]
+fn perf_tools_print_json() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    let sent =
+        place.ok("perf produce --topic a --num-records 50 --record-size 10 --throughput -1 --warmup-records 5 --json");
+    let kinds = ["{\"kind\":\"summary\",\"records\":50,", "{\"kind\":\"steady_state\",\"records\":45,"];
+    assert!(
+        sent.lines().all(|line| line.starts_with("{\"kind\":")) && kinds.iter().all(|kind| sent.contains(kind)),
+        "{sent}"
+    );
+    let read = place.ok("perf consume --topic a --num-records 50 --json");
+    assert!(read.starts_with("{\"kind\":\"summary\",\"start_ms\":") && read.contains("\"records\":50,"), "{read}");
+    assert_eq!(read.lines().count(), 1, "{read}");
+}
+
+/// The examples in the help of a command, as they are typed.
+fn examples(command: &str) -> Vec<String> {
+    let (status, help, _) = fullbore(&format!("{command} --help"));
+    assert_eq!(status, Some(0), "{command}");
+    let typed = |line: &str| {
+        let line = line.trim();
+        line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
+    };
+    let found: Vec<String> = help.lines().filter_map(typed).collect();
+    assert!(!found.is_empty(), "{command} has no example");
+    found
+}
+
+#[test]
+fn the_examples_of_the_help_do_what_they_say() {
+    let place = Place::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().expect("in a folder").display().to_string();
+    let path = format!("{program}:{}", std::env::var("PATH").unwrap_or_default());
+    let commands = [
+        "topics create",
+        "topics",
+        "topics list",
+        "topics describe",
+        "topics alter",
+        "configs alter",
+        "configs",
+        "configs describe",
+        "groups reset-offsets",
+        "groups",
+        "groups list",
+        "groups describe",
+        "groups delete-offsets",
+        "groups delete",
+        "topics delete",
+        "completions",
+        "man",
+    ];
+    for example in commands.iter().flat_map(|command| examples(command)) {
+        // Where it would write outside of this folder.
+        let (typed, piped) = example.split_once(" | ").unwrap_or((&example, "cat"));
+        let piped = if piped.starts_with("tee plan.csv") { piped } else { "cat" };
+        let asks =
+            ["topics", "configs", "groups"].iter().any(|command| typed.starts_with(&format!("fullbore {command}")));
+        let at = if asks { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
+        let line = format!("{typed} {at} >out || exit; {piped} <out");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).env("PATH", &path).current_dir(folder.path()).stdin(Stdio::null());
+        let (status, stdout, stderr) = said(shell.output().expect("sh runs"));
+        assert_eq!(status, Some(0), "{example}: {stdout}{stderr}");
+        assert!(!stdout.contains('\x1b') && !stderr.contains('\x1b'), "colours without a terminal: {example}");
+    }
+}
+
+#[test]
+fn every_shell_and_every_command_is_described() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (status, script, _) = fullbore(&format!("completions {shell}"));
+        assert!(status == Some(0) && script.contains("reset-offsets"), "{shell}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let pages = folder.path().join("man");
+    let (status, _, stderr) = fullbore(&format!("man --dir {}", pages.display()));
+    assert_eq!((status, stderr.as_str()), (Some(0), ""));
+    for page in ["fullbore.1", "fullbore-topics-alter.1", "fullbore-groups-reset-offsets.1", "fullbore-perf-produce.1"]
+    {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".TH "), "{page}");
+    }
+    let taken = folder.path().join("file");
+    std::fs::write(&taken, "").expect("written");
+    let (status, _, stderr) = fullbore(&format!("man --dir {}", taken.display()));
+    assert!(status == Some(1) && stderr.contains("cannot write manual pages to"), "{stderr}");
+}
