@@ -14,6 +14,7 @@ use crate::control::{self, Control, FolderLock, Image};
 use crate::groups::Groups;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
+use crate::telemetry::Telemetry;
 use fullbore_wire::Text;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -88,6 +89,8 @@ pub struct Shared {
     pub groups: Arc<Groups>,
     /// Fetch sessions.
     pub sessions: Sessions,
+    /// Clients that push their own metrics.
+    pub telemetry: Telemetry,
     /// Counters.
     pub metrics: Metrics,
     /// What one connection may use.
@@ -174,6 +177,7 @@ impl Broker {
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
             groups: Groups::open(&config.groups, control.clone(), metrics.clone()),
+            telemetry: Telemetry::new(metrics.clone()),
             metrics,
             cluster_id: Text::from(control.cluster_id().to_string()),
             endpoints: listeners

@@ -11,5 +11,6 @@ pub mod control;
 pub mod groups;
 pub mod metrics;
 pub mod net;
+pub mod telemetry;
 
 pub use broker::{Broker, StartError};

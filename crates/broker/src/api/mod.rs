@@ -4,7 +4,9 @@
 //! Produce and Fetch are admitted at once and may complete later; every other API completes before the next request
 //! of its connection is admitted, so that clients see Kafka's ordering.
 
+mod alter_configs;
 mod alter_partition_reassignments;
+mod alteration;
 mod api_versions;
 mod create_partitions;
 mod create_topics;
@@ -24,11 +26,13 @@ mod elect_leaders;
 mod features;
 mod fetch;
 mod find_coordinator;
+mod get_telemetry_subscriptions;
 mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
 mod join_group;
 mod leave_group;
+mod list_config_resources;
 mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
@@ -38,6 +42,7 @@ mod offset_delete;
 mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod push_telemetry;
 mod sync_group;
 mod topics;
 mod update_features;
@@ -242,6 +247,7 @@ serve! { |call, reply|
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply)?),
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
+    AlterConfigs => ready(alter_configs::handle(call, reply).await?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
     DeleteGroups => ready(delete_groups::handle(call, reply).await?),
@@ -254,6 +260,9 @@ serve! { |call, reply|
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),
+    GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),
+    PushTelemetry => ready(push_telemetry::handle(call, reply)?),
+    ListConfigResources => ready(list_config_resources::handle(call, reply)?),
     DescribeTopicPartitions => ready(describe_topic_partitions::handle(call, reply)?),
 }
 

@@ -71,6 +71,8 @@ pub struct BrokerConfig {
     /// Committed offsets of all groups together.
     pub offsets_max: usize,
     pub fetch_session_cache_slots: usize,
+    /// Of one push of a client's own metrics.
+    pub telemetry_max_bytes: i32,
     pub fetch_max_bytes: usize,
     pub groups: GroupConfig,
     /// The largest Produce version that clients are told of.
@@ -144,6 +146,7 @@ impl BrokerConfig {
             offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),
             offsets_max: values.number("fullbore.offsets.max"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
+            telemetry_max_bytes: values.number("telemetry.max.bytes"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
             groups: GroupConfig::read(values),
             produce_version_max: values.number("fullbore.produce.version.max"),

@@ -187,6 +187,7 @@ const KEYS: &[Key] = &[
     Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets held, of all groups together; past it a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
+    Key::int("telemetry.max.bytes", Some("1048576"), 1, "The largest push of a client's own metrics (KIP-714), compressed."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
 ];
 

@@ -24,7 +24,6 @@ const QUOTAS: &str = "has no effect: quotas are not offered yet";
 const WAITERS: &str = "has no effect: a finished request leaves its queue at once";
 const METRICS: &str = "has no effect: metrics are at fullbore.admin.listener";
 const NO_RECOMPRESSION: &str = "has no effect: the broker does not recompress";
-const TELEMETRY: &str = "has no effect: clients' own metrics are not collected";
 const RATE: &str = "has no effect: connections are limited in number, not in rate";
 const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NAMES: &str = "has no effect: a broker does not check the names of its clients";
@@ -362,7 +361,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     refused("ssl.provider", String, None, Any, JSSE),
     refused("ssl.secure.random.implementation", String, None, Any, JSSE),
     refused("ssl.trustmanager.algorithm", String, Some("PKIX"), Any, JSSE),
-    no_effect("telemetry.max.bytes", Int, Some("1048576"), at_least(1), TELEMETRY),
 ];
 
 const fn at_least(min: i64) -> Allowed {

@@ -199,6 +199,8 @@ pub enum ConfigChange {
     Set(String),
     /// Back to the broker's value.
     Delete,
+    /// Every value that is set, whatever the name beside it.
+    DeleteAll,
     /// Lists only.
     Append(String),
     /// Lists only.

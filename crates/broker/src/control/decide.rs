@@ -275,6 +275,10 @@ fn apply(
     };
     let value = match change {
         ConfigChange::Set(value) => value.trim().to_owned(),
+        ConfigChange::DeleteAll => {
+            values.clear();
+            return Ok(());
+        }
         ConfigChange::Delete => {
             values.remove(name);
             return Ok(());

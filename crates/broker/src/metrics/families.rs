@@ -99,6 +99,16 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Fetch sessions (KIP-227) now; at most max.incremental.fetch.session.cache.slots.",
         write: |page, encoder| gauge(encoder, page.gauges.fetch_sessions) },
 
+    Family { name: "fullbore_telemetry_pushes", unit: None, kind: Counter, labels: &[],
+        help: "Pushes of clients' own metrics (KIP-714) that were taken.",
+        write: |page, encoder| counter(encoder, page.counters().telemetry.pushes.get()) },
+    Family { name: "fullbore_telemetry", unit: Some(&BYTES), kind: Counter, labels: &[],
+        help: "Those metrics as they came, that is, compressed if the client compressed them.",
+        write: |page, encoder| counter(encoder, page.counters().telemetry.bytes.get()) },
+    Family { name: "fullbore_telemetry_errors", unit: None, kind: Counter, labels: CODE,
+        help: "Pushes of clients' own metrics that were refused, by Kafka's error code; a code shows once it occurred.",
+        write: |page, encoder| errors(encoder, &page.counters().telemetry.errors) },
+
     Family { name: "fullbore_topics", unit: None, kind: Gauge, labels: &[],
         help: "Topics of the cluster.",
         write: |page, encoder| gauge(encoder, page.gauges.topics) },

@@ -49,6 +49,7 @@ struct Counters {
     apis: [PerApi; ApiKey::ALL.len()],
     produce: Produce,
     fetch: Fetch,
+    telemetry: Telemetry,
 }
 
 /// A count that only rises.
@@ -123,6 +124,14 @@ struct Fetch {
     errors: Errors,
 }
 
+/// Clients' own metrics.
+#[derive(Debug, Default)]
+struct Telemetry {
+    pushes: Counter,
+    bytes: Counter,
+    errors: Errors,
+}
+
 impl Default for Counters {
     fn default() -> Self {
         Counters {
@@ -131,6 +140,7 @@ impl Default for Counters {
             apis: std::array::from_fn(|_| PerApi::default()),
             produce: Produce::default(),
             fetch: Fetch::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -209,6 +219,17 @@ impl Metrics {
     /// A partition, or the session, of a fetch was answered with an error.
     pub fn fetch_failed(&self, code: ErrorCode) {
         self.counters.fetch.errors.add(code);
+    }
+
+    /// A client has pushed so many bytes of its own metrics.
+    pub fn telemetry_pushed(&self, bytes: usize) {
+        self.counters.telemetry.pushes.add(1);
+        self.counters.telemetry.bytes.add(bytes as u64);
+    }
+
+    /// A client's push was refused.
+    pub fn telemetry_refused(&self, code: ErrorCode) {
+        self.counters.telemetry.errors.add(code);
     }
 
     fn connections_open(&self) -> u64 {

@@ -1,0 +1,160 @@
+//! Changes to what topics, this broker (its id), every broker (the empty name), groups and subscriptions to clients' metrics
+//! set, as both APIs that make them see it.
+//!
+//! Each resource stands for itself: its changes are made all or none, and one refused does not stop the others. When
+//! the outcomes are there, what was changed is on disk and in force.
+
+use super::describe_configs::{BROKER, BROKER_LOGGER, NO_LOGGERS, TOPIC};
+use crate::broker::Shared;
+use crate::config::Resource;
+use crate::control::{
+    AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
+    AlterTopicConfigs, BrokerScope, ConfigChange, Refusal, check_name,
+};
+use fullbore_wire::ErrorCode;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
+const RESOURCE_NAME_BYTES_MAX: usize = 1024;
+
+/// What is asked for one resource.
+pub struct Alteration<'a> {
+    /// Kafka's `ConfigResource.Type`.
+    pub resource_type: i8,
+    pub name: &'a str,
+    /// As far as they are well-formed.
+    pub changes: Result<Vec<(String, ConfigChange)>, Refusal>,
+}
+
+/// Makes them; the outcomes are in the order asked.
+pub async fn alter(
+    broker: &Arc<Shared>,
+    alterations: Vec<Alteration<'_>>,
+    validate_only: bool,
+) -> Vec<Result<(), Refusal>> {
+    let mut times: HashMap<(i8, &str), usize> = HashMap::new();
+    for asked in &alterations {
+        *times.entry((asked.resource_type, asked.name)).or_default() += 1;
+    }
+    let mut wanted = Wanted::default();
+    let mut places = Vec::with_capacity(alterations.len());
+    for asked in alterations {
+        places.push(match times[&(asked.resource_type, asked.name)] {
+            1 => wanted.add(broker, asked),
+            _ => Err(invalid("Each resource must appear at most once.")),
+        });
+    }
+    let done = wanted.make(broker, validate_only).await;
+    let outcome = |place: Result<Place, Refusal>| match place {
+        Ok(Place::Topic(at)) => done.topics[at].clone(),
+        Ok(Place::Broker(at)) => done.brokers[at].clone(),
+        Ok(Place::Resource(at)) => done.resources[at].clone(),
+        Err(refusal) => Err(refusal),
+    };
+    places.into_iter().map(outcome).collect()
+}
+
+/// What is well-formed of a request, to be decided by the control plane.
+#[derive(Default)]
+struct Wanted {
+    topics: Vec<AlterTopicConfig>,
+    brokers: Vec<AlterBrokerConfig>,
+    resources: Vec<AlterResourceConfig>,
+}
+
+/// Where in [`Wanted`] a resource is.
+enum Place {
+    Topic(usize),
+    Broker(usize),
+    Resource(usize),
+}
+
+/// What became of it, in the same order.
+#[derive(Default)]
+struct Done {
+    topics: Vec<Result<(), Refusal>>,
+    brokers: Vec<Result<(), Refusal>>,
+    resources: Vec<Result<(), Refusal>>,
+}
+
+impl Wanted {
+    fn add(&mut self, broker: &Shared, asked: Alteration<'_>) -> Result<Place, Refusal> {
+        let Alteration { name, changes, .. } = asked;
+        match asked.resource_type {
+            TOPIC => {
+                if name.is_empty() {
+                    return Err(invalid("Default topic resources are not allowed."));
+                }
+                check_name(name)?;
+                self.topics.push(AlterTopicConfig { name: name.to_owned(), changes: changes? });
+                Ok(Place::Topic(self.topics.len() - 1))
+            }
+            BROKER => {
+                let scope = scope(broker.config.node_id, name)?;
+                self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
+                Ok(Place::Broker(self.brokers.len() - 1))
+            }
+            BROKER_LOGGER => Err(Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOGGERS)),
+            code => {
+                let unknown = || invalid(format!("Resource type {code} has no configuration here."));
+                let resource = Resource::from_code(code).ok_or_else(unknown)?;
+                check_resource_name(resource, name)?;
+                self.resources.push(AlterResourceConfig { resource, name: name.to_owned(), changes: changes? });
+                Ok(Place::Resource(self.resources.len() - 1))
+            }
+        }
+    }
+
+    async fn make(self, broker: &Arc<Shared>, validate_only: bool) -> Done {
+        let mut done = Done::default();
+        if !self.topics.is_empty() {
+            let asked = AlterTopicConfigs { topics: self.topics, validate_only };
+            let topics = broker.control.alter_topic_configs(asked).await;
+            done.topics = topics.into_iter().map(|topic| topic.map(drop)).collect();
+        }
+        if !self.brokers.is_empty() {
+            let asked = AlterBrokerConfigs { brokers: self.brokers, validate_only };
+            done.brokers = broker.control.alter_broker_configs(asked).await;
+        }
+        if !self.resources.is_empty() {
+            let asked = AlterResourceConfigs { resources: self.resources, validate_only };
+            done.resources = broker.control.alter_resource_configs(asked).await;
+        }
+        if !validate_only {
+            broker.put_configs_in_force().await;
+        }
+        done
+    }
+}
+
+fn check_resource_name(resource: Resource, name: &str) -> Result<(), Refusal> {
+    match (resource, name.len()) {
+        (Resource::Group, 0) => Err(invalid("Default group resources are not allowed.")),
+        (Resource::ClientMetrics, 0) => Err(invalid("Subscription name can't be empty")),
+        (_, 1..=RESOURCE_NAME_BYTES_MAX) => Ok(()),
+        _ => Err(invalid(format!("A name may have {RESOURCE_NAME_BYTES_MAX} bytes."))),
+    }
+}
+
+fn scope(node_id: i32, name: &str) -> Result<BrokerScope, Refusal> {
+    match name.parse::<i32>() {
+        _ if name.is_empty() => Ok(BrokerScope::Every),
+        Ok(id) if id == node_id => Ok(BrokerScope::This),
+        Ok(_) => Err(invalid(format!("Unexpected broker id, expected {node_id} or empty string, but received {name}"))),
+        Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),
+    }
+}
+
+/// The names of one resource's configurations, which are there once each.
+pub fn check_names(mut names: Vec<&str>) -> Result<(), Refusal> {
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(invalid(format!("Error due to duplicate config keys : {}", twice[0]))),
+        None => Ok(()),
+    }
+}
+
+pub fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorCode::INVALID_REQUEST, message)
+}

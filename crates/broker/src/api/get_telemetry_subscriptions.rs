@@ -1,0 +1,40 @@
+//! GetTelemetrySubscriptions 0: which of its metrics a client is to push, and when.
+
+use super::{Call, Fault, Reply};
+use crate::telemetry::Asking;
+use fullbore_wire::apis::get_telemetry_subscriptions::{
+    GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
+};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+
+/// The codecs that a push may have, Kafka's order: zstd, lz4, gzip, snappy. None at all is always allowed.
+pub const CODECS: [i8; 4] = [4, 3, 1, 2];
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: GetTelemetrySubscriptionsRequest = call.body(reply.version)?;
+    let broker = call.broker;
+    let instance = match request.client_instance_id {
+        id if id.is_zero() => Uuid(uuid::Uuid::new_v4().into_bytes()),
+        id => id,
+    };
+    let asking =
+        Asking { instance, client_id: call.header.client_id.as_deref().unwrap_or_default(), client: call.client };
+    let response = match broker.telemetry.ask(&broker.control.image(), &asking) {
+        Ok(wanted) => GetTelemetrySubscriptionsResponse {
+            client_instance_id: instance,
+            subscription_id: wanted.subscription_id,
+            accepted_compression_types: CODECS.to_vec(),
+            push_interval_ms: wanted.interval_ms,
+            telemetry_max_bytes: broker.config.telemetry_max_bytes,
+            delta_temporality: true,
+            requested_metrics: wanted.metrics.into_iter().map(Text::from).collect(),
+            ..Default::default()
+        },
+        Err(_too_early) => GetTelemetrySubscriptionsResponse {
+            error_code: ErrorCode::THROTTLING_QUOTA_EXCEEDED,
+            client_instance_id: instance,
+            ..Default::default()
+        },
+    };
+    reply.frame::<GetTelemetrySubscriptionsRequest>(&response)
+}

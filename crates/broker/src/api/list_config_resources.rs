@@ -1,0 +1,45 @@
+//! ListConfigResources 0-1: the names of what has a configuration. Version 0 asks for clients' metrics alone (KIP-714), 1 for
+//! the types it names, or all (KIP-1142).
+
+use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
+use super::{Call, Fault, Reply};
+use crate::broker::Shared;
+use crate::config::Resource;
+use fullbore_wire::apis::list_config_resources::{
+    ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+const CLIENT_METRICS: i8 = Resource::ClientMetrics as i8;
+const GROUP: i8 = Resource::Group as i8;
+const ALL: [i8; 5] = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP];
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: ListConfigResourcesRequest = call.body(reply.version)?;
+    let mut response = ListConfigResourcesResponse::default();
+    if request.resource_types.iter().any(|asked| !ALL.contains(asked)) {
+        response.error_code = ErrorCode::UNSUPPORTED_VERSION;
+        return reply.frame::<ListConfigResourcesRequest>(&response);
+    }
+    let wanted = match (reply.version.number, &request.resource_types[..]) {
+        (0, _) => vec![CLIENT_METRICS],
+        (_, []) => ALL.to_vec(),
+        (_, asked) => ALL.into_iter().filter(|known| asked.contains(known)).collect(),
+    };
+    for resource_type in wanted {
+        let resource = |resource_name| ConfigResource { resource_name, resource_type, ..Default::default() };
+        response.config_resources.extend(names(call.broker, resource_type).into_iter().map(resource));
+    }
+    reply.frame::<ListConfigResourcesRequest>(&response)
+}
+
+fn names(broker: &Shared, resource_type: i8) -> Vec<Text> {
+    let image = broker.control.image();
+    match resource_type {
+        TOPIC => image.topics().map(|topic| Text::from(topic.name.as_str())).collect(),
+        BROKER | BROKER_LOGGER => vec![Text::from(broker.config.node_id.to_string())],
+        CLIENT_METRICS => image.resource_names(Resource::ClientMetrics).map(Text::from).collect(),
+        GROUP => image.resource_names(Resource::Group).map(Text::from).collect(),
+        _ => Vec::new(),
+    }
+}

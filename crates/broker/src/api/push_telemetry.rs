@@ -1,0 +1,46 @@
+//! PushTelemetry 0: a client's metrics, which are counted and not read.
+
+use super::get_telemetry_subscriptions::CODECS;
+use super::{Call, Fault, Reply};
+use crate::telemetry::Asking;
+use fullbore_rules::telemetry::{Push, Refusal};
+use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
+use fullbore_wire::{ErrorCode, Frame};
+
+/// No codec.
+const NONE: i8 = 0;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: PushTelemetryRequest = call.body(reply.version)?;
+    let broker = call.broker;
+    let instance = request.client_instance_id;
+    let codec = request.compression_type;
+    let bytes = request.metrics.len();
+    let push = Push {
+        subscription_id: request.subscription_id,
+        is_last: request.terminating,
+        is_known_codec: codec == NONE || CODECS.contains(&codec),
+        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.telemetry_max_bytes),
+    };
+    let asking =
+        Asking { instance, client_id: call.header.client_id.as_deref().unwrap_or_default(), client: call.client };
+    let taken = match instance.is_zero() {
+        true => Err(ErrorCode::INVALID_REQUEST),
+        false => broker.telemetry.push(&broker.control.image(), &asking, push, bytes).map_err(code),
+    };
+    let error_code = taken.err().unwrap_or(ErrorCode::NONE);
+    if error_code.is_err() {
+        broker.metrics.telemetry_refused(error_code);
+    }
+    reply.frame::<PushTelemetryRequest>(&PushTelemetryResponse { error_code, ..Default::default() })
+}
+
+fn code(refusal: Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::TooEarly => ErrorCode::THROTTLING_QUOTA_EXCEEDED,
+        Refusal::Ended => ErrorCode::INVALID_REQUEST,
+        Refusal::UnknownSubscription => ErrorCode::UNKNOWN_SUBSCRIPTION_ID,
+        Refusal::UnknownCodec => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
+        Refusal::TooLarge => ErrorCode::TELEMETRY_TOO_LARGE,
+    }
+}

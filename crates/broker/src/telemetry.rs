@@ -1,0 +1,127 @@
+//! Clients' own metrics (KIP-714): what is wanted of which client, and who may push when.
+//!
+//! Not what the metrics say: pushes are checked and counted (`fullbore_telemetry_*`), and nobody reads them. The APIs are
+//! offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
+//! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
+
+use crate::api::Client;
+use crate::config::{ClientMetricsConfig, ClientTrait};
+use crate::control::Image;
+use crate::metrics::Metrics;
+use crc_fast::CrcAlgorithm;
+use fullbore_rules::telemetry::{Clients, Push, Refusal, Subscription};
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// Between two requests of a client of which nothing is wanted; Kafka's default.
+const INTERVAL_MS: i32 = 300_000;
+/// In a subscription: every metric there is.
+const EVERY_METRIC: &str = "*";
+
+/// A client that asks or pushes.
+pub struct Asking<'a> {
+    /// Given to it by its first answer.
+    pub instance: Uuid,
+    pub client_id: &'a str,
+    pub client: &'a Client,
+}
+
+/// What is wanted of one client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Changes when the rest does.
+    pub subscription_id: i32,
+    pub interval_ms: i32,
+    /// Starts of names, in order; `*` alone is every metric.
+    pub metrics: Vec<String>,
+}
+
+/// The clients that have asked or pushed.
+#[derive(Debug)]
+pub struct Telemetry {
+    clients: Mutex<Clients>,
+    started: Instant,
+    metrics: Metrics,
+}
+
+impl Telemetry {
+    pub fn new(metrics: Metrics) -> Self {
+        Telemetry { clients: Mutex::default(), started: Instant::now(), metrics }
+    }
+
+    /// What is wanted of a client that asks.
+    ///
+    /// # Errors
+    /// [`Refusal::TooEarly`].
+    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<Wanted, Refusal> {
+        let wanted = wanted(image, asking);
+        self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;
+        Ok(wanted)
+    }
+
+    /// Takes a push of so many bytes.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), Refusal> {
+        let wanted = wanted(image, asking).subscription();
+        self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;
+        self.metrics.telemetry_pushed(bytes);
+        Ok(())
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn id(instance: Uuid) -> u128 {
+    u128::from_be_bytes(instance.0)
+}
+
+impl Wanted {
+    fn subscription(&self) -> Subscription {
+        Subscription { id: self.subscription_id, interval_ms: u64::try_from(self.interval_ms).unwrap_or(0) }
+    }
+}
+
+/// The subscriptions that fit the client, together: all their metrics, at the shortest interval.
+fn wanted(image: &Image, asking: &Asking<'_>) -> Wanted {
+    let mut interval_ms = None;
+    let mut metrics = BTreeSet::new();
+    for (_, subscription) in image.client_metrics().filter(|(_, subscription)| fits(subscription, asking)) {
+        let shorter = interval_ms.map_or(subscription.interval_ms, |known: i32| known.min(subscription.interval_ms));
+        interval_ms = Some(shorter);
+        metrics.extend(subscription.metrics.iter().map(String::as_str));
+    }
+    if metrics.contains(EVERY_METRIC) {
+        metrics = BTreeSet::from([EVERY_METRIC]);
+    }
+    let interval_ms = interval_ms.unwrap_or(INTERVAL_MS);
+    let metrics: Vec<String> = metrics.into_iter().map(str::to_owned).collect();
+    let subscription_id = subscription_id(asking.instance, interval_ms, &metrics);
+    Wanted { subscription_id, interval_ms, metrics }
+}
+
+fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {
+    let client = asking.client;
+    subscription.patterns.iter().all(|(which, pattern)| match which {
+        ClientTrait::InstanceId => pattern.is_match(&asking.instance.to_string()),
+        ClientTrait::Id => pattern.is_match(asking.client_id),
+        ClientTrait::SoftwareName => pattern.is_match(&client.software_name),
+        ClientTrait::SoftwareVersion => pattern.is_match(&client.software_version),
+        ClientTrait::SourceAddress => pattern.is_match(&client.peer.ip().to_canonical().to_string()),
+        ClientTrait::SourcePort => pattern.is_match(&client.peer.port().to_string()),
+    })
+}
+
+/// A checksum of what is wanted, different for each client.
+fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
+    let mut text = format!("{instance} {interval_ms}");
+    metrics.iter().for_each(|metric| text.extend([" ", metric]));
+    let checksum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, text.as_bytes());
+    // A CRC-32 is the low half of what the library gives.
+    u32::try_from(checksum).unwrap_or_default().cast_signed()
+}
