@@ -85,6 +85,11 @@ settings() { # of a topic and of all brokers
   configs alter --broker-defaults --delete-config message.max.bytes
 }
 
+first_group() { # a coordinator that is only being made is waited for
+  has "^$topic-first +$topic +0 +0$" "$(groups reset-offsets --group "$topic-first" --topic "$topic:0" --to-earliest --execute)"
+  groups delete --group "$topic-first"
+}
+
 members() { # a group with a member, with librdkafka in it
   topics create --topic "$topic-read" --partitions 2 --replication-factor 1
   seq 50 | kcat -q -b "$bootstrap" -P -t "$topic-read" -p 0
@@ -159,6 +164,7 @@ for acks in 0 1; do check "perf produce, acks=$acks" produce acks=$acks enable.i
 check 'perf consume' consume
 check 'configs alter, describe' settings
 [ -z "${JARS:-}" ] || check "configs describe prints the lines of Kafka's tool" same_settings
+check 'groups: the first group of a cluster' first_group
 check 'groups: a group with a member' members
 check 'groups: reset-offsets, delete-offsets, delete' offsets
 check 'topics delete' delete

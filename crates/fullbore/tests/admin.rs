@@ -245,6 +245,33 @@ fn perf_tools_print_json() {
     let read = place.ok("perf consume --topic a --num-records 50 --json");
     assert!(read.starts_with("{\"kind\":\"summary\",\"start_ms\":") && read.contains("\"records\":50,"), "{read}");
     assert_eq!(read.lines().count(), 1, "{read}");
+    let some = place.ok("perf consume --topic a --num-records 20 --json");
+    assert!(some.contains("\"records\":20,"), "no record more than asked for: {some}");
+}
+
+#[test]
+fn only_a_terminal_has_colours_and_not_where_nobody_wants_them() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    place.ok("groups reset-offsets --group g --topic a --to-earliest --execute");
+    let program = env!("CARGO_BIN_EXE_fullbore");
+    let table = format!("{program} groups list --state --bootstrap-server {}", place.broker.address);
+    let refused = format!("{program} groups describe --group h --bootstrap-server {}", place.broker.address);
+    assert!(!place.ok("groups list --state").contains('\x1b'));
+    for (line, marked) in [(table, "\x1b[1mGROUP "), (refused, "\x1b[1;31mfullbore:\x1b[0m consumer group 'h'")] {
+        // `script` gives the command a terminal.
+        let on_terminal = |unwanted: &str| {
+            let mut script = Command::new("script");
+            script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
+            script.env("TERM", "xterm").env("NO_COLOR", unwanted).output().map(said)
+        };
+        let (Ok((_, coloured, _)), Ok((_, bare, _))) = (on_terminal(""), on_terminal("1")) else {
+            println!("skipped: there is no `script`");
+            return;
+        };
+        assert!(coloured.contains(marked), "{coloured:?}");
+        assert!(bare.contains('g') && !bare.contains('\x1b'), "{bare:?}");
+    }
 }
 
 /// The examples in the help of a command, as they are typed.

@@ -7,7 +7,7 @@ use crate::stop::Stop;
 use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST, list_topics};
-use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, consume};
+use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, consume};
 use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
@@ -15,7 +15,11 @@ use fullbore_bench::report::{
 use fullbore_broker::config::Properties;
 use fullbore_producer::Security;
 use fullbore_wire::Text;
+use fullbore_wire::batch::BatchView;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// The client id when no property names one; Kafka's tool has the same.
@@ -109,7 +113,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
     let client_id = properties.get("client.id").unwrap_or(CLIENT_ID);
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
-    let cursors = assignment(&args, &mut cluster)?;
+    let cursors = assignment(&args, &mut cluster, plan.records)?;
     let mut reporter = Reporter::new(&args, &dates, started);
     let outcome = consume(&mut cluster, cursors, &plan, |progress| {
         reporter.observe(progress);
@@ -126,7 +130,18 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     }
 }
 
-fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, Failure> {
+/// Counts down what all partitions together may still read, so that no record is read beyond --num-records.
+struct Share(Arc<AtomicI64>);
+
+impl Sink for Share {
+    fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        let left = self.0.fetch_sub(1, Ordering::Relaxed);
+        Ok(if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    }
+}
+
+fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec<Cursor<Share>>, Failure> {
+    let left = Arc::new(AtomicI64::new(i64::try_from(records).unwrap_or(i64::MAX)));
     let topics: Vec<Text> = match (&args.topic, &args.include) {
         (Some(topic), _) => vec![topic.as_str().into()],
         (None, include) => {
@@ -136,12 +151,12 @@ fn assignment(args: &Consume, cluster: &mut Cluster) -> Result<Vec<Cursor<()>>, 
     };
     let mut cursors = Vec::new();
     for topic in &topics {
-        cursors.extend(cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, ())));
+        cursors.extend(cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, Share(left.clone()))));
     }
     Ok(cursors)
 }
 
-fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<()>, client_id: &str) {
+fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<Share>, client_id: &str) {
     let progress = &outcome.progress;
     let at = outcome.finished.unwrap_or_else(SystemTime::now);
     let ended = Consumed { at, records: progress.records(), bytes: progress.bytes() };
