@@ -1,0 +1,224 @@
+// Kafka's own administration tools against a broker, all in one JVM: `java -cp 'jars/*' AdminTools.java BOOTSTRAP`, with the
+// jars of Kafka's tools.
+//
+// Not here: what tools.sh runs, one process each (topics, configs, console, perf, dump); TLS. A tool is its `main`; where
+// it would end the process, it ends its call instead.
+
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+import org.apache.kafka.common.utils.Exit;
+
+public class AdminTools {
+    interface Check { void run() throws Exception; }
+
+    /** Ends a tool's main where it would end the process. */
+    static class Ended extends RuntimeException {
+        Ended() { super("ended", null, false, false); }
+    }
+
+    record Outcome(int status, String text) {}
+
+    static final String RUN = "admin-tools-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
+    static final Map<String, Check> CASES = new LinkedHashMap<>();
+    static final String TOOLS = "org.apache.kafka.tools.";
+    static String bootstrap;
+    static String node;
+    static int written; // a partition with records
+    static Integer ended; // the status of the tool that runs
+
+    public static void main(String[] args) throws Exception {
+        bootstrap = args[0];
+        Exit.setExitProcedure((status, message) -> {
+            if (ended == null) ended = status; // a tool may catch Ended, and end again
+            throw new Ended();
+        });
+        cases();
+        int failed = 0;
+        for (var test : CASES.entrySet()) {
+            try {
+                test.getValue().run();
+                System.out.println("ok   admin: " + test.getKey());
+            } catch (Exception | AssertionError failure) { // the other cases still run
+                failed++;
+                System.out.println("FAIL admin: " + test.getKey() + ": " + failure);
+            }
+        }
+        System.out.println(CASES.size() - failed + " passed, " + failed + " failed");
+        System.exit(failed == 0 ? 0 : 1);
+    }
+
+    static void cases() {
+        CASES.put("kafka-topics --alter --partitions", AdminTools::morePartitions);
+        CASES.put("kafka-delete-records", AdminTools::deleteRecords);
+        CASES.put("kafka-log-dirs", AdminTools::logDirs);
+        CASES.put("kafka-leader-election", AdminTools::elect);
+        CASES.put("kafka-reassign-partitions", AdminTools::reassign);
+        CASES.put("kafka-transactions describe-producers, find-hanging", AdminTools::producers);
+        CASES.put("kafka-metadata-quorum", AdminTools::quorum);
+        CASES.put("kafka-features", AdminTools::features);
+        CASES.put("kafka-client-metrics", AdminTools::clientMetrics);
+        CASES.put("kafka-get-offsets of everything, kafka-cluster list-endpoints", AdminTools::cluster);
+        CASES.put("its topic removed", () -> done("TopicCommand", "--delete", "--topic", RUN));
+    }
+
+    static void morePartitions() throws Exception {
+        done("TopicCommand", "--create", "--topic", RUN, "--partitions", "1");
+        done("TopicCommand", "--alter", "--topic", RUN, "--partitions", "3");
+        String described = done("TopicCommand", "--describe", "--topic", RUN);
+        has("PartitionCount: 3", described);
+        node = Pattern.compile("Partition: 2\\s+Leader: (\\d+)").matcher(described).results().findFirst().orElseThrow().group(1);
+        has("currently has 3 partition\\(s\\); 2 would not be an increase", refused("TopicCommand", "--alter", "--topic", RUN, "--partitions", "2"));
+        has("does not exist", refused("TopicCommand", "--alter", "--topic", RUN + "-absent", "--partitions", "2"));
+    }
+
+    static void deleteRecords() throws Exception {
+        done("ProducerPerformance", "--topic", RUN, "--num-records", "300", "--record-size", "10", "--throughput", "-1");
+        String latest = done("GetOffsetShell", "--topic", RUN, "--time", "-1");
+        long end = offset(latest, 0) + offset(latest, 1) + offset(latest, 2);
+        same(end, 300L);
+        while (offset(latest, written) == 0) written++;
+        long cut = offset(latest, 1) / 2;
+        Path asked = file("{\"partitions\": [{\"topic\": \"%s\", \"partition\": 0, \"offset\": -1}, {\"topic\": \"%s\", \"partition\": 1, \"offset\": %d}], \"version\": 1}", RUN, RUN, cut);
+        String deleted = done("DeleteRecordsCommand", "--offset-json-file", asked.toString());
+        has("partition: " + RUN + "-0\\s+low_watermark: " + offset(latest, 0), deleted);
+        has("partition: " + RUN + "-1\\s+low_watermark: " + cut, deleted);
+        String earliest = done("GetOffsetShell", "--topic", RUN, "--time", "-2");
+        same(List.of(offset(earliest, 0), offset(earliest, 1), offset(earliest, 2)), List.of(offset(latest, 0), cut, 0L));
+        Path late = file("{\"partitions\": [{\"topic\": \"%s\", \"partition\": 2, \"offset\": 301}], \"version\": 1}", RUN);
+        has("OffsetOutOfRange", run("DeleteRecordsCommand", "--offset-json-file", late.toString()).text);
+    }
+
+    static void logDirs() throws Exception {
+        String described = done("LogDirsCommand", "--describe", "--topic-list", RUN);
+        has("\"partition\":\"" + RUN + "-2\",\"size\":[0-9]+,\"offsetLag\":0,\"isFuture\":false", described);
+        has("\"error\":null", described);
+    }
+
+    static void elect() throws Exception {
+        has("Valid replica already elected for partitions " + RUN + "-0", done("LeaderElectionCommand", "--election-type", "preferred", "--topic", RUN, "--partition", "0"));
+        has("Valid replica already elected", done("LeaderElectionCommand", "--election-type", "unclean", "--topic", RUN, "--partition", "1"));
+        done("LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions");
+        has("UnknownTopicOrPartition", refused("LeaderElectionCommand", "--election-type", "preferred", "--topic", RUN, "--partition", "9"));
+    }
+
+    static void reassign() throws Exception {
+        String tool = "reassign.ReassignPartitionsCommand";
+        Path topics = file("{\"topics\": [{\"topic\": \"%s\"}], \"version\": 1}", RUN);
+        has("Proposed partition reassignment", done(tool, "--topics-to-move-json-file", topics.toString(), "--broker-list", node, "--generate"));
+        String of = "{\"version\": 1, \"partitions\": [{\"topic\": \"%s\", \"partition\": 0, \"replicas\": [%s], \"log_dirs\": [\"any\"]}]}";
+        String here = file(of, RUN, node).toString();
+        has("Successfully started partition reassignment for " + RUN + "-0", done(tool, "--reassignment-json-file", here, "--execute"));
+        has("Reassignment of partition " + RUN + "-0 is completed", done(tool, "--reassignment-json-file", here, "--verify"));
+        has("No partition reassignments found", done(tool, "--list"));
+        has("None of the specified partition reassignments are active", done(tool, "--reassignment-json-file", here, "--cancel"));
+        has("Unknown broker id 99", refused(tool, "--reassignment-json-file", file(of, RUN, "99").toString(), "--execute"));
+    }
+
+    static void producers() throws Exception {
+        String described = done("TransactionsCommand", "describe-producers", "--topic", RUN, "--partition", "" + written);
+        has("(?m)^[0-9]+\\s+0\\s+-1\\s+[0-9]+\\s+[0-9]+\\s+None", described);
+        has("ProducerId", done("TransactionsCommand", "find-hanging", "--topic", RUN));
+    }
+
+    static void quorum() throws Exception {
+        String status = done("MetadataQuorumCommand", "describe", "--status");
+        has("LeaderId: +" + node, status);
+        has("CurrentVoters: +\\[\\{\"id\": " + node, status);
+        has("(?m)^" + node + "\\s.*Leader", done("MetadataQuorumCommand", "describe", "--replication"));
+    }
+
+    static void features() throws Exception {
+        has("metadata.version.*FinalizedVersionLevel: 4\\.3-IV0", done("FeatureCommand", "describe"));
+        has("Could not upgrade no.such.feature to 1", refused("FeatureCommand", "upgrade", "--feature", "no.such.feature=1"));
+    }
+
+    static void clientMetrics() throws Exception {
+        done("ClientMetricsCommand", "--alter", "--name", RUN, "--metrics", "org.apache.kafka.", "--interval", "1000", "--match", "client_id=nobody");
+        eventually(() -> has(RUN, done("ClientMetricsCommand", "--list")));
+        has("interval.ms=1000[\\s\\S]*match=client_id=nobody[\\s\\S]*metrics=org.apache.kafka.", done("ClientMetricsCommand", "--describe", "--name", RUN));
+        done("ClientMetricsCommand", "--delete", "--name", RUN);
+    }
+
+    static void cluster() throws Exception {
+        has(RUN + ":2:[0-9]+", done("GetOffsetShell"));
+        has(node + " .*unfenced", done("ClusterTool", "list-endpoints", "--include-fenced-brokers"));
+    }
+
+    /** What a tool prints that must succeed. */
+    static String done(String tool, String... args) throws Exception {
+        Outcome outcome = run(tool, args);
+        if (outcome.status != 0) throw new AssertionError(tool + " " + List.of(args) + " ended with " + outcome.status + ": " + outcome.text);
+        return outcome.text;
+    }
+
+    /** What a tool prints that must fail. */
+    static String refused(String tool, String... args) throws Exception {
+        Outcome outcome = run(tool, args);
+        if (outcome.status == 0) throw new AssertionError(tool + " " + List.of(args) + " succeeded: " + outcome.text);
+        return outcome.text;
+    }
+
+    static Outcome run(String tool, String... args) throws Exception {
+        List<String> all = new ArrayList<>(List.of(args));
+        int at = tool.equals("ClusterTool") ? all.size() : 0; // of the others each takes it first
+        all.addAll(at, List.of("--bootstrap-server", bootstrap));
+        var text = new ByteArrayOutputStream();
+        var capture = new PrintStream(text, true, StandardCharsets.UTF_8);
+        PrintStream out = System.out, err = System.err;
+        System.setOut(capture);
+        System.setErr(capture);
+        ended = null;
+        try {
+            Class.forName(TOOLS + tool).getMethod("main", String[].class).invoke(null, (Object) all.toArray(String[]::new));
+        } catch (InvocationTargetException thrown) {
+            if (!(thrown.getCause() instanceof Ended)) throw new AssertionError(tool + " threw " + thrown.getCause(), thrown.getCause());
+        } finally {
+            System.setOut(out);
+            System.setErr(err);
+        }
+        return new Outcome(ended == null ? 0 : ended, text.toString(StandardCharsets.UTF_8));
+    }
+
+    static Path file(String format, Object... args) throws Exception {
+        Path file = Files.createTempFile("admin-tools", ".json");
+        file.toFile().deleteOnExit();
+        return Files.writeString(file, format.formatted(args));
+    }
+
+    /** Of one partition, from kafka-get-offsets. */
+    static long offset(String listed, int partition) {
+        var found = Pattern.compile("(?m)^" + RUN + ":" + partition + ":(\\d+)$").matcher(listed);
+        if (!found.find()) throw new AssertionError("no partition " + partition + " in: " + listed);
+        return Long.parseLong(found.group(1));
+    }
+
+    static void has(String pattern, String text) {
+        if (!Pattern.compile(pattern).matcher(text).find()) throw new AssertionError("no " + pattern + " in: " + text);
+    }
+
+    static void same(Object found, Object expected) {
+        if (!found.equals(expected)) throw new AssertionError("found " + found + ", expected " + expected);
+    }
+
+    /** Tries for 20 s: Apache Kafka answers a change before every request sees it. */
+    static void eventually(Check check) throws Exception {
+        long until = System.nanoTime() + 20_000_000_000L;
+        while (true) {
+            try {
+                check.run();
+                return;
+            } catch (AssertionError failure) {
+                if (System.nanoTime() > until) throw failure;
+            }
+        }
+    }
+}
