@@ -257,7 +257,10 @@ pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
 
 fn serve(folder: &Path, sets: &[String]) -> Command {
     let mut command = Command::new(binary());
-    command.args(["serve", "--listen", "127.0.0.1:0"]).arg("--data-dir").arg(folder);
+    command.arg("serve").arg("--data-dir").arg(folder);
+    if !sets.iter().any(|set| set.starts_with("listeners=")) {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
     command.args(["--set", "fullbore.admin.listener="]);
     for set in sets {
         match set.starts_with("--") {

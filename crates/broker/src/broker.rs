@@ -131,7 +131,9 @@ impl Shared {
         let shared = Arc::clone(self);
         let given = tokio::task::spawn_blocking(move || {
             let _newest_last = shared.configuring.lock();
-            for topic in shared.control.image().topics() {
+            let image = shared.control.image();
+            shared.logs.expire_producers_after(image.live().producer_id_expiration_ms);
+            for topic in image.topics() {
                 shared.logs.configure(&topic.name, topic.id, &topic.config);
             }
         });
@@ -169,6 +171,7 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let control = Control::open(Arc::clone(&config), &lock)?;
         let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
+        logs.expire_producers_after(control.image().live().producer_id_expiration_ms);
         know_partitions(&logs, &control.image());
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let metrics = Metrics::default();

@@ -35,7 +35,7 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// The file, over it `--data-dir` and `--listen`, over those `--set`.
+    /// The file, over it `--data-dir`, `--listen` and `--set`, of which no two may say the same.
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties = match &self.config {
             None => Properties::default(),
@@ -46,6 +46,7 @@ impl Serve {
                 Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
             }
         };
+        self.check_said_once()?;
         if let Some(data_dir) = &self.data_dir {
             properties.set("log.dirs", data_dir.as_str());
         }
@@ -56,6 +57,23 @@ impl Serve {
             properties.set_pair(pair).map_err(|error| Failure::new(format!("--set {error}")))?;
         }
         Ok(properties)
+    }
+
+    /// A flag that `--set` overrode would be a broker somewhere else than its owner believes.
+    fn check_said_once(&self) -> Result<(), Failure> {
+        let flags = [
+            ("--data-dir", self.data_dir.is_some(), ["log.dirs", "log.dir"].as_slice()),
+            ("--listen", self.listen.is_some(), ["listeners"].as_slice()),
+        ];
+        for (flag, _, keys) in flags.iter().filter(|(_, given, _)| *given) {
+            let set = self.settings.iter().filter_map(|pair| Some(pair.split_once('=')?.0.trim()));
+            if let Some(key) = set.into_iter().find(|key| keys.contains(key)) {
+                return Err(Failure::new(format!(
+                    "{flag} and --set {key}=... say the same thing; leave one of them out"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -149,20 +167,26 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         writeln!(file, "log.dirs=/file\nlisteners=PLAINTEXT://file:1\nnum.partitions=3").expect("written");
         let path = file.path().to_str().expect("UTF-8");
-        let found = properties(&[
-            "--config",
-            path,
-            "--data-dir",
-            "/flag",
-            "--listen",
-            "flag:2",
-            "--set",
-            "listeners=PLAINTEXT://set:3",
-        ]);
+        let found =
+            properties(&["--config", path, "--data-dir", "/flag", "--listen", "flag:2", "--set", "num.partitions=4"]);
         let found = found.expect("valid");
         assert_eq!(found.get("log.dirs"), Some("/flag"));
-        assert_eq!(found.get("listeners"), Some("PLAINTEXT://set:3"));
-        assert_eq!(found.get("num.partitions"), Some("3"));
+        assert_eq!(found.get("listeners"), Some("PLAINTEXT://flag:2"));
+        assert_eq!(found.get("num.partitions"), Some("4"));
+    }
+
+    #[test]
+    fn a_flag_and_set_do_not_override_each_other() {
+        for (flag, value, set) in [
+            ("--listen", "h:1", "listeners=PLAINTEXT://h:2"),
+            ("--data-dir", "/a", "log.dirs=/b"),
+            ("--data-dir", "/a", " log.dir =/b"),
+        ] {
+            let refused = properties(&[flag, value, "--set", set]).expect_err(set).to_string();
+            let key = set.split('=').next().expect("a key").trim();
+            assert_eq!(refused, format!("{flag} and --set {key}=... say the same thing; leave one of them out"));
+        }
+        properties(&["--data-dir", "/a", "--set", "log.retention.ms=1"]).expect("different things");
     }
 
     #[test]

@@ -139,6 +139,22 @@ fn max_connections_per_ip_overrides_come_first() {
     one_too_many_is_closed(&Broker::start(&sets));
 }
 
+#[test]
+fn limits_on_connections_may_change_while_the_broker_runs() {
+    const BROKERS: i8 = 4;
+    let broker = Broker::start(&[]);
+    let mut first = broker.client();
+    for key in ["max.connections", "max.connections.per.ip"] {
+        first.set_config(BROKERS, "", key, "1");
+        assert_eq!(broker.client().wait_for_close(), 0, "{key}");
+        first.set_config(BROKERS, "", key, "3");
+        broker.client().call(&metadata_of_all(), 9);
+    }
+    first.set_config(BROKERS, "1", "max.connections.per.ip.overrides", "127.0.0.1:1");
+    assert_eq!(broker.client().wait_for_close(), 0);
+    first.call(&metadata_of_all(), 9);
+}
+
 fn one_too_many_is_closed(broker: &Broker) {
     // The harness connects only here, but a connection it made may still be on its way out.
     let mut served: Vec<_> = (0..3).map(|_| broker.client()).collect();

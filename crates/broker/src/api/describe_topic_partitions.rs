@@ -11,14 +11,11 @@ use fullbore_wire::apis::describe_topic_partitions::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::collections::BTreeSet;
 
-/// Kafka's `max.request.partition.size.limit`.
-const PAGE_MAX: i32 = 2000;
-
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let names = names(&request, &image);
-    let mut left = request.response_partition_limit.clamp(1, PAGE_MAX);
+    let mut left = request.response_partition_limit.clamp(1, call.broker.config.request_partition_size_limit);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let from = match &request.cursor {

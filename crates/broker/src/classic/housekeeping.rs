@@ -80,7 +80,7 @@ impl Logs {
             partitions.iter().for_each(|partition| self.retain(partition));
         }
         if is_due(&mut agenda.expiry, expiry_interval) {
-            let expiration_ms = i64::try_from(self.settings.producer_id_expiration_ms).unwrap_or(i64::MAX);
+            let expiration_ms = self.producer_id_expiration_ms();
             partitions.iter().for_each(|partition| expire(partition, expiration_ms));
         }
         if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)

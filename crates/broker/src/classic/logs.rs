@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,6 @@ use crate::config::{BrokerConfig, TopicConfig};
 pub struct Settings {
     /// log.retention.check.interval.ms
     pub retention_check_interval_ms: u64,
-    /// producer.id.expiration.ms
-    pub producer_id_expiration_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
 }
@@ -42,7 +41,6 @@ impl From<&BrokerConfig> for Settings {
     fn from(config: &BrokerConfig) -> Self {
         Settings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
-            producer_id_expiration_ms: config.producer_id_expiration_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
         }
     }
@@ -53,6 +51,8 @@ impl From<&BrokerConfig> for Settings {
 pub struct Logs {
     dir: Arc<Path>,
     pub(super) settings: Settings,
+    /// producer.id.expiration.ms, which may change.
+    producer_id_expiration_ms: AtomicI64,
     topics: Mutex<HashMap<String, Topic>>,
     checkpoints: Mutex<Checkpoints>,
     /// Files and folders out of use, and when they may be removed.
@@ -105,6 +105,15 @@ impl Checkpoints {
 }
 
 impl Logs {
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn producer_id_expiration_ms(&self) -> i64 {
+        self.producer_id_expiration_ms.load(Ordering::Relaxed)
+    }
+
     /// Opens a folder, which exists and is locked by the caller, and starts three threads: two that flush
     /// and one for retention and other housekeeping. Opens no partition.
     ///
@@ -119,6 +128,7 @@ impl Logs {
         let logs = Arc::new(Logs {
             dir: data_dir.into(),
             settings,
+            producer_id_expiration_ms: AtomicI64::new(i64::MAX),
             topics: Mutex::default(),
             checkpoints: Mutex::new(checkpoints),
             doomed: Mutex::new(doomed),

@@ -3,8 +3,6 @@
 //! Not what the user typed, which is [`Properties`]. A `BrokerConfig` exists only when every value was
 //! checked, and every key of the table ends in a field here or accepts a single value.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
@@ -12,7 +10,8 @@ use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Warning};
 use super::group_keys::GroupConfig;
 use super::inert::{gather_stock, judge_known, judge_unknown};
-use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners, parse_per_ip};
+use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
+use super::live::LiveConfig;
 use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
 use super::ssl;
@@ -44,10 +43,6 @@ pub struct BrokerConfig {
     /// `None` leaves SO_RCVBUF to the system.
     pub socket_receive_buffer_bytes: Option<usize>,
     pub socket_listen_backlog: u32,
-    pub max_connections: usize,
-    pub max_connections_per_ip: usize,
-    /// Come before `max_connections_per_ip`.
-    pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
     /// `None` never closes an idle connection.
     pub connections_max_idle_ms: Option<u64>,
     /// Requests of one connection read and not yet answered.
@@ -62,7 +57,6 @@ pub struct BrokerConfig {
     pub reorder_wait_ms: u64,
 
     pub log_retention_check_interval_ms: u64,
-    pub producer_id_expiration_ms: u64,
     pub producer_id_expiration_check_interval_ms: u64,
     /// Of what a client may have kept beside an offset.
     pub offset_metadata_max_bytes: usize,
@@ -74,10 +68,14 @@ pub struct BrokerConfig {
     /// Of one push of a client's own metrics.
     pub telemetry_max_bytes: i32,
     pub fetch_max_bytes: usize,
+    /// Partitions of one answer to DescribeTopicPartitions.
+    pub request_partition_size_limit: i32,
     pub groups: GroupConfig,
     /// The largest Produce version that clients are told of.
     pub produce_version_max: i16,
 
+    /// What may change, as long as nothing is set while the broker runs.
+    pub live: LiveConfig,
     /// The settings of a topic that sets nothing, as long as nothing is set while the broker runs.
     pub topic_defaults: TopicConfig,
     checked: Properties,
@@ -94,12 +92,6 @@ impl BrokerConfig {
         Ok((config, warnings))
     }
 
-    /// Batches retained per producer and partition, in a topic that does not say
-    /// (`max.idempotence.batches.to.retain`).
-    pub fn batches_to_retain(&self, dynamic: &DynamicConfig) -> i32 {
-        reader(self.values(dynamic)).number("max.idempotence.batches.to.retain")
-    }
-
     /// The checked values, without unknown keys.
     pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
         BrokerValues { properties: &self.checked, dynamic }
@@ -112,7 +104,6 @@ impl BrokerConfig {
         let (listeners, warnings) = read_listeners(values, checked)?;
         let text_of = |name| values.text(name).unwrap_or_default();
         let admin = "fullbore.admin.listener";
-        let per_ip = "max.connections.per.ip.overrides";
         let config = Self {
             node_id: node_id(values, checked)?,
             data_dir: data_dir(&text_of("log.dirs"))?,
@@ -129,9 +120,6 @@ impl BrokerConfig {
             socket_send_buffer_bytes: values.unless_minus_one("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes: values.unless_minus_one("socket.receive.buffer.bytes"),
             socket_listen_backlog: values.number("socket.listen.backlog.size"),
-            max_connections: values.number("max.connections"),
-            max_connections_per_ip: values.number("max.connections.per.ip"),
-            max_connections_per_ip_overrides: parse_per_ip(per_ip, &text_of(per_ip))?,
             connections_max_idle_ms: values.unless_minus_one("connections.max.idle.ms"),
             connection_requests_max: values.number("fullbore.connection.requests.max"),
             connection_bytes_max: values.number("fullbore.connection.bytes.max"),
@@ -139,7 +127,6 @@ impl BrokerConfig {
             reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
             reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
-            producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
             offsets_retention_ms: values.number("offsets.retention.minutes"),
@@ -147,9 +134,11 @@ impl BrokerConfig {
             offsets_max: values.number("fullbore.offsets.max"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
+            request_partition_size_limit: values.number("max.request.partition.size.limit"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
             groups: GroupConfig::read(values),
             produce_version_max: values.number("fullbore.produce.version.max"),
+            live: LiveConfig::read(values)?,
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
@@ -244,7 +233,7 @@ mod tests {
             (config.node_id, config.listeners[0].host.as_str(), config.listeners[0].port),
             (1, "127.0.0.1", 9092)
         );
-        assert_eq!((config.socket_send_buffer_bytes, config.max_connections), (None, 2_147_483_647));
+        assert_eq!((config.socket_send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
         assert_eq!((config.num_partitions, config.fetch_max_bytes), (1, 57_671_680));
         assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
     }
@@ -364,7 +353,10 @@ mod tests {
         let (config, _) =
             parse("broker.id=9\nlog.dir=/data\nauto.create.topics.enable=FALSE\nmax.connections.per.ip = 3 ")
                 .expect("valid");
-        assert_eq!((config.node_id, config.data_dir, config.max_connections_per_ip), (9, PathBuf::from("/data"), 3));
+        assert_eq!(
+            (config.node_id, config.data_dir, config.live.max_connections_per_ip),
+            (9, PathBuf::from("/data"), 3)
+        );
         assert!(!config.auto_create_topics_enable);
     }
 }

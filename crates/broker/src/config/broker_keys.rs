@@ -23,12 +23,12 @@ const KEYS: &[Key] = &[
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
         .or_else(&["broker.id"])
         .differs("has a default"),
-    Key::int("broker.id", None, 0, "Older name of node.id."),
+    Key::int("broker.id", None, 0, "Older name of node.id.").differs("unset by default"),
     Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, told to clients."),
     Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data folder; one. Created when missing.")
         .or_else(&["log.dir"])
         .differs("exactly one folder, and the default is not under /tmp"),
-    Key::new("log.dir", Type::List, None, "Older name of log.dirs."),
+    Key::new("log.dir", Type::List, None, "Older name of log.dirs.").differs("unset by default"),
     Key::new("listeners", Type::List, Some("PLAINTEXT://127.0.0.1:9092"),
         "Where to listen: NAME://host:port, several with commas. Port 0 takes a free one.")
         .differs("loopback by default; PLAINTEXT and SSL"),
@@ -83,10 +83,11 @@ const KEYS: &[Key] = &[
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
     Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections the system may hold that are not accepted yet."),
-    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners."),
-    Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address."),
+    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners.").dynamic(),
+    Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address.").dynamic(),
     Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
-        .differs("addresses only, no host names"),
+        .differs("addresses only, no host names")
+        .dynamic(),
     Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection without a request for so long since the last request or answer is closed; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .differs("a client that waits for an answer is not idle"),
@@ -163,7 +164,7 @@ const KEYS: &[Key] = &[
         .differs("not offered")
         .dynamic(),
     // Producers and consumers.
-    Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there."),
+    Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
     Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))
@@ -186,6 +187,7 @@ const KEYS: &[Key] = &[
     Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two looks for committed offsets to forget."),
     Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets held, of all groups together; past it a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
+    Key::int("max.request.partition.size.limit", Some("2000"), 1, "Partitions that one answer to DescribeTopicPartitions may have."),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("telemetry.max.bytes", Some("1048576"), 1, "The largest push of a client's own metrics (KIP-714), compressed."),
     Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),

@@ -23,7 +23,8 @@ pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`, and read at start. Keys marked `cluster-wide` can also be set while\n\
          the broker runs, for it alone or for every broker (`kafka-configs --entity-type brokers`, any client's\n\
-         IncrementalAlterConfigs); what was set so is kept, and goes before the file.\n\n");
+         IncrementalAlterConfigs); what was set so is kept, and goes before the file. `listeners` and `ssl.*`, which Kafka can change so, too, are read at start;\n\
+         key, certificate and truststore files are read again when they change.\n\n");
     page.push_str(&table(honoured_keys(), true));
     page.push_str(
         "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client, or\n\

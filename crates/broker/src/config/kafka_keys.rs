@@ -11,7 +11,8 @@ const LONG_MAX: &str = "9223372036854775807";
 
 const THREADS: &str = "has no effect: threads follow the number of cores";
 const METADATA: &str = "has no effect: this broker keeps its metadata itself, without controllers";
-const GROUPS: &str = "has no effect: consumer groups are not offered yet";
+const CONSUMER: &str = "has no effect: the consumer protocol of groups is not offered yet";
+const COORDINATOR: &str = "has no effect: groups and their offsets are rows of the control plane, and in no topic";
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
@@ -29,8 +30,6 @@ const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NAMES: &str = "has no effect: a broker does not check the names of its clients";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
-const PAGES: &str =
-    "has no effect: an answer has as many partitions as the client asks for, up to the protocol's limit";
 const OUTGOING: &str = "has no effect: the broker opens no connections";
 const ONE_FOLDER: &str = "has no effect: there is one data folder";
 const CORDON: &str = "there is one data folder, and without it there is nowhere for new partitions";
@@ -252,35 +251,35 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("remote.log.storage.manager.class.path", String, None, Any, TIERED),
     no_effect("remote.log.storage.manager.impl.prefix", String, Some("rsm.config."), Any, TIERED),
     no_effect("remote.log.storage.system.enable", Boolean, Some("false"), Any, TIERED),
-    no_effect("group.consumer.assignment.interval.ms", Int, Some("1000"), at_least(0), GROUPS),
-    no_effect("group.consumer.assignors", List, Some("uniform,range"), Any, GROUPS),
-    no_effect("group.consumer.heartbeat.interval.ms", Int, Some("5000"), at_least(1), GROUPS),
-    no_effect("group.consumer.max.assignment.interval.ms", Int, Some("15000"), at_least(0), GROUPS),
-    no_effect("group.consumer.max.heartbeat.interval.ms", Int, Some("15000"), at_least(1), GROUPS),
-    no_effect("group.consumer.max.session.timeout.ms", Int, Some("60000"), at_least(1), GROUPS),
-    no_effect("group.consumer.max.size", Int, Some("2147483647"), at_least(1), GROUPS),
-    no_effect("group.consumer.migration.policy", String, Some("bidirectional"), Any, GROUPS),
-    no_effect("group.consumer.min.assignment.interval.ms", Int, Some("0"), at_least(0), GROUPS),
-    no_effect("group.consumer.min.heartbeat.interval.ms", Int, Some("5000"), at_least(1), GROUPS),
-    no_effect("group.consumer.min.session.timeout.ms", Int, Some("45000"), at_least(1), GROUPS),
-    no_effect("group.consumer.session.timeout.ms", Int, Some("45000"), at_least(1), GROUPS),
-    no_effect("group.coordinator.append.linger.ms", Int, Some("-1"), at_least(-1), GROUPS),
-    no_effect("group.coordinator.background.threads", Int, Some("2"), at_least(1), GROUPS),
-    no_effect("group.coordinator.cached.buffer.max.bytes", Int, Some("1048588"), at_least(524288), GROUPS),
+    no_effect("group.consumer.assignment.interval.ms", Int, Some("1000"), at_least(0), CONSUMER),
+    no_effect("group.consumer.assignors", List, Some("uniform,range"), Any, CONSUMER),
+    no_effect("group.consumer.heartbeat.interval.ms", Int, Some("5000"), at_least(1), CONSUMER),
+    no_effect("group.consumer.max.assignment.interval.ms", Int, Some("15000"), at_least(0), CONSUMER),
+    no_effect("group.consumer.max.heartbeat.interval.ms", Int, Some("15000"), at_least(1), CONSUMER),
+    no_effect("group.consumer.max.session.timeout.ms", Int, Some("60000"), at_least(1), CONSUMER),
+    no_effect("group.consumer.max.size", Int, Some("2147483647"), at_least(1), CONSUMER),
+    no_effect("group.consumer.migration.policy", String, Some("bidirectional"), Any, CONSUMER),
+    no_effect("group.consumer.min.assignment.interval.ms", Int, Some("0"), at_least(0), CONSUMER),
+    no_effect("group.consumer.min.heartbeat.interval.ms", Int, Some("5000"), at_least(1), CONSUMER),
+    no_effect("group.consumer.min.session.timeout.ms", Int, Some("45000"), at_least(1), CONSUMER),
+    no_effect("group.consumer.session.timeout.ms", Int, Some("45000"), at_least(1), CONSUMER),
+    no_effect("group.coordinator.append.linger.ms", Int, Some("-1"), at_least(-1), COORDINATOR),
+    no_effect("group.coordinator.background.threads", Int, Some("2"), at_least(1), COORDINATOR),
+    no_effect("group.coordinator.cached.buffer.max.bytes", Int, Some("1048588"), at_least(524288), COORDINATOR),
     no_effect(
         "group.coordinator.rebalance.protocols",
         List,
         Some("classic,consumer,streams"),
         OneOf(&["consumer", "classic", "share", "streams"]),
-        GROUPS,
+        COORDINATOR,
     ),
-    no_effect("group.coordinator.threads", Int, Some("4"), at_least(1), GROUPS),
-    no_effect("offsets.commit.timeout.ms", Int, Some("5000"), at_least(1), GROUPS),
-    no_effect("offsets.load.buffer.size", Int, Some("5242880"), at_least(1), GROUPS),
-    no_effect("offsets.topic.compression.codec", Int, Some("0"), Any, GROUPS),
-    no_effect("offsets.topic.num.partitions", Int, Some("50"), at_least(1), GROUPS),
-    no_effect("offsets.topic.replication.factor", Short, Some("3"), at_least(1), GROUPS),
-    no_effect("offsets.topic.segment.bytes", Int, Some("104857600"), at_least(1), GROUPS),
+    no_effect("group.coordinator.threads", Int, Some("4"), at_least(1), COORDINATOR),
+    no_effect("offsets.commit.timeout.ms", Int, Some("5000"), at_least(1), COORDINATOR),
+    no_effect("offsets.load.buffer.size", Int, Some("5242880"), at_least(1), COORDINATOR),
+    no_effect("offsets.topic.compression.codec", Int, Some("0"), Any, COORDINATOR),
+    no_effect("offsets.topic.num.partitions", Int, Some("50"), at_least(1), COORDINATOR),
+    no_effect("offsets.topic.replication.factor", Short, Some("3"), at_least(1), COORDINATOR),
+    no_effect("offsets.topic.segment.bytes", Int, Some("104857600"), at_least(1), COORDINATOR),
     no_effect("group.share.assignment.interval.ms", Int, Some("1000"), at_least(0), SHARE),
     no_effect("group.share.assignors", List, Some("simple"), Any, SHARE),
     no_effect("group.share.delivery.count.limit", Int, Some("5"), Between(2, 10), SHARE),
@@ -348,7 +347,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("log.flush.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),
     no_effect("log.flush.start.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),
     no_effect("max.connection.creation.rate", Int, Some("2147483647"), at_least(0), RATE),
-    no_effect("max.request.partition.size.limit", Int, Some("2000"), at_least(1), PAGES),
     no_effect("queued.max.request.bytes", Long, Some("-1"), Any, QUEUE),
     no_effect("queued.max.requests", Int, Some("500"), at_least(1), QUEUE),
     no_effect("socket.connection.setup.timeout.max.ms", Long, Some("30000"), Any, OUTGOING),

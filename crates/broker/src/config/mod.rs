@@ -10,6 +10,8 @@
 
 mod broker;
 mod broker_keys;
+#[cfg(test)]
+mod conformance;
 mod describe;
 mod docs;
 mod dynamic;
@@ -19,6 +21,7 @@ mod inert;
 mod kafka_keys;
 mod key;
 mod listener;
+mod live;
 mod lookup;
 mod properties;
 mod resource_keys;
@@ -38,6 +41,7 @@ pub use error::{ConfigError, Warning};
 pub use group_keys::GroupConfig;
 pub use key::{Allowed, Effect, Key, Source, Type};
 pub use listener::Listener;
+pub use live::LiveConfig;
 pub use properties::Properties;
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};

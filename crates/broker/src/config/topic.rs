@@ -120,10 +120,6 @@ const KAFKA_ONLY: &[(&str, &str)] = &[
     ("min.cleanable.dirty.ratio", "compaction is not offered yet"),
     ("min.compaction.lag.ms", "compaction is not offered yet"),
     ("max.compaction.lag.ms", "compaction is not offered yet"),
-    ("leader.replication.throttled.replicas", "there is no replication to throttle yet"),
-    ("follower.replication.throttled.replicas", "there is no replication to throttle yet"),
-    ("remote.", "tiered storage is not offered"),
-    ("local.retention.", "tiered storage is not offered"),
     ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
 ];
@@ -142,6 +138,8 @@ fn reader<'a>(
 #[cfg(test)]
 mod tests {
     use super::super::dynamic::NOTHING;
+    use super::super::key::Effect;
+    use super::super::live::LiveConfig;
     use super::*;
 
     fn broker(pairs: &[(&str, &str)]) -> BrokerConfig {
@@ -183,7 +181,11 @@ mod tests {
         let values = reader(BrokerValues::at_start(&broker), &nothing);
         TopicConfig::read(&values);
         for key in TOPIC_KEYS {
-            assert!(key.is_fixed() || values.asked().contains(key.name), "{} is stored and ignored", key.name);
+            assert!(
+                key.effect != Effect::Honoured || key.is_fixed() || values.asked().contains(key.name),
+                "{} is stored and ignored",
+                key.name
+            );
         }
     }
 
@@ -219,7 +221,11 @@ mod tests {
         let cluster = DynamicConfig { cluster: overrides(&[(key, "30")]), ..DynamicConfig::default() };
         let both = DynamicConfig { broker: overrides(&[(key, "40")]), ..cluster.clone() };
         assert_eq!([&NOTHING, &cluster, &both].map(|dynamic| retained(dynamic, &[])), [20, 30, 40]);
-        assert_eq!([&NOTHING, &cluster, &both].map(|dynamic| broker.batches_to_retain(dynamic)), [20, 30, 40]);
+        assert_eq!(
+            [&NOTHING, &cluster, &both]
+                .map(|dynamic| LiveConfig::resolve(&broker, dynamic).expect("valid").batches_to_retain),
+            [20, 30, 40]
+        );
         assert_eq!(retained(&both, &[("producer.state.batches.to.retain", "5")]), 5);
     }
 

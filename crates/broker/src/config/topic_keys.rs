@@ -1,9 +1,13 @@
 //! The topics' half of the table of keys: what CreateTopics and IncrementalAlterConfigs may set.
 //!
 //! Not defaults: a topic's key that is not set takes its value from the broker's key beside it. Every
-//! key here is read by `topic`, or accepts a single value.
+//! key here is read by `topic`, or accepts a single value; one without meaning here accepts its default.
 
 use super::key::{Allowed, Key, Type};
+
+const NO_RECOMPRESSION: &str = "has no effect: the broker does not recompress";
+const NO_REPLICATION: &str = "there is no replication to throttle yet";
+const TIERED: &str = "tiered storage is not offered";
 
 /// Every key a topic may set, in the order of the documentation.
 pub static TOPIC_KEYS: &[Key] = &[
@@ -97,6 +101,22 @@ pub static TOPIC_KEYS: &[Key] = &[
     .allow(Allowed::OneOf(&["false"]))
     .or_else(&["unclean.leader.election.enable"])
     .differs("not offered"),
+    // Known, and of one value here.
+    Key::without_effect("compression.gzip.level", Type::Int, Some("-1"), Allowed::MinusOneOr(1, 9), NO_RECOMPRESSION)
+        .or_else(&["compression.gzip.level"]),
+    Key::without_effect("compression.lz4.level", Type::Int, Some("9"), Allowed::Between(1, 17), NO_RECOMPRESSION)
+        .or_else(&["compression.lz4.level"]),
+    Key::without_effect("compression.zstd.level", Type::Int, Some("3"), Allowed::Between(-131_072, 22), NO_RECOMPRESSION)
+        .or_else(&["compression.zstd.level"]),
+    Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
+    Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
+    Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
+    Key::refused("remote.log.copy.disable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
+    Key::refused("remote.log.delete.on.disable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
+    Key::refused("local.retention.bytes", Type::Long, Some("-2"), Allowed::Between(-2, i64::MAX), TIERED)
+        .or_else(&["log.local.retention.bytes"]),
+    Key::refused("local.retention.ms", Type::Long, Some("-2"), Allowed::Between(-2, i64::MAX), TIERED)
+        .or_else(&["log.local.retention.ms"]),
 ];
 
 /// The row of a topic key.

@@ -15,7 +15,7 @@ use super::command::{
     AlterBrokerConfig, AlterResourceConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef,
 };
 use super::image::{Image, Topic};
-use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, TOPIC_KEYS, TopicConfig, Type};
+use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, LiveConfig, TOPIC_KEYS, TopicConfig, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 pub use grow::{check_replicas, grow};
@@ -96,6 +96,7 @@ pub fn alter_broker(
         apply(values, broker_keys(), list, name, change)?;
     }
     *values = check_dynamic(values).map_err(invalid_config)?;
+    LiveConfig::resolve(broker, &dynamic).map_err(invalid_config)?;
     let mut topics = Vec::new();
     for topic in image.topics() {
         let config = TopicConfig::resolve(broker, &dynamic, &topic.overrides).map_err(invalid_config)?;

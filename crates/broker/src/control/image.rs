@@ -10,7 +10,7 @@ use fullbore_wire::Uuid;
 
 use super::resources::{ConfiguredResource, Resources};
 use crate::config::{
-    BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, TopicConfig,
+    BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig,
 };
 
 /// One topic, as of some image.
@@ -35,7 +35,7 @@ pub struct Image {
     by_name: BTreeMap<String, Arc<Topic>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
     dynamic: Arc<DynamicConfig>,
-    batches_to_retain: i32,
+    live: Arc<LiveConfig>,
     resources: Arc<Resources>,
 }
 
@@ -71,7 +71,7 @@ impl Image {
     /// Batches retained per producer and partition of a topic that does not say
     /// (`max.idempotence.batches.to.retain`).
     pub fn batches_to_retain(&self) -> i32 {
-        self.batches_to_retain
+        self.live.batches_to_retain
     }
 
     /// What is in force for the members of this group, whether it exists or not.
@@ -109,15 +109,25 @@ impl Image {
         Arc::make_mut(&mut self.resources).set(broker, &self.dynamic, resource, overrides)
     }
 
+    /// The broker's own settings that may change while it runs.
+    pub fn live(&self) -> &LiveConfig {
+        &self.live
+    }
+
     pub(super) fn with_epoch(epoch: u64) -> Self {
         Self { epoch, ..Self::default() }
     }
 
     /// Puts these in force for the broker. The topics are the caller's to work out anew.
-    pub(super) fn set_dynamic(&mut self, broker: &BrokerConfig, dynamic: Arc<DynamicConfig>) {
-        self.batches_to_retain = broker.batches_to_retain(&dynamic);
+    pub(super) fn set_dynamic(
+        &mut self,
+        broker: &BrokerConfig,
+        dynamic: Arc<DynamicConfig>,
+    ) -> Result<(), ConfigError> {
+        self.live = Arc::new(LiveConfig::resolve(broker, &dynamic)?);
         Arc::make_mut(&mut self.resources).follow(broker, &dynamic);
         self.dynamic = dynamic;
+        Ok(())
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u64) {

@@ -247,10 +247,10 @@ impl Draft<'_> {
             let (dynamic, topics) = decide::alter_broker(&self.image, broker, changes)?;
             if !wanted.validate_only {
                 let dynamic = Arc::new(dynamic);
-                self.image_changed = true;
-                self.changes.push(Change::ConfigureBrokers(Arc::clone(&dynamic)));
                 let image = Arc::make_mut(&mut self.image);
-                image.set_dynamic(broker, dynamic);
+                image.set_dynamic(broker, Arc::clone(&dynamic)).map_err(decide::invalid_config)?;
+                self.image_changed = true;
+                self.changes.push(Change::ConfigureBrokers(dynamic));
                 topics.into_iter().for_each(|topic| image.put(Arc::new(topic)));
             }
             Ok(())

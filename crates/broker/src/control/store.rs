@@ -213,7 +213,7 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
     let dynamic = load_dynamic(transaction).map_err(read)?;
     let refused = |source| OpenError::BrokerConfig { file: file.to_owned(), source };
     check_dynamic(&dynamic.broker).and(check_dynamic(&dynamic.cluster)).map_err(refused)?;
-    image.set_dynamic(broker, Arc::new(dynamic));
+    image.set_dynamic(broker, Arc::new(dynamic)).map_err(refused)?;
     let refused = |source| OpenError::ResourceConfig { file: file.to_owned(), source };
     for ((resource, name), set) in load_resources(transaction).map_err(read)? {
         image.set_resource(broker, (resource, &name), set).map_err(refused)?;

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 /// How long to wait after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -70,10 +70,17 @@ pub async fn bind(
     Ok(Bound { socket, addr, advertised, certificates })
 }
 
-/// Connections by client address, with the broker-wide total in a semaphore.
+/// The connections that are open. One that is open stays so when a limit is lowered.
+#[derive(Default)]
 struct Admission {
-    total: Arc<Semaphore>,
-    per_ip: Mutex<HashMap<IpAddr, usize>>,
+    admitted: Mutex<Admitted>,
+}
+
+#[derive(Default)]
+struct Admitted {
+    total: usize,
+    /// By client address; never 0.
+    per_ip: HashMap<IpAddr, usize>,
 }
 
 /// One admitted connection's place under the limits, given back when dropped.
@@ -81,7 +88,6 @@ struct Place {
     broker: Arc<Shared>,
     admission: Arc<Admission>,
     ip: IpAddr,
-    _total: OwnedSemaphorePermit,
     _open: mpsc::Sender<()>,
 }
 
@@ -93,27 +99,32 @@ impl Admission {
         ip: IpAddr,
         open: &mpsc::Sender<()>,
     ) -> Result<Place, &'static str> {
-        let total = Arc::clone(&self.total).try_acquire_owned().map_err(|_| "max.connections")?;
-        let config = &broker.config;
-        let max = *config.max_connections_per_ip_overrides.get(&ip).unwrap_or(&config.max_connections_per_ip);
-        let mut per_ip = self.per_ip.lock();
-        if per_ip.get(&ip).copied().unwrap_or(0) >= max {
+        let image = broker.control.image();
+        let limits = image.live();
+        let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
+        let mut admitted = self.admitted.lock();
+        if admitted.total >= limits.max_connections {
+            return Err("max.connections");
+        }
+        if admitted.per_ip.get(&ip).copied().unwrap_or(0) >= max {
             return Err("max.connections.per.ip");
         }
-        *per_ip.entry(ip).or_insert(0) += 1;
+        *admitted.per_ip.entry(ip).or_insert(0) += 1;
+        admitted.total += 1;
         broker.metrics.connection_opened();
-        Ok(Place { broker: Arc::clone(broker), admission: Arc::clone(self), ip, _total: total, _open: open.clone() })
+        Ok(Place { broker: Arc::clone(broker), admission: Arc::clone(self), ip, _open: open.clone() })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.broker.metrics.connection_closed();
-        let mut per_ip = self.admission.per_ip.lock();
-        if let Some(count) = per_ip.get_mut(&self.ip) {
+        let mut admitted = self.admission.admitted.lock();
+        admitted.total -= 1;
+        if let Some(count) = admitted.per_ip.get_mut(&self.ip) {
             *count -= 1;
             if *count == 0 {
-                per_ip.remove(&self.ip);
+                admitted.per_ip.remove(&self.ip);
             }
         }
     }
@@ -121,10 +132,7 @@ impl Drop for Place {
 
 /// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
 pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
-    let admission = Arc::new(Admission {
-        total: Arc::new(Semaphore::new(broker.config.max_connections.min(Semaphore::MAX_PERMITS))),
-        per_ip: Mutex::new(HashMap::new()),
-    });
+    let admission = Arc::new(Admission::default());
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let accepting: Vec<_> = listeners

@@ -1,0 +1,43 @@
+//! The broker's own settings that may change while it runs.
+//!
+//! Not those that topics take theirs from, which end in each topic's configuration. Whoever needs one asks the image each time.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::broker::{BrokerConfig, reader};
+use super::dynamic::DynamicConfig;
+use super::error::ConfigError;
+use super::listener::parse_per_ip;
+use super::lookup::Reader;
+
+/// As they are in force. Names and meanings are Kafka's, units are in the names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LiveConfig {
+    /// Over all listeners.
+    pub max_connections: usize,
+    pub max_connections_per_ip: usize,
+    /// Come before `max_connections_per_ip`.
+    pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
+    pub producer_id_expiration_ms: u64,
+    /// Batches retained per producer and partition of a topic that does not say (`max.idempotence.batches.to.retain`).
+    pub batches_to_retain: i32,
+}
+
+impl LiveConfig {
+    /// Those of this broker with what was set while it ran.
+    pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Result<Self, ConfigError> {
+        Self::read(&reader(broker.values(dynamic)))
+    }
+
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
+        let per_ip = "max.connections.per.ip.overrides";
+        Ok(Self {
+            max_connections: values.number("max.connections"),
+            max_connections_per_ip: values.number("max.connections.per.ip"),
+            max_connections_per_ip_overrides: parse_per_ip(per_ip, &values.text(per_ip).unwrap_or_default())?,
+            producer_id_expiration_ms: values.number("producer.id.expiration.ms"),
+            batches_to_retain: values.number("max.idempotence.batches.to.retain"),
+        })
+    }
+}
