@@ -53,6 +53,13 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// A line that is only for people: nothing where JSON was asked for.
+pub fn words(text: &str) {
+    if !IS_JSON.load(Ordering::Relaxed) {
+        line(text);
+    }
+}
+
 /// A remark beside what was asked for: a line for people, which goes to standard error where JSON was asked for.
 pub fn note(text: &str) {
     if IS_JSON.load(Ordering::Relaxed) { eprintln!("{text}") } else { line(text) }

@@ -250,6 +250,14 @@ fn perf_tools_print_json() {
 }
 
 #[test]
+fn a_demo_prints_json() {
+    let (status, stdout, stderr) = fullbore("demo --records 200 --record-size 100 --json");
+    assert_eq!((status, stdout.contains("Streaming")), (Some(0), false), "{stderr}");
+    let start = "{\"records\":400,\"record_size\":100,\"partitions\":3,\"phases\":[{\"name\":\"as fast as it goes\",\"records\":200,";
+    assert!(stdout.starts_with(start) && stdout.ends_with("}}]}\n"), "{stdout}");
+}
+
+#[test]
 fn only_a_terminal_has_colours_and_not_where_nobody_wants_them() {
     let place = Place::new();
     place.ok("topics create --topic a");

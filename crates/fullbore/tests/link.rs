@@ -109,12 +109,15 @@ fn a_demo_over_a_distance_measures_it() {
 #[test]
 fn a_far_end_that_is_not_there_is_told_once() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string();
-    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &nobody, "--rtt", "1ms"];
+    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", &nobody, "--rtt", "1ms", "--json"];
     let mut relay = fullbore(&link).spawn().map(Running).expect("it starts");
     let mut first = String::new();
-    BufReader::new(relay.0.stdout.take().expect("piped")).read_line(&mut first).expect("it says something");
+    let mut lines = BufReader::new(relay.0.stdout.take().expect("piped"));
+    lines.read_line(&mut first).expect("it says something");
+    let listening =
+        first.split("{\"kind\":\"listening\",\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
     for _ in 0..3 {
-        let mut client = std::net::TcpStream::connect(address(&first, "Relay listening on ")).expect("it listens");
+        let mut client = std::net::TcpStream::connect(listening.expect("an address")).expect("it listens");
         // The end or a reset, once the relay knows.
         let _ = client.read(&mut [0]);
     }
@@ -124,6 +127,9 @@ fn a_far_end_that_is_not_there_is_told_once() {
     let expected =
         format!("cannot connect to {nobody}: Connection refused (os error 111); connections are refused until");
     assert!(told.starts_with(&expected) && told.lines().count() == 1, "{told}");
+    let mut totals = String::new();
+    lines.read_to_string(&mut totals).expect("read");
+    assert!(totals.starts_with("{\"kind\":\"totals\",\"connections\":3,\"refused\":3,"), "{totals}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Invariant: every byte between the broker and its clients crosses the relay, or none does where none was asked for.
 
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::words;
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
 use std::time::Duration;
@@ -41,8 +41,8 @@ impl Distance {
     /// Starts to relay to the broker, and says so.
     pub fn relay_to(self, broker: &str, runtime: &Runtime) -> Relayed {
         let shape = Shape { rtt: self.rtt, ..Shape::default() };
-        line(&format!("Relay on {}, which clients use: {}.", self.address, shape.described()));
-        line("It delays bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
+        words(&format!("Relay on {}, which clients use: {}.", self.address, shape.described()));
+        words("It delays bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
         let settings =
             Settings { shape, loss_stall: None, in_flight_max: IN_FLIGHT_BYTES_MAX, connections_max: CONNECTIONS_MAX };
         let (stop, stopped) = watch::channel(false);

@@ -1,6 +1,7 @@
 //! The demo's table. Not for scripts: `fullbore perf` has the lines they know.
 
 use fullbore_bench::measure::Latencies;
+use fullbore_bench::report::json::{fraction, object, string};
 use std::time::Duration;
 
 /// What one phase measured.
@@ -32,6 +33,30 @@ impl Figures {
             self.row("  acknowledged", self.produce_time, &self.acknowledged),
             self.row("  read", self.read_time, &self.read),
         ]
+    }
+
+    /// The same as JSON, with the names of a sweep's figures.
+    pub fn document(&self, phase: &str) -> String {
+        object([
+            ("name", string(phase)),
+            ("records", self.records.to_string()),
+            ("bytes", self.bytes.to_string()),
+            ("acknowledged", self.object(self.produce_time, &self.acknowledged)),
+            ("read", self.object(self.read_time, &self.read)),
+        ])
+    }
+
+    fn object(&self, time: Duration, latencies: &Latencies) -> String {
+        let (seconds, p) = (time.as_secs_f64(), latencies.percentiles());
+        let ms = |us: u64| fraction(us as f64 / 1e3, 3);
+        object([
+            ("records_per_sec", fraction(self.records as f64 / seconds, 3)),
+            ("mb_per_sec", fraction(self.bytes as f64 / seconds / 1e6, 3)),
+            ("p50_ms", ms(p.p50_us)),
+            ("p99_ms", ms(p.p99_us)),
+            ("p999_ms", ms(p.p999_us)),
+            ("max_ms", ms(p.max_us)),
+        ])
     }
 
     fn row(&self, name: &str, time: Duration, latencies: &Latencies) -> Vec<String> {
@@ -83,5 +108,9 @@ mod tests {
         let rows = figures.rows("phase");
         assert_eq!(rows[1], ["  acknowledged", "1,000", "1.0", "1.50 ms", "1.50 ms", "1.50 ms", "1.50 ms"]);
         assert_eq!(rows[2][1], "2,000");
+        let document = figures.document("phase");
+        let start =
+            "{\"name\":\"phase\",\"records\":2000,\"bytes\":2000000,\"acknowledged\":{\"records_per_sec\":1000.000,";
+        assert!(document.starts_with(start), "{document}");
     }
 }

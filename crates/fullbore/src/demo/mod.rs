@@ -9,12 +9,13 @@ mod progress;
 mod stream;
 
 use crate::failure::Failure;
-use crate::output::{self, line};
+use crate::output::{self, Format, line, words};
 use crate::stop::Stop;
 use clap::Args;
 use distance::Distance;
 use fullbore_bench::client::{Cluster, create_topic};
 use fullbore_bench::link::units;
+use fullbore_bench::report::json::{array, object};
 use fullbore_bench::workload::VALUE_LEN_MIN;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
@@ -36,6 +37,9 @@ const PACED_RECORDS_PER_SEC: u64 = 10_000;
 const PACED_SECONDS: u64 = 3;
 
 /// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
+///
+/// --json prints {"records", "record_size", "partitions", "phases": [{"name", "records", "bytes", "acknowledged":
+/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is verified.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
     Example: fullbore demo --rtt 150")]
@@ -53,6 +57,8 @@ pub struct Demo {
     /// `fullbore perf link`.
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
     rtt: Option<Duration>,
+    #[command(flatten)]
+    format: Format,
 }
 
 impl Demo {
@@ -63,6 +69,7 @@ impl Demo {
 
 /// Runs the demo.
 pub fn run(demo: Demo) -> Result<(), Failure> {
+    demo.format.choose();
     let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
         Failure::new(format!("cannot make a folder in {}: {error}; set TMPDIR to one that exists", place.display()))
@@ -74,7 +81,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     let distance = demo.rtt.map(|rtt| Distance::new(rtt, &runtime)).transpose()?;
     let advertised = distance.as_ref().map(Distance::advertised);
     let broker = runtime.block_on(Broker::start(config(folder.path(), advertised.as_deref())?))?;
-    line(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
+    words(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
     let address = broker.addr().to_string();
     let relayed = distance.map(|distance| distance.relay_to(&address, &runtime));
     let outcome = stream(&demo, relayed.as_ref().map_or(&address, |relayed| &relayed.address), &runtime, &stop);
@@ -87,7 +94,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
         return Ok(());
     }
     outcome?;
-    line("Broker stopped, data removed. Next: fullbore serve");
+    words("Broker stopped, data removed. Next: fullbore serve");
     Ok(())
 }
 
@@ -112,15 +119,26 @@ fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &
         Phase { name: "as fast as it goes", records: demo.records(), throughput: -1.0 },
         Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
     ];
-    let mut rows = figures::heading();
+    let (mut rows, mut documents) = (figures::heading(), Vec::new());
     for phase in &phases {
         let progress = Progress::new(phase.name, phase.records);
         let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, stop);
         progress.finish();
-        rows.extend(figures?.rows(phase.name));
+        let figures = figures?;
+        rows.extend(figures.rows(phase.name));
+        documents.push(figures.document(phase.name));
     }
     runtime.block_on(producer.close(Duration::from_secs(5)));
     let records = stream.verify_ends(&mut cluster)?;
+    if demo.format.json {
+        line(&object([
+            ("records", records.to_string()),
+            ("record_size", demo.record_size.to_string()),
+            ("partitions", demo.partitions.to_string()),
+            ("phases", array(documents)),
+        ]));
+        return Ok(());
+    }
     line(&format!(
         "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
         figures::grouped(records),
@@ -138,7 +156,8 @@ mod tests {
     use std::path::PathBuf;
 
     fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
-        let demo = Demo { records: Some(records), record_size: 64, partitions: 2, rtt: None };
+        let demo =
+            Demo { records: Some(records), record_size: 64, partitions: 2, rtt: None, format: Format::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let broker = runtime.block_on(Broker::start(config(folder.path(), None).expect("valid"))).expect("started");

@@ -1,7 +1,7 @@
 //! How far a phase is: a bar on a terminal, a line a second elsewhere.
 
 use super::figures::grouped;
-use crate::output::line;
+use crate::output::words;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ impl Progress {
             let bar = |prefix| both.add(ProgressBar::new(records).with_style(style.clone()).with_prefix(prefix));
             (bar("sent"), bar("verified"))
         });
-        line(&format!("Streaming {} records, {name}", grouped(records)));
+        words(&format!("Streaming {} records, {name}", grouped(records)));
         Progress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
@@ -50,7 +50,7 @@ impl Progress {
         if last_line.elapsed() >= LINE_EVERY {
             *last_line = Instant::now();
             let (sent, read, all) = (grouped(sent), grouped(records), grouped(self.records));
-            line(&format!("  {}: sent {sent}, read and verified {read} of {all}", self.name));
+            words(&format!("  {}: sent {sent}, read and verified {read} of {all}", self.name));
         }
     }
 

@@ -3,12 +3,13 @@
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{Format, line, words};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
 use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
 use fullbore_bench::link::{Shape, units};
+use fullbore_bench::report::json::{object, string};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -84,10 +85,15 @@ pub struct Link {
     /// Namespaces: the largest IP packet [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
     mtu: Option<u32>,
+    /// A relay: print JSON, an object a line: {"kind": "listening", "address", "to"}, and at the end {"kind": "totals",
+    /// "connections", "refused", "bytes_there", "bytes_back", "losses"}; errors as {"error": SENTENCE} to standard error.
+    #[arg(long, conflicts_with = "namespaces")]
+    json: bool,
 }
 
 /// Runs until a signal.
 pub fn run(args: Link) -> Result<(), Failure> {
+    Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     match (&args.namespaces, &args.listen, &args.to) {
         (Some(names), ..) => join(&args, names, &stop),
@@ -106,10 +112,14 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
         let relay = relay.on_cut_off(move |error| {
             eprintln!("cannot connect to {far}: {error}; connections are refused until somebody listens there");
         });
-        line(&format!("Relay listening on {}, to {to}; {}", relay.addr()?, args.shape().described()));
+        let address = relay.addr()?.to_string();
+        words(&format!("Relay listening on {address}, to {to}; {}", args.shape().described()));
+        if args.json {
+            line(&object([("kind", string("listening")), ("address", string(&address)), ("to", string(to))]));
+        }
         Ok::<_, Failure>(relay.run(stop.receiver()).await)
     })?;
-    line(&told(&totals));
+    line(&if args.json { document(&totals) } else { told(&totals) });
     Ok(())
 }
 
@@ -134,6 +144,17 @@ fn join(args: &Link, names: &[String; 2], stop: &Stop) -> Result<(), Failure> {
         line(&format!("{from} to {to}: {packets} packets of {bytes} bytes; {lost} lost, {dropped} dropped"));
     }
     Ok(outcome?)
+}
+
+fn document(totals: &Totals) -> String {
+    object([
+        ("kind", string("totals")),
+        ("connections", totals.connections.to_string()),
+        ("refused", totals.refused.to_string()),
+        ("bytes_there", totals.bytes_there.to_string()),
+        ("bytes_back", totals.bytes_back.to_string()),
+        ("losses", totals.stalls.to_string()),
+    ])
 }
 
 fn told(totals: &Totals) -> String {
