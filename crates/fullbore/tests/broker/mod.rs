@@ -15,7 +15,10 @@ impl Broker {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data").display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
-        command.args(["serve", "--listen", "PLAINTEXT://127.0.0.1:0", "--data-dir", &data]);
+        command.args(["serve", "--data-dir", &data]);
+        if !sets.iter().any(|set| set.starts_with("listeners=")) {
+            command.args(["--listen", "PLAINTEXT://127.0.0.1:0"]);
+        }
         command.args(["--set", "fullbore.admin.listener="]).stdin(Stdio::null()).stdout(Stdio::piped());
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         let mut child = command.spawn().expect("it starts");
