@@ -11,6 +11,8 @@ mod delete_records;
 mod disk_full;
 mod fetch;
 mod follow;
+mod groups;
+mod groups_bounds;
 mod hostile;
 mod limits;
 mod many;

@@ -1,0 +1,118 @@
+//! Groups at their limits: sizes, counts, values no client sends, and a stop while hundreds wait.
+
+use super::groups::{Member, QUICK, SOON, describe, stable};
+use fullbore_tests::{Broker, Client, wait_until};
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
+use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
+use fullbore_wire::apis::sync_group::SyncGroupRequest;
+use fullbore_wire::{ErrorCode, Text};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_group_has_so_many_members_and_a_broker_so_many_groups() {
+    let mut sets = QUICK.to_vec();
+    sets.extend(["group.max.size=2", "fullbore.groups.max=2"]);
+    let broker = Broker::start(&sets);
+    let mut members: Vec<Member> = (0..2).map(|_| Member::new(&broker, "g")).collect();
+    stable(&mut members);
+    let code = |group: &str| {
+        let member = Member::new(&broker, group);
+        broker.client().call(&member.request(), 9).error_code
+    };
+    assert_eq!(code("g"), ErrorCode::GROUP_MAX_SIZE_REACHED);
+    assert_eq!(code("second"), ErrorCode::MEMBER_ID_REQUIRED);
+    assert_eq!(code("third"), ErrorCode::GROUP_MAX_SIZE_REACHED);
+    // They are members still.
+    assert!(members.iter_mut().all(|member| member.heartbeat() == ErrorCode::NONE));
+}
+
+#[test]
+fn a_group_nobody_ever_was_in_does_not_stay() {
+    let broker = Broker::start(QUICK);
+    let mut member = Member::new(&broker, "g");
+    member.session_ms = 100;
+    assert_eq!(broker.client().call(&member.request(), 9).error_code, ErrorCode::MEMBER_ID_REQUIRED);
+    let mut client = broker.client();
+    wait_until("the id given out expires, and the group with it", SOON, || {
+        describe(&mut client, "g", 6).error_code == ErrorCode::GROUP_ID_NOT_FOUND
+    });
+}
+
+#[test]
+fn values_no_client_sends() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut client = broker.client();
+    let right = Member::new(&broker, "g").request();
+    for session_timeout_ms in [i32::MIN, -1, 0, 5999, 1_800_001, i32::MAX] {
+        let code = client.call(&JoinGroupRequest { session_timeout_ms, ..right.clone() }, 9).error_code;
+        assert_eq!(code, ErrorCode::INVALID_SESSION_TIMEOUT, "{session_timeout_ms}");
+    }
+    for rebalance_timeout_ms in [i32::MIN, -2, 0] {
+        let request = JoinGroupRequest { rebalance_timeout_ms, group_id: Text::from("n"), ..right.clone() };
+        let response = client.call(&request, 3);
+        assert_eq!(response.error_code, ErrorCode::NONE, "{rebalance_timeout_ms}");
+        let members = vec![MemberIdentity { member_id: response.member_id, ..Default::default() }];
+        client.call(&LeaveGroupRequest { group_id: Text::from("n"), members, ..Default::default() }, 5);
+    }
+    let long = "i".repeat(30_000);
+    let request = JoinGroupRequest { group_instance_id: Some(Text::from(&*long)), ..right.clone() };
+    let response = client.call(&request, 9);
+    assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
+    // The same name a hundred thousand times counts once; and nobody can share a protocol nobody else has.
+    let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
+    let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
+    assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);
+    let nobody = MemberIdentity { member_id: Text::from("nobody"), ..Default::default() };
+    let leave = LeaveGroupRequest { group_id: Text::from("g"), members: vec![nobody; 100_000], ..Default::default() };
+    let response = client.call(&leave, 5);
+    assert!(response.members.iter().all(|member| member.error_code == ErrorCode::UNKNOWN_MEMBER_ID));
+    let heartbeat = HeartbeatRequest { group_id: Text::default(), ..Default::default() };
+    assert_eq!(client.call(&heartbeat, 4).error_code, ErrorCode::INVALID_GROUP_ID);
+    let sync = SyncGroupRequest { group_id: Text::from("g"), ..Default::default() };
+    assert_eq!(client.call(&sync, 5).error_code, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+    super::assert_serves(&broker);
+}
+
+/// Clients whose JoinGroup waits for a long rebalance delay, one group each.
+fn waiting(broker: &Broker, count: usize) -> Vec<Client> {
+    let join = |at: usize| {
+        let mut client = broker.client();
+        client.send(&Member::new(broker, &format!("g{at}")).request(), 3);
+        client
+    };
+    let clients = (0..count).map(join).collect();
+    let mut client = broker.client();
+    wait_until("every join has arrived", SOON, || {
+        (0..count).all(|at| describe(&mut client, &format!("g{at}"), 5).members.len() == 1)
+    });
+    clients
+}
+
+#[test]
+fn a_stop_does_not_wait_for_two_hundred_joins() {
+    let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
+    let clients = waiting(&broker, 200);
+    let begun = Instant::now();
+    broker.terminate();
+    for mut client in clients {
+        let (_, response) = client.receive::<JoinGroupRequest>(3);
+        assert_eq!(response.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    }
+    assert_eq!(broker.wait_for_end().code(), Some(0));
+    // Not a measurement: the delay would be ten minutes.
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn who_goes_away_while_it_waits_leaves_no_connection_behind() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
+    let before = broker.descriptors();
+    let mut clients = waiting(&broker, 50);
+    // What is sent behind the join is not read meanwhile, and hides the close from a mere look at the next byte.
+    for client in clients.iter_mut().skip(25) {
+        client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
+    }
+    drop(clients);
+    wait_until("the connections are closed", SOON, || broker.descriptors() <= before + 5);
+}
