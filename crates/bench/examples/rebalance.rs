@@ -1,0 +1,260 @@
+//! How long a classic group takes from a change of its members until all are stable again, at any Kafka broker.
+//!
+//! Raw members: one thread and one connection each, which join, sync, and heartbeat at a fixed interval; nothing is fetched
+//! or committed. Three changes are timed: everybody joins an empty group, one more joins, one leaves. A change ends when
+//! every member has its assignment of one and the same generation with exactly the members there should be.
+//!
+//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`
+
+use fullbore_bench::client::{ClientError, Connection};
+use fullbore_producer::Security;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
+use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A change that takes longer than this has failed.
+const CHANGE_MAX: Duration = Duration::from_secs(120);
+/// Bytes each member says of itself, and is assigned: about what consumers of one topic send.
+const METADATA: [u8; 64] = [7; 64];
+
+/// What the members tell whoever measures.
+#[derive(Default)]
+struct Board {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The generation each member has an assignment of; absent while it joins.
+    stable: HashMap<usize, i32>,
+    /// How many members a generation has, as its leader was told.
+    sizes: HashMap<i32, usize>,
+    leaving: Option<usize>,
+    failed: Option<String>,
+    is_over: bool,
+}
+
+impl Board {
+    /// Waits until `members` of them are in one generation; when that was.
+    fn wait_until_stable(&self, members: usize) -> Result<Instant, String> {
+        let deadline = Instant::now() + CHANGE_MAX;
+        let mut state = self.state.lock().expect("no holder panics");
+        loop {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            let mut generations = state.stable.values();
+            if let Some(first) = generations.next()
+                && state.stable.len() == members
+                && generations.all(|generation| generation == first)
+                && state.sizes.get(first) == Some(&members)
+            {
+                return Ok(Instant::now());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("not stable within {CHANGE_MAX:?}: {:?}", state.stable));
+            }
+            state = self.changed.wait_timeout(state, left).expect("no holder panics").0;
+        }
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().expect("no holder panics"));
+        self.changed.notify_all();
+    }
+}
+
+struct Member {
+    number: usize,
+    group: Text,
+    id: Text,
+    connection: Connection,
+    board: Arc<Board>,
+    heartbeat: Duration,
+}
+
+impl Member {
+    /// Until it leaves, or all is over.
+    fn run(mut self) -> Result<(), ClientError> {
+        loop {
+            self.board.tell(|state| drop(state.stable.remove(&self.number)));
+            let joined = self.join()?;
+            let generation = joined.generation_id;
+            if joined.error_code.is_err() || !self.sync(&joined)? {
+                continue;
+            }
+            let size = joined.members.len();
+            self.board.tell(|state| {
+                if size > 0 {
+                    state.sizes.insert(generation, size);
+                }
+                state.stable.insert(self.number, generation);
+            });
+            if self.stay(generation)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
+        let protocol = JoinGroupRequestProtocol {
+            name: Text::from("range"),
+            metadata: METADATA.to_vec().into(),
+            ..Default::default()
+        };
+        let request = JoinGroupRequest {
+            group_id: self.group.clone(),
+            session_timeout_ms: 30_000,
+            rebalance_timeout_ms: 60_000,
+            member_id: self.id.clone(),
+            protocol_type: Text::from("consumer"),
+            protocols: vec![protocol],
+            ..Default::default()
+        };
+        let joined = self.connection.call(&request)?;
+        if joined.error_code != ErrorCode::UNKNOWN_MEMBER_ID {
+            self.id = joined.member_id.clone();
+        }
+        Ok(joined)
+    }
+
+    /// Whether there is an assignment.
+    fn sync(&mut self, joined: &JoinGroupResponse) -> Result<bool, ClientError> {
+        let one = |id: &Text| SyncGroupRequestAssignment {
+            member_id: id.clone(),
+            assignment: METADATA.to_vec().into(),
+            ..Default::default()
+        };
+        let request = SyncGroupRequest {
+            group_id: self.group.clone(),
+            generation_id: joined.generation_id,
+            member_id: self.id.clone(),
+            protocol_type: Some(Text::from("consumer")),
+            protocol_name: joined.protocol_name.clone(),
+            assignments: joined.members.iter().map(|member| one(&member.member_id)).collect(),
+            ..Default::default()
+        };
+        Ok(self.connection.call(&request)?.error_code == ErrorCode::NONE)
+    }
+
+    /// Heartbeats while the generation stands; whether the member is to be no more.
+    fn stay(&mut self, generation_id: i32) -> Result<bool, ClientError> {
+        loop {
+            thread::sleep(self.heartbeat);
+            let (is_leaving, is_over) = {
+                let state = self.board.state.lock().expect("no holder panics");
+                (state.leaving == Some(self.number), state.is_over)
+            };
+            if is_leaving || is_over {
+                self.board.tell(|state| drop(state.stable.remove(&self.number)));
+                let members = vec![MemberIdentity { member_id: self.id.clone(), ..Default::default() }];
+                self.connection.call(&LeaveGroupRequest {
+                    group_id: self.group.clone(),
+                    members,
+                    ..Default::default()
+                })?;
+                return Ok(true);
+            }
+            let request = HeartbeatRequest {
+                group_id: self.group.clone(),
+                generation_id,
+                member_id: self.id.clone(),
+                ..Default::default()
+            };
+            if self.connection.call(&request)?.error_code.is_err() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+struct Plan {
+    address: String,
+    members: usize,
+    rounds: usize,
+    heartbeat: Duration,
+}
+
+impl Plan {
+    fn from_args() -> Result<Plan, String> {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let number = |at: usize, default: usize| match args.get(at) {
+            None => Ok(default),
+            Some(text) => text.parse().map_err(|_| format!("{text} is not a number")),
+        };
+        let address = args.first().ok_or("usage: rebalance HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]")?.clone();
+        let heartbeat = Duration::from_millis(number(3, 10)? as u64);
+        Ok(Plan { address, members: number(1, 50)?, rounds: number(2, 10)?, heartbeat })
+    }
+
+    fn start(&self, number: usize, group: &Text, board: &Arc<Board>) -> Result<Member, ClientError> {
+        let connection = Connection::connect(&self.address, "rebalance", &Security::default())?;
+        let (group, board) = (group.clone(), Arc::clone(board));
+        Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat })
+    }
+
+    /// Milliseconds until stable after: all join, one more joins, one leaves.
+    fn round(&self, round: usize) -> Result<[f64; 3], String> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let group = Text::from(format!("rebalance-{since}-{round}"));
+        let board = Arc::new(Board::default());
+        let member = |number| self.start(number, &group, &board).map_err(|error| error.to_string());
+        // Connections are there before the clock starts.
+        let first: Vec<Member> = (0..self.members).map(member).collect::<Result<_, _>>()?;
+        let last = member(self.members)?;
+        let mut threads = Vec::new();
+        let mut run = |member: Member| {
+            let board = Arc::clone(&board);
+            threads.push(thread::spawn(move || {
+                if let Err(error) = member.run() {
+                    board.tell(|state| state.failed = Some(error.to_string()));
+                }
+            }));
+        };
+        let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
+        let begun = Instant::now();
+        first.into_iter().for_each(&mut run);
+        let all_join = ms(begun, board.wait_until_stable(self.members)?);
+        thread::sleep(Duration::from_millis(200));
+        let begun = Instant::now();
+        run(last);
+        let one_joins = ms(begun, board.wait_until_stable(self.members + 1)?);
+        thread::sleep(Duration::from_millis(200));
+        let begun = Instant::now();
+        board.tell(|state| state.leaving = Some(self.members));
+        let one_leaves = ms(begun, board.wait_until_stable(self.members)?);
+        board.tell(|state| state.is_over = true);
+        for thread in threads {
+            thread.join().map_err(|_| "a member panicked")?;
+        }
+        Ok([all_join, one_joins, one_leaves])
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<(), String> {
+    let plan = Plan::from_args()?;
+    println!("{} members, a heartbeat each {:?}, milliseconds until stable", plan.members, plan.heartbeat);
+    println!("{:>6} {:>10} {:>10} {:>10}", "round", "all join", "one joins", "one leaves");
+    let mut rounds = Vec::new();
+    for round in 1..=plan.rounds {
+        let times = plan.round(round)?;
+        println!("{round:>6} {:>10.1} {:>10.1} {:>10.1}", times[0], times[1], times[2]);
+        rounds.push(times);
+    }
+    let of = |at: usize| median(rounds.iter().map(|times| times[at]).collect());
+    println!("{:>6} {:>10.1} {:>10.1} {:>10.1}", "median", of(0), of(1), of(2));
+    Ok(())
+}
