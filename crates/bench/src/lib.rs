@@ -1,6 +1,7 @@
 //! Measuring what goes in and out of a Kafka cluster: workload -> run -> measure -> report.
 //!
 //! * [`client`]: a blocking client.
+//! * [`group`]: a member of a consumer group.
 //! * [`workload`]: the payloads and the times at which they should leave.
 //! * [`measure`]: counts and latencies in bounded memory.
 //! * [`link`]: distance, made on one machine.
@@ -11,6 +12,7 @@
 
 pub mod client;
 pub mod consume;
+pub mod group;
 pub mod link;
 pub mod measure;
 pub mod produce;

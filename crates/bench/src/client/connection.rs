@@ -246,6 +246,14 @@ impl Connection {
         }
     }
 
+    /// How long the broker may be silent while an answer is due.
+    ///
+    /// # Errors
+    /// When the system does not take it.
+    pub fn set_patience(&self, patience: std::time::Duration) -> Result<(), ClientError> {
+        self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
+    }
+
     /// A handle with which another thread can end this connection.
     ///
     /// # Errors

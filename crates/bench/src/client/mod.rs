@@ -22,4 +22,5 @@ pub use configs::{
 };
 pub use connection::{Connection, Stopper};
 pub use error::ClientError;
+pub(crate) use groups::coordinator_of;
 pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};

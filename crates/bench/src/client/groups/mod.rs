@@ -106,8 +106,7 @@ impl<'a> Groups<'a> {
         mut action: impl FnMut(&mut Cluster, &Broker) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         self.patiently(|cluster| {
-            let found = coordinators(cluster, std::slice::from_ref(id))?;
-            let coordinator = found.into_keys().next().ok_or_else(|| no_coordinator(id))?;
+            let coordinator = coordinator_of(cluster, id)?;
             action(cluster, &coordinator)
         })
     }
@@ -158,6 +157,15 @@ fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeMap<Broker, 
         by_coordinator.entry(broker).or_default().push(found.key);
     }
     Ok(by_coordinator)
+}
+
+/// The coordinator of one group.
+///
+/// # Errors
+/// When no broker answers, or the group has none just now.
+pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<Broker, ClientError> {
+    let found = coordinators(cluster, std::slice::from_ref(id))?;
+    found.into_keys().next().ok_or_else(|| no_coordinator(id))
 }
 
 fn no_coordinator(id: &Text) -> ClientError {

@@ -1,0 +1,188 @@
+//! Who of a group reads what: the assignors of Kafka's consumers, as the leader of a group under the classic protocol runs
+//! them. Pure.
+//!
+//! Range and roundrobin give what Java's give, partition by partition, so that a change of leader moves nothing; sticky
+//! balances as Java's does but may choose other partitions. Not here: racks. Invariant: every partition of a topic that
+//! somebody subscribes to has exactly one owner, who subscribes to it - but under cooperative-sticky a partition on its way
+//! from one member to another has none for one rebalance.
+
+use fullbore_wire::Text;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A partition by name.
+pub type Partition = (Text, i32);
+
+/// A member as its subscription tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscriber {
+    /// The member id.
+    pub id: Text,
+    /// group.instance.id.
+    pub instance: Option<Text>,
+    /// The topics it wants.
+    pub topics: Vec<Text>,
+    /// What it has.
+    pub owned: Vec<Partition>,
+    /// The generation in which it got that, or -1.
+    pub generation: i32,
+}
+
+/// How partitions are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assignor {
+    /// Each topic in ranges.
+    Range,
+    /// One after another over all topics.
+    RoundRobin,
+    /// Balanced, and with what everybody has already.
+    CooperativeSticky,
+}
+
+impl Assignor {
+    /// Those there are.
+    pub const ALL: [Assignor; 3] = [Assignor::Range, Assignor::RoundRobin, Assignor::CooperativeSticky];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Assignor::Range => "range",
+            Assignor::RoundRobin => "roundrobin",
+            Assignor::CooperativeSticky => "cooperative-sticky",
+        }
+    }
+
+    /// By its name, or the name of its class in Java.
+    pub fn named(name: &str) -> Option<Assignor> {
+        let short = name.rsplit('.').next().unwrap_or(name);
+        let class = |assignor: Assignor| match assignor {
+            Assignor::Range => "RangeAssignor",
+            Assignor::RoundRobin => "RoundRobinAssignor",
+            Assignor::CooperativeSticky => "CooperativeStickyAssignor",
+        };
+        Assignor::ALL.into_iter().find(|assignor| assignor.name() == name || class(*assignor) == short)
+    }
+
+    /// What each member is to read; `counts` has the partitions of each topic that exists.
+    pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<Partition>> {
+        let mut sorted: Vec<&Subscriber> = members.iter().collect();
+        // Static members first: they come back under another member id.
+        sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
+        let mut given: BTreeMap<Text, Vec<Partition>> =
+            members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
+        match self {
+            Assignor::Range => range(&sorted, counts, &mut given),
+            Assignor::RoundRobin => round_robin(&sorted, counts, &mut given),
+            Assignor::CooperativeSticky => {
+                sticky(&sorted, counts, &mut given);
+                withhold_what_moves(&sorted, &mut given);
+            }
+        }
+        given
+    }
+}
+
+type Given = BTreeMap<Text, Vec<Partition>>;
+
+fn give(given: &mut Given, to: &Text, partition: Partition) {
+    given.entry(to.clone()).or_default().push(partition);
+}
+
+fn range(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
+    for (topic, count) in counts {
+        let wanting: Vec<_> = members.iter().filter(|member| member.topics.contains(topic)).collect();
+        let Ok(members) = i32::try_from(wanting.len()) else { continue };
+        let mut next = 0;
+        for (at, member) in (0..members).zip(wanting) {
+            let share = count / members + i32::from(at < count % members);
+            (next..next + share).for_each(|partition| give(given, &member.id, (topic.clone(), partition)));
+            next += share;
+        }
+    }
+}
+
+fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
+    let mut turn = 0;
+    for (topic, count) in counts.iter().filter(|(topic, _)| members.iter().any(|of| of.topics.contains(topic))) {
+        for partition in 0..*count {
+            while !members[turn % members.len()].topics.contains(topic) {
+                turn += 1;
+            }
+            give(given, &members[turn % members.len()].id, (topic.clone(), partition));
+            turn += 1;
+        }
+    }
+}
+
+/// Who may keep each partition: the one that has it by the newest generation; nobody where two say so.
+fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Partition, &'a Subscriber> {
+    let mut claims: HashMap<&Partition, Vec<&Subscriber>> = HashMap::new();
+    for member in members {
+        for partition in member.owned.iter().collect::<BTreeSet<_>>() {
+            claims.entry(partition).or_default().push(member);
+        }
+    }
+    let exists =
+        |(topic, partition): &Partition| counts.get(topic).is_some_and(|count| (0..*count).contains(partition));
+    let owner = |(partition, claims): (&Partition, Vec<&'a Subscriber>)| {
+        let newest = claims.iter().map(|member| member.generation).max()?;
+        let mut newest = claims.into_iter().filter(|member| member.generation == newest);
+        let owner = newest.next().filter(|_| newest.next().is_none())?;
+        (exists(partition) && owner.topics.contains(&partition.0)).then(|| (partition.clone(), owner))
+    };
+    claims.into_iter().filter_map(owner).collect()
+}
+
+fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
+    let mut kept: BTreeMap<Partition, &Subscriber> = owners(members, counts);
+    for (topic, count) in counts {
+        for partition in (0..*count).map(|partition| (topic.clone(), partition)) {
+            match kept.remove(&partition) {
+                Some(owner) => give(given, &owner.id, partition),
+                None => {
+                    let wanting = members.iter().filter(|member| member.topics.contains(topic));
+                    let least = wanting.min_by_key(|member| given.get(&member.id).map_or(0, Vec::len));
+                    // Those that were kept later may unbalance it again; the moves below see to that.
+                    least.into_iter().for_each(|member| give(given, &member.id, partition.clone()));
+                }
+            }
+        }
+    }
+    // Each move brings two members' counts closer, so that it ends.
+    while let Some((from, to, at)) = a_move(members, given) {
+        let Some(partition) = given.get_mut(&from).map(|has| has.remove(at)) else { return };
+        give(given, &to, partition);
+    }
+}
+
+/// A partition that should go from one member to another with at least two fewer: those that nobody keeps go first.
+fn a_move(members: &[&Subscriber], given: &Given) -> Option<(Text, Text, usize)> {
+    let len = |member: &Subscriber| given.get(&member.id).map_or(0, Vec::len);
+    let mut by_len = members.to_vec();
+    by_len.sort_by_key(|member| len(member));
+    for from in by_len.iter().rev() {
+        let has = given.get(&from.id)?;
+        for to in by_len.iter().take_while(|to| len(to) + 2 <= has.len()) {
+            let movable = |(at, (topic, _)): (usize, &Partition)| to.topics.contains(topic).then_some(at);
+            let candidates = || has.iter().enumerate().filter_map(movable);
+            let at = candidates().find(|at| !from.owned.contains(&has[*at])).or_else(|| candidates().last());
+            if let Some(at) = at {
+                return Some((from.id.clone(), to.id.clone(), at));
+            }
+        }
+    }
+    None
+}
+
+/// A partition is given only once the member that has it has let it go (KIP-429).
+fn withhold_what_moves(members: &[&Subscriber], given: &mut Given) {
+    let mut has: HashMap<&Partition, Vec<&Text>> = HashMap::new();
+    members.iter().for_each(|member| {
+        member.owned.iter().for_each(|partition| has.entry(partition).or_default().push(&member.id));
+    });
+    for (id, partitions) in given {
+        partitions.retain(|partition| has.get(partition).is_none_or(|owners| owners.iter().all(|owner| *owner == id)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! What a member does about an answer of its coordinator. Pure.
+//!
+//! Invariant: whatever the code, there is exactly one next step, and a member that may have lost its partitions never takes
+//! one that commits.
+
+use fullbore_wire::ErrorCode;
+
+/// The next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Go on.
+    Go,
+    /// Ask the same coordinator again, after a pause.
+    Again,
+    /// Look for the coordinator, and ask that.
+    Find,
+    /// Join again; what the member has is still its own.
+    Rejoin,
+    /// Join again; others may have its partitions by now.
+    RejoinLost,
+    /// As that, as a new member.
+    RejoinNew,
+    /// Nothing helps.
+    Fatal,
+}
+
+/// The step after an answer to any request of a member.
+pub fn next(code: ErrorCode) -> Next {
+    match code {
+        ErrorCode::NONE => Next::Go,
+        ErrorCode::COORDINATOR_LOAD_IN_PROGRESS | ErrorCode::UNSTABLE_OFFSET_COMMIT => Next::Again,
+        ErrorCode::NOT_COORDINATOR | ErrorCode::COORDINATOR_NOT_AVAILABLE => Next::Find,
+        ErrorCode::REBALANCE_IN_PROGRESS | ErrorCode::STALE_MEMBER_EPOCH => Next::Rejoin,
+        ErrorCode::ILLEGAL_GENERATION | ErrorCode::FENCED_MEMBER_EPOCH => Next::RejoinLost,
+        ErrorCode::UNKNOWN_MEMBER_ID => Next::RejoinNew,
+        code if code.is_retriable() => Next::Again,
+        _ => Next::Fatal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_have_lost_its_partitions_joins_again_without_them() {
+        for (code, step) in [
+            (ErrorCode::NONE, Next::Go),
+            (ErrorCode::REBALANCE_IN_PROGRESS, Next::Rejoin),
+            (ErrorCode::ILLEGAL_GENERATION, Next::RejoinLost),
+            (ErrorCode::UNKNOWN_MEMBER_ID, Next::RejoinNew),
+            (ErrorCode::NOT_COORDINATOR, Next::Find),
+            (ErrorCode::REQUEST_TIMED_OUT, Next::Again),
+            (ErrorCode::FENCED_INSTANCE_ID, Next::Fatal),
+            (ErrorCode::INCONSISTENT_GROUP_PROTOCOL, Next::Fatal),
+            (ErrorCode::GROUP_MAX_SIZE_REACHED, Next::Fatal),
+        ] {
+            assert_eq!(next(code), step, "{code}");
+        }
+    }
+}
