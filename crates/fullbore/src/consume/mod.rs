@@ -2,11 +2,11 @@
 //!
 //! The way of a record: a lane per leader fetches (`fullbore_bench::consume`), [`printer`] prints it into a chunk as
 //! [`format`] says, [`outlet`] writes chunks to standard output from a thread of its own. [`direct`] reads partitions
-//! that nobody shares; [`start`] is where they start and end.
+//! that nobody shares, [`grouped`] those that a consumer group gives; [`start`] is where they start and end.
 
 mod direct;
 mod format;
-#[cfg_attr(not(test), expect(dead_code, reason = "some of it is for groups, which come next"))]
+mod grouped;
 mod outlet;
 mod printer;
 mod start;
@@ -21,9 +21,11 @@ use clap::{ArgGroup, Args};
 use format::{Piece, Style};
 use fullbore_bench::client::{Cluster, list_topics};
 use fullbore_bench::consume::FetchSettings;
+use fullbore_bench::group::{Assignor, GroupConfig, Member, Protocol};
 use fullbore_broker::config::Properties;
 use fullbore_producer::Security;
 use fullbore_wire::Text;
+use grouped::Grouped;
 use outlet::Outlet;
 use printer::Shared;
 use start::Mark;
@@ -34,6 +36,8 @@ use std::time::{Duration, Instant};
 
 /// The client id when no property names one.
 const CLIENT_ID: &str = "fullbore-consume";
+/// auto.commit.interval.ms.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long something may stand in the way before it is told.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long standard output may take what was read after the user asked to end.
@@ -42,7 +46,9 @@ const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 /// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
 ///
 /// Without --group every partition is read, nothing is committed, and reading starts with the records that come from now
-/// on, or with --exit at the beginning.
+/// on, or with --exit at the beginning. With --group the members of the group share the partitions and each goes on where
+/// the group has committed; committed is what was written out, every auto.commit.interval.ms (5 s) and at the end, so
+/// that every record comes out at least once. Ctrl-C and SIGTERM commit and leave the group.
 ///
 /// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S its
 /// length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for null.
@@ -53,6 +59,7 @@ const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
   fullbore consume --topic events                              what comes from now on
   fullbore consume -t events -o -10 -e                         the last ten of each partition
   fullbore consume -t events -e -f '%t [%p] at %o: key %k: %s\\n'
+  fullbore consume -t events --group workers --from-beginning  a member of a group
   fullbore consume -t events -o s@1767225600000 -o e@1767312000000 --json | jq .value")]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["topics", "include"]))]
 pub struct Consume {
@@ -65,13 +72,22 @@ pub struct Consume {
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
+    /// Read as a member of this consumer group.
+    #[arg(short = 'G', long, value_name = "GROUP", conflicts_with_all = ["partitions", "offsets"])]
+    group: Option<String>,
+    /// A static member: it keeps its partitions while it is away for less than its session.
+    #[arg(long, value_name = "ID", requires = "group")]
+    group_instance_id: Option<String>,
+    /// classic: a member assigns; consumer: the broker assigns (KIP-848).
+    #[arg(long, value_name = "PROTOCOL", requires = "group")]
+    group_protocol: Option<String>,
     /// Only this partition; may be repeated.
     #[arg(short, long = "partition", value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// Start at beginning, end, an OFFSET, -COUNT before the end, s@MS at a time; e@MS ends before a time.
     #[arg(short, long = "offset", value_name = "WHERE", allow_hyphen_values = true, value_parser = start::mark)]
     offsets: Vec<Mark>,
-    /// Start with the oldest records; as --offset beginning.
+    /// Start with the oldest records, with --group where the group has committed nothing; as --offset beginning.
     #[arg(long)]
     from_beginning: bool,
     /// End after this many records.
@@ -151,7 +167,18 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
     let shared = Arc::new(Shared { style, outlet: outlet.clone(), left, until });
-    let outcome = direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop);
+    let outcome = match settings.group(&args, topics.clone())? {
+        None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
+        Some(config) => {
+            let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID);
+            // An address where nobody answers is told at once.
+            cluster.any()?;
+            let member = Member::start(config, own()?, own()?)?;
+            let (positions, ends, committed) = Default::default();
+            let (cluster, args, settings, shared, stop) = (&mut cluster, &args, &settings, &shared, &stop);
+            Grouped { cluster, member, args, settings, shared, stop, positions, ends, committed }.read()
+        }
+    };
     let patience = if stop.is_asked() { INTERRUPTED_PATIENCE } else { Duration::MAX };
     let asked = Instant::now();
     // Who asks to end while a slow reader takes the rest does not wait for long.
@@ -173,8 +200,108 @@ pub fn run(args: Consume) -> Result<(), Failure> {
 /// What properties settle.
 struct Settings {
     fetch: FetchSettings,
-    /// auto.offset.reset, if it was set.
+    /// auto.offset.reset: where to begin without an offset, or where records were deleted.
     reset: Option<Mark>,
+    /// auto.commit.interval.ms, unless enable.auto.commit=false.
+    commit_interval: Option<Duration>,
+    /// The group's, for later checks and defaults: it needs a name and topics yet.
+    group: GroupConfig,
+}
+
+impl Settings {
+    /// The member to be, if there is a group.
+    fn group(&self, args: &Consume, topics: Vec<Text>) -> Result<Option<GroupConfig>, Failure> {
+        let group = args.group.as_deref().map(Text::from);
+        match group {
+            Some(group) if group.is_empty() => Err(Failure::new("--group: must not be empty")),
+            group => Ok(group.map(|group| GroupConfig { group, topics, ..self.group.clone() })),
+        }
+    }
+}
+
+/// What is allowed of a value that is not.
+type Allowed = Result<(), &'static str>;
+
+impl Settings {
+    /// Sets what a fetch needs; `None` for any other key.
+    fn set_fetch(&mut self, key: &str, value: &str) -> Option<Allowed> {
+        let number = |into: &mut i32| {
+            *into = value.parse::<i32>().ok().filter(|n| *n >= 0).ok_or("must be 0 or more")?;
+            Ok(())
+        };
+        let chosen = |choice: Option<()>, allowed| choice.ok_or(allowed);
+        Some(match key {
+            "fetch.max.wait.ms" => number(&mut self.fetch.max_wait_ms),
+            "fetch.min.bytes" => number(&mut self.fetch.min_bytes),
+            "fetch.max.bytes" => number(&mut self.fetch.max_bytes),
+            "max.partition.fetch.bytes" => number(&mut self.fetch.partition_max_bytes),
+            "check.crcs" => chosen(value.parse().ok().map(|is| self.fetch.check_crcs = is), "must be true or false"),
+            "isolation.level" => {
+                let committed = match value.to_ascii_lowercase().as_str() {
+                    "read_committed" => Some(true),
+                    "read_uncommitted" => Some(false),
+                    _ => None,
+                };
+                let choice = committed.map(|is| self.fetch.read_committed = is);
+                chosen(choice, "must be read_committed or read_uncommitted")
+            }
+            "auto.offset.reset" => {
+                let reset = match value {
+                    "earliest" => Some(Some(Mark::Beginning)),
+                    "latest" => Some(Some(Mark::End)),
+                    "none" => Some(None),
+                    _ => None,
+                };
+                chosen(reset.map(|reset| self.reset = reset), "must be earliest, latest or none")
+            }
+            _ => return None,
+        })
+    }
+
+    /// Sets what a member needs; `None` for any other key.
+    fn set_group(&mut self, key: &str, value: &str) -> Option<Allowed> {
+        let group = &mut self.group;
+        let time = |into: &mut Duration| {
+            *into = milliseconds(value)?;
+            Ok(())
+        };
+        Some(match key {
+            "group.instance.id" => {
+                group.instance = Some(value.into());
+                Ok(())
+            }
+            "group.remote.assignor" => {
+                group.remote_assignor = Some(value.into());
+                Ok(())
+            }
+            "group.protocol" => match value.to_ascii_lowercase().as_str() {
+                "classic" => {
+                    group.protocol = Protocol::Classic;
+                    Ok(())
+                }
+                "consumer" => {
+                    group.protocol = Protocol::Consumer;
+                    Ok(())
+                }
+                _ => Err("must be classic or consumer"),
+            },
+            "session.timeout.ms" => time(&mut group.session_timeout),
+            "heartbeat.interval.ms" => time(&mut group.heartbeat_interval),
+            "max.poll.interval.ms" => time(&mut group.rebalance_timeout),
+            "metadata.max.age.ms" => time(&mut group.metadata_max_age),
+            "partition.assignment.strategy" => {
+                let named: Option<Vec<Assignor>> = value.split(',').map(|name| Assignor::named(name.trim())).collect();
+                let choice = named.map(|assignors| group.assignors = assignors);
+                choice.ok_or("must be range, roundrobin or cooperative-sticky, or several with commas")
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn milliseconds(value: &str) -> Result<Duration, &'static str> {
+    let parsed = value.parse::<u32>().ok().filter(|ms| *ms > 0);
+    parsed.map(|ms| Duration::from_millis(ms.into())).ok_or("must be a number of milliseconds above 0")
 }
 
 /// Tells once what stands in the way, when it does for a while.
@@ -216,42 +343,40 @@ impl Consume {
     }
 
     fn settings(&self, properties: &Properties) -> Result<Settings, Failure> {
-        let mut fetch = FetchSettings { restarts: false, ..FetchSettings::default() };
-        let mut reset = None;
-        let flag = self.isolation_level.as_deref().map(|level| ("isolation.level", level));
-        for (key, value) in properties.iter().chain(flag) {
+        let fetch = FetchSettings { restarts: false, ..FetchSettings::default() };
+        let group = GroupConfig::new(Text::default(), Vec::new());
+        let mut settings = Settings { fetch, reset: None, commit_interval: Some(COMMIT_INTERVAL), group };
+        if self.group.is_some() {
+            settings.reset = Some(if self.from_beginning { Mark::Beginning } else { Mark::End });
+        }
+        let flags = [
+            ("isolation.level", &self.isolation_level),
+            ("group.instance.id", &self.group_instance_id),
+            ("group.protocol", &self.group_protocol),
+        ];
+        let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
+        let (mut commits, mut interval) = (true, COMMIT_INTERVAL);
+        for (key, value) in properties.iter().chain(flags) {
             let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
-            let number = || value.parse::<i32>().ok().filter(|n| *n >= 0).ok_or_else(|| wrong("must be 0 or more"));
             match key {
-                "fetch.max.wait.ms" => fetch.max_wait_ms = number()?,
-                "fetch.min.bytes" => fetch.min_bytes = number()?,
-                "fetch.max.bytes" => fetch.max_bytes = number()?,
-                "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
-                "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
-                "isolation.level" => {
-                    fetch.read_committed = match value.to_ascii_lowercase().as_str() {
-                        "read_committed" => true,
-                        "read_uncommitted" => false,
-                        _ => return Err(wrong("must be read_committed or read_uncommitted")),
-                    }
-                }
-                "auto.offset.reset" => {
-                    reset = match value {
-                        "earliest" => Some(Mark::Beginning),
-                        "latest" => Some(Mark::End),
-                        "none" => None,
-                        _ => return Err(wrong("must be earliest, latest or none")),
-                    }
-                }
+                "enable.auto.commit" => commits = value.parse().map_err(|_| wrong("must be true or false"))?,
+                "auto.commit.interval.ms" => interval = milliseconds(value).map_err(wrong)?,
                 BOOTSTRAP_SERVERS | "client.id" => {}
                 // Java's affair: scripts set them, and nobody misses them.
                 "key.deserializer" | "value.deserializer" => {}
                 key if Security::has(key) => {}
-                _ => eprintln!("{key}={value}: has no effect on this consumer"),
+                key => {
+                    let known = settings.set_fetch(key, value).or_else(|| settings.set_group(key, value));
+                    match known {
+                        Some(outcome) => outcome.map_err(wrong)?,
+                        None => eprintln!("{key}={value}: has no effect on this consumer"),
+                    }
+                }
             }
         }
-        fetch.restarts = reset.is_some();
-        Ok(Settings { fetch, reset })
+        settings.commit_interval = commits.then_some(interval);
+        settings.fetch.restarts = settings.reset.is_some();
+        Ok(settings)
     }
 
     fn style(&self) -> Result<Style, Failure> {

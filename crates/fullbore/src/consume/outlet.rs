@@ -37,7 +37,6 @@ struct State {
     is_writing: bool,
     /// Nothing is taken any more, until it is opened again.
     closed: bool,
-    over: bool,
     written: HashMap<Place, i64>,
     records: u64,
 }
@@ -50,7 +49,7 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Starts the writer. It ends with the program, or after [`Outlet::end`].
+    /// Starts the writer, which ends with the program.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -130,15 +129,10 @@ impl Outlet {
         self.lock().records
     }
 
-    /// Ends the writer.
-    pub fn end(&self) {
-        self.lock().over = true;
-        self.changed.notify_all();
-    }
-
     fn write_on(&self) {
         let mut gathered = Vec::with_capacity(2 * WRITE_BYTES);
-        while let Some(chunks) = self.take() {
+        loop {
+            let chunks = self.take();
             let is_written = match &chunks[..] {
                 [one] => one.bytes.is_empty() || output::bytes(&one.bytes),
                 several => {
@@ -168,10 +162,10 @@ impl Outlet {
         }
     }
 
-    /// The next chunks, as many as make a good write; `None` at the end.
-    fn take(&self) -> Option<Vec<Chunk>> {
+    /// The next chunks, as many as make a good write.
+    fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
-        while state.queue.is_empty() && !state.over {
+        while state.queue.is_empty() {
             state = self.wait(state);
         }
         let (mut chunks, mut bytes) = (Vec::new(), 0);
@@ -181,10 +175,10 @@ impl Outlet {
             chunks.push(chunk);
         }
         state.queued_bytes -= bytes;
-        state.is_writing = !chunks.is_empty();
+        state.is_writing = true;
         drop(state);
         self.changed.notify_all();
-        (!chunks.is_empty()).then_some(chunks)
+        chunks
     }
 }
 
@@ -220,6 +214,5 @@ mod tests {
         assert_eq!((outlet.written().get(&("t".into(), 0)), outlet.records()), (Some(&9), 2));
         outlet.retain(|_| false);
         assert!(outlet.written().is_empty());
-        outlet.end();
     }
 }
