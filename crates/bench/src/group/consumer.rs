@@ -113,6 +113,11 @@ impl<'a> Consumer<'a> {
             request.server_assignor = self.config.remote_assignor.clone();
         }
         let answer = self.coordinator.call(&request, i16::MAX);
+        if let Err(ClientError::Version { address, .. }) = &answer {
+            let what = format!("cannot join group '{}'", self.config.group);
+            let words = format!("{address} does not serve the consumer protocol; use --group-protocol classic");
+            return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(&words)));
+        }
         let trouble = answer.as_ref().err().map(ToString::to_string);
         if self.shared.is_stopping() {
             return Ok((Next::Find, ConsumerGroupHeartbeatResponse::default()));

@@ -1,7 +1,9 @@
 //! `fullbore produce` and `fullbore consume` as a user meets them: whole processes, their pipes, their exit status and what
 //! they say. Formats are compared with kcat's in tests/clients/fullbore.sh.
 
+#[path = "../broker/mod.rs"]
 mod broker;
+mod groups;
 
 use broker::Broker;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,0 +1,221 @@
+//! `fullbore consume --group`: members that share, die, come back and go on where the group was.
+
+use super::{Broker, create, produce, run, signal, start};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Child;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Every way to be a member.
+const WAYS: [&[&str]; 4] = [
+    &[],
+    &["-X", "partition.assignment.strategy=roundrobin"],
+    &["-X", "partition.assignment.strategy=cooperative-sticky"],
+    &["--group-protocol", "consumer"],
+];
+
+/// Those of them that the broker serves.
+fn ways(broker: &Broker) -> impl Iterator<Item = &'static [&'static str]> {
+    let told = run(broker, &["consume", "-t", "t", "-G", "probe", "-e", "--group-protocol", "consumer"], b"");
+    let is_served = !told.stderr.contains("does not serve the consumer protocol");
+    WAYS.into_iter().take(if is_served { WAYS.len() } else { WAYS.len() - 1 })
+}
+
+/// A broker that has the topic, for what is found out once.
+fn served() -> Vec<&'static [&'static str]> {
+    let broker = quick_broker();
+    create(&broker, "t", "1");
+    ways(&broker).collect()
+}
+
+/// A broker that misses a member soon.
+fn quick_broker() -> Broker {
+    Broker::start(&[
+        "group.min.session.timeout.ms=100",
+        "group.initial.rebalance.delay.ms=0",
+        "group.consumer.min.session.timeout.ms=100",
+        "group.consumer.session.timeout.ms=2000",
+        "group.consumer.min.heartbeat.interval.ms=100",
+        "group.consumer.heartbeat.interval.ms=200",
+    ])
+}
+
+const QUICK: [&str; 6] =
+    ["-X", "session.timeout.ms=2000", "-X", "heartbeat.interval.ms=200", "-X", "auto.commit.interval.ms=200"];
+
+/// The lines that members have printed, whoever it was.
+#[derive(Clone, Default)]
+struct Seen(Arc<(Mutex<Vec<String>>, Condvar)>);
+
+impl Seen {
+    fn follow(&self, child: &mut Child) {
+        let (stdout, seen) = (child.stdout.take().expect("piped"), self.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                seen.0.0.lock().expect("no panic").push(line);
+                seen.0.1.notify_all();
+            }
+        });
+    }
+
+    /// Waits until every one of these was seen; how often any was.
+    fn all(&self, wanted: &BTreeSet<String>) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = self.0.0.lock().expect("no panic");
+        loop {
+            let seen: BTreeSet<String> = lines.iter().cloned().collect();
+            if wanted.is_subset(&seen) {
+                return lines.len();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "missing: {:?}", wanted.difference(&seen).take(20).collect::<Vec<_>>());
+            lines = self.0.1.wait_timeout(lines, left).expect("no panic").0;
+        }
+    }
+}
+
+fn member(broker: &Broker, way: &[&str], seen: &Seen) -> Child {
+    let flags = [&["consume", "-t", "t", "--group", "g", "--from-beginning"], &QUICK[..], way].concat();
+    let mut child = start(broker, &flags);
+    seen.follow(&mut child);
+    child
+}
+
+/// Waits until the group has so many members and each of them has partitions.
+fn wait_for_members(broker: &Broker, members: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"");
+        let table = String::from_utf8_lossy(&told.stdout).into_owned();
+        let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("g ")).collect();
+        let has_some = |row: &&&str| row.split_whitespace().last().is_some_and(|count| count != "0");
+        if rows.len() == members && rows.iter().filter(has_some).count() == members {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not {members} members with partitions: {table}{}", told.stderr);
+    }
+}
+
+fn ends_well(mut child: Child) {
+    signal(&child, "TERM");
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+    assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""));
+}
+
+fn numbers(from: u32, to: u32) -> BTreeSet<String> {
+    (from..to).map(|n| n.to_string()).collect()
+}
+
+fn send(broker: &Broker, from: u32, to: u32) {
+    let lines: String = (from..to).map(|n| format!("{n}\n")).collect();
+    // Batches of one record spread over all partitions.
+    produce(broker, &["-t", "t", "-X", "batch.size=0"], lines.as_bytes()).good();
+}
+
+#[test]
+fn a_group_goes_on_exactly_where_it_was() {
+    for way in served() {
+        let broker = quick_broker();
+        create(&broker, "t", "1");
+        send(&broker, 0, 100);
+        let read = |more: &[&str]| {
+            let flags = [&["consume", "-t", "t", "-G", "g", "--from-beginning"], &QUICK[..], way, more].concat();
+            run(&broker, &flags, b"").text()
+        };
+        let lines = |from: u32, to: u32| (from..to).map(|n| format!("{n}\n")).collect::<String>();
+        assert_eq!(read(&["-c", "30"]), lines(0, 30), "{way:?}");
+        assert_eq!(read(&["-c", "1"]), lines(30, 31), "{way:?}");
+        assert_eq!(read(&["-e"]), lines(31, 100), "{way:?}");
+        assert_eq!(read(&["-e"]), "", "{way:?}");
+        send(&broker, 100, 110);
+        assert_eq!(read(&["-e", "-X", "enable.auto.commit=false"]), lines(100, 110), "{way:?}");
+        assert_eq!(read(&["-e"]), lines(100, 110), "nothing was committed: {way:?}");
+    }
+}
+
+#[test]
+fn three_members_share_and_two_take_over_from_one_that_is_killed() {
+    for way in served() {
+        let broker = quick_broker();
+        create(&broker, "t", "6");
+        let seen = Seen::default();
+        let (first, second) = (member(&broker, way, &seen), member(&broker, way, &seen));
+        send(&broker, 0, 300);
+        seen.all(&numbers(0, 300));
+        let mut third = member(&broker, way, &seen);
+        wait_for_members(&broker, 3);
+        send(&broker, 300, 600);
+        seen.all(&numbers(0, 600));
+        third.kill().and_then(|()| third.wait()).expect("killed");
+        send(&broker, 600, 900);
+        seen.all(&numbers(0, 900));
+        ends_well(first);
+        // The one that left is not waited for.
+        send(&broker, 900, 1000);
+        seen.all(&numbers(0, 1000));
+        ends_well(second);
+        let flags = [&["consume", "-t", "t", "-G", "g", "-e"], &QUICK[..], way].concat();
+        assert_eq!(run(&broker, &flags, b"").text(), "", "everything was committed: {way:?}");
+    }
+}
+
+#[test]
+fn a_member_whose_reader_is_slow_stays_in_the_group() {
+    for way in served() {
+        let broker = quick_broker();
+        create(&broker, "t", "1");
+        let line = "x".repeat(999) + "\n";
+        produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
+        let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning", "-e", "--debug", "protocol"];
+        let mut child = start(&broker, &[&flags[..], &QUICK, way].concat());
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut read = String::new();
+        stdout.read_line(&mut read).expect("a line");
+        // Twenty heartbeats are twice its session.
+        let (mut beats, mut log) = (0, String::new());
+        while beats < 20 {
+            log.clear();
+            assert!(stderr.read_line(&mut log).expect("read") > 0, "it ended");
+            beats += usize::from(log.contains("Heartbeat") && log.contains("rtt_us"));
+        }
+        let rest = std::thread::spawn(move || stderr.read_to_string(&mut String::new()));
+        stdout.read_to_string(&mut read).expect("the rest");
+        assert!(read == line.repeat(30_000), "every line once: {way:?}");
+        assert_eq!(child.wait().expect("it ends").code(), Some(0));
+        rest.join().expect("no panic").expect("read");
+        let flags = ["consume", "-t", "t", "-G", "g", "-e"];
+        assert_eq!(
+            run(&broker, &[&flags[..], &QUICK, way].concat(), b"").text(),
+            "",
+            "all of it was committed: {way:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_group_refuses_is_told() {
+    let broker = quick_broker();
+    create(&broker, "t", "1");
+    send(&broker, 0, 1);
+    let of = |flags: &[&str]| run(&broker, &[&["consume", "-t", "t", "-e", "-G", "g"], flags].concat(), b"");
+    let told = of(&["-X", "auto.offset.reset=none"]).failure();
+    assert!(told.contains("no offset of partition 0 of topic 't'; say where to begin with --from-beginning"), "{told}");
+    let told = of(&["-X", "session.timeout.ms=99999999"]).failure();
+    assert!(told.contains("cannot join group 'g': ") && told.contains("session timeout"), "{told}");
+    for (flag, says) in [
+        ("group.protocol=x", "group.protocol=x: must be classic or consumer"),
+        ("partition.assignment.strategy=best", "must be range, roundrobin or cooperative-sticky"),
+        ("session.timeout.ms=0", "session.timeout.ms=0: must be a number of milliseconds above 0"),
+    ] {
+        let told = of(&["-X", flag]).failure();
+        assert!(told.contains(says), "{told}");
+    }
+    let told = of(&["-o", "5"]);
+    assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
+}
