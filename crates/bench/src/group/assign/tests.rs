@@ -61,12 +61,15 @@ fn what_moves_is_withheld_until_it_is_let_go() {
     assert_eq!(given.values().map(Vec::len).sum::<usize>(), 2, "{given:?}");
 }
 
+/// The topics a member wants, what it says it has, and since when.
+type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
+
 fn groups() -> impl Strategy<Value = (Vec<Subscriber>, BTreeMap<Text, i32>)> {
     let owned = prop::collection::vec((0..3usize, 0..6i32), 0..8);
     let members = prop::collection::vec((prop::collection::vec(0..3usize, 0..4), owned, -1..3i32), 1..6);
     (members, prop::collection::vec(0..6i32, 3)).prop_map(|(members, sizes)| {
         let topics = ["a", "b", "c"];
-        let subscriber = |(at, (wants, owned, generation)): (usize, (Vec<usize>, Vec<(usize, i32)>, i32))| {
+        let subscriber = |(at, (wants, owned, generation)): (usize, Drawn)| {
             let wanted: BTreeSet<usize> = wants.into_iter().collect();
             let wanted: Vec<&str> = wanted.into_iter().map(|topic| topics[topic]).collect();
             let owned = owned.into_iter().map(|(topic, partition)| (Text::from(topics[topic]), partition)).collect();
