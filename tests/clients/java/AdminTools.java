@@ -65,6 +65,10 @@ public class AdminTools {
         CASES.put("kafka-transactions describe-producers, find-hanging", AdminTools::producers);
         CASES.put("kafka-metadata-quorum", AdminTools::quorum);
         CASES.put("kafka-features", AdminTools::features);
+        CASES.put("kafka-configs of topics", AdminTools::configsOfTopics);
+        CASES.put("kafka-configs of brokers", AdminTools::configsOfBrokers);
+        CASES.put("kafka-configs of groups", () -> configsOf("groups", "consumer.session.timeout.ms", "46000", "10"));
+        CASES.put("kafka-configs of client-metrics", () -> configsOf("client-metrics", "interval.ms", "1000", "99"));
         CASES.put("kafka-client-metrics", AdminTools::clientMetrics);
         CASES.put("kafka-get-offsets of everything, kafka-cluster list-endpoints", AdminTools::cluster);
         CASES.put("its topic removed", () -> done("TopicCommand", "--delete", "--topic", RUN));
@@ -141,6 +145,51 @@ public class AdminTools {
         has("Could not upgrade no.such.feature to 1", refused("FeatureCommand", "upgrade", "--feature", "no.such.feature=1"));
     }
 
+    static final String CONFIGS = "kafka.admin.ConfigCommand";
+
+    static void configsOfTopics() throws Exception {
+        String[] topic = {"--entity-type", "topics", "--entity-name", RUN};
+        Path some = file("retention.ms=54321000%nmax.message.bytes=2000000%n");
+        done(CONFIGS, with(topic, "--alter", "--add-config-file", some.toString()));
+        eventually(() -> has("(?m)^ *retention.ms=54321000 sensitive=false synonyms=\\{DYNAMIC_TOPIC_CONFIG:retention.ms=54321000", done(CONFIGS, with(topic, "--describe"))));
+        done(CONFIGS, with(topic, "--alter", "--delete-config", "retention.ms,max.message.bytes"));
+        eventually(() -> lacks("retention.ms=54321000", done(CONFIGS, with(topic, "--describe"))));
+        String all = done(CONFIGS, with(topic, "--describe", "--all"));
+        for (String key : List.of("remote.storage.enable=false", "local.retention.ms=-2", "compression.gzip.level=-1", "leader.replication.throttled.replicas= ")) has(key, all);
+        has("remote.storage.enable|[Tt]iered", refused(CONFIGS, with(topic, "--alter", "--add-config", "remote.storage.enable=true")));
+    }
+
+    static void configsOfBrokers() throws Exception {
+        String[] this1 = {"--entity-type", "brokers", "--entity-name", node};
+        String[] every = {"--entity-type", "brokers", "--entity-default"};
+        done(CONFIGS, with(every, "--alter", "--add-config", "max.connections=5000,max.connections.per.ip=4000"));
+        done(CONFIGS, with(this1, "--alter", "--add-config", "max.connections=6000"));
+        eventually(() -> has("max.connections=6000 sensitive=false synonyms=\\{DYNAMIC_BROKER_CONFIG:max.connections=6000, DYNAMIC_DEFAULT_BROKER_CONFIG:max.connections=5000, DEFAULT_CONFIG:max.connections=2147483647", done(CONFIGS, with(this1, "--describe"))));
+        has("max.connections=5000", done(CONFIGS, with(every, "--describe")));
+        done(CONFIGS, with(this1, "--alter", "--delete-config", "max.connections"));
+        done(CONFIGS, with(every, "--alter", "--delete-config", "max.connections,max.connections.per.ip"));
+        eventually(() -> lacks("max.connections", done(CONFIGS, with(every, "--describe"))));
+        String all = done(CONFIGS, with(this1, "--describe", "--all"));
+        for (String key : List.of("num.io.threads=[0-9]+", "sasl.enabled.mechanisms=GSSAPI", "log.cleaner.threads=1", "transaction.max.timeout.ms=900000")) has("(?m)^ *" + key, all);
+        has("node.id", refused(CONFIGS, with(this1, "--alter", "--add-config", "node.id=9")));
+    }
+
+    /** Sets a key, sees it, takes it away; a bad value is refused. */
+    static void configsOf(String type, String key, String value, String bad) throws Exception {
+        String[] entity = {"--entity-type", type, "--entity-name", RUN};
+        done(CONFIGS, with(entity, "--alter", "--add-config", key + "=" + value));
+        eventually(() -> has("(?m)^ *" + key + "=" + value + " sensitive=false synonyms=\\{DYNAMIC_[A-Z_]+:" + key + "=" + value, done(CONFIGS, with(entity, "--describe"))));
+        has(key, refused(CONFIGS, with(entity, "--alter", "--add-config", key + "=" + bad)));
+        done(CONFIGS, with(entity, "--alter", "--delete-config", key));
+        eventually(() -> lacks(key + "=" + value, done(CONFIGS, with(entity, "--describe"))));
+    }
+
+    static String[] with(String[] entity, String... more) {
+        var all = new ArrayList<>(List.of(entity));
+        all.addAll(List.of(more));
+        return all.toArray(String[]::new);
+    }
+
     static void clientMetrics() throws Exception {
         done("ClientMetricsCommand", "--alter", "--name", RUN, "--metrics", "org.apache.kafka.", "--interval", "1000", "--match", "client_id=nobody");
         eventually(() -> has(RUN, done("ClientMetricsCommand", "--list")));
@@ -178,7 +227,7 @@ public class AdminTools {
         System.setErr(capture);
         ended = null;
         try {
-            Class.forName(TOOLS + tool).getMethod("main", String[].class).invoke(null, (Object) all.toArray(String[]::new));
+            Class.forName(tool.startsWith("kafka.") ? tool : TOOLS + tool).getMethod("main", String[].class).invoke(null, (Object) all.toArray(String[]::new));
         } catch (InvocationTargetException thrown) {
             if (!(thrown.getCause() instanceof Ended)) throw new AssertionError(tool + " threw " + thrown.getCause(), thrown.getCause());
         } finally {
@@ -203,6 +252,10 @@ public class AdminTools {
 
     static void has(String pattern, String text) {
         if (!Pattern.compile(pattern).matcher(text).find()) throw new AssertionError("no " + pattern + " in: " + text);
+    }
+
+    static void lacks(String pattern, String text) {
+        if (Pattern.compile(pattern).matcher(text).find()) throw new AssertionError(pattern + " in: " + text);
     }
 
     static void same(Object found, Object expected) {

@@ -1,9 +1,9 @@
 //! What was set while the broker ran (KIP-226): for this broker, and for every broker of the cluster.
 //!
-//! Not where it is kept, which is the control plane. Only keys that topics take their values from can be set so, since
-//! a topic's settings are worked out anew with each change; everything else is read once, at start.
+//! Not where it is kept, which is the control plane. What follows from a change is worked out anew with each:
+//! topics' settings, and the broker's own that are read where they are needed (`live`). Everything else is read once, at start.
 //!
-//! Invariant: every value here has passed [`check`].
+//! Invariant: every value here has passed [`check_dynamic`].
 
 use std::collections::BTreeMap;
 
@@ -51,6 +51,9 @@ impl<'a> BrokerValues<'a> {
     }
 }
 
+const OF_A_LISTENER: &str = "cannot be changed while the broker runs: a listener's settings are read at start, and its key, certificate and \
+                            truststore files again when they change";
+
 /// The row of a key that may be set while the broker runs.
 pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
     let refused = |why: &str| Err(ConfigError::of_key(name, why));
@@ -60,6 +63,7 @@ pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
         Some(_) => {
             refused("cannot be changed while the broker runs; set it in the broker's properties and start it again")
         }
+        None if name.starts_with("listener.name.") => refused(OF_A_LISTENER),
         None => refused("is not a key of this broker"),
     }
 }
@@ -84,6 +88,21 @@ mod tests {
         }
         for name in ["node.id", "listeners", "log.retention.hours", "num.partitions", "fullbore.produce.version.max"] {
             assert!(refusal(name, "1").starts_with(&format!("{name}: cannot be changed while the broker runs")));
+        }
+    }
+
+    #[test]
+    fn why_a_key_cannot_be_changed_is_said() {
+        for (name, why) in [
+            ("num.io.threads", "has no effect: threads follow the number of cores"),
+            ("authorizer.class.name", "SASL and access control are not offered yet"),
+            (
+                "listener.name.in.ssl.keystore.location",
+                "cannot be changed while the broker runs: a listener's settings",
+            ),
+            ("ssl.keystore.location", "cannot be changed while the broker runs"),
+        ] {
+            assert!(refusal(name, "x").starts_with(&format!("{name}: {why}")), "{}", refusal(name, "x"));
         }
     }
 
