@@ -311,6 +311,14 @@ mod tests {
     }
 
     #[test]
+    fn a_key_without_effect_is_checked_and_one_that_cannot_be_had_may_say_so() {
+        assert_eq!(refusal("num.io.threads=many"), "num.io.threads=many: must be a number of at least 1");
+        assert_eq!(refusal("background.threads=0"), "background.threads=0: must be a number of at least 1");
+        let (_, warnings) = parse("authorizer.class.name=\nsasl.enabled.mechanisms=GSSAPI").expect("Kafka's defaults");
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+
+    #[test]
     fn an_unknown_key_of_our_own_is_refused() {
         let refusal = refusal("fullbore.conection.bytes.max=1");
         assert!(refusal.starts_with("fullbore.conection.bytes.max=1: is not a key"), "{refusal}");

@@ -170,6 +170,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_without_meaning_here_is_shown_as_typed_or_with_kafkas_default() {
+        let entries = describe_broker(&broker("num.io.threads=64"), &NOTHING);
+        let (typed, default) = (find(&entries, "num.io.threads"), find(&entries, "num.network.threads"));
+        assert_eq!((typed.value.as_deref(), typed.source, typed.read_only), (Some("64"), Source::StaticBroker, true));
+        assert_eq!((default.value.as_deref(), default.source), (Some("3"), Source::Default));
+        assert!(default.documentation.starts_with("has no effect: "));
+    }
+
+    #[test]
     fn what_was_set_while_the_broker_ran_comes_before_its_file() {
         let key = "max.idempotence.batches.to.retain";
         let of = |value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
