@@ -4,6 +4,7 @@
 
 use super::Snapshot;
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
 use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::leave_group::LeaveGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;
@@ -37,6 +38,8 @@ pub enum Answer {
     Heartbeat(ErrorCode),
     /// To LeaveGroup.
     Leave(Box<LeaveGroupResponse>),
+    /// To ConsumerGroupHeartbeat.
+    ConsumerHeartbeat(Box<ConsumerGroupHeartbeatResponse>),
     /// To any request: the coordinator does not answer for this group now.
     Refused(ErrorCode),
 }

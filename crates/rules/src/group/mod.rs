@@ -1,6 +1,7 @@
 //! Consumer groups: who is in a group, what its members agreed on, and who may commit.
 //!
-//! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`]. A machine takes an event and the
+//! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`] or [`consumer`];
+//! `migration` changes it from one to the other. A machine takes an event and the
 //! time, and says what follows as [`Effect`]s, in order. It never waits: who must wait leaves a [`Ticket`], which a later
 //! event answers. What it is not: it knows no sockets, no database, no topics, and draws no random member ids.
 //!
@@ -13,17 +14,20 @@ pub mod classic;
 pub mod consumer;
 mod effects;
 pub mod expiry;
+mod migration;
 mod snapshot;
 
 pub use effects::{Answer, Effect, Effects, Event, Ticket};
 pub use snapshot::{Snapshot, SnapshotError};
 
 use classic::{Classic, Joining};
+use consumer::{ConsumerGroup, Partition, Topics};
 use fullbore_wire::apis::describe_groups::DescribedGroup;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
-use fullbore_wire::apis::leave_group::MemberIdentity;
+use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
+use migration::{Consumer, observed};
 use std::fmt;
 
 /// The id of a member: what the coordinator gave it, or what it chose itself (KIP-848).
@@ -85,6 +89,8 @@ impl fmt::Display for State {
 pub enum Protocol {
     /// JoinGroup and SyncGroup.
     Classic,
+    /// ConsumerGroupHeartbeat (KIP-848).
+    Consumer,
 }
 
 impl Protocol {
@@ -92,6 +98,7 @@ impl Protocol {
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Classic => "classic",
+            Protocol::Consumer => "consumer",
         }
     }
 }
@@ -101,6 +108,8 @@ impl Protocol {
 pub struct Settings {
     /// Of the classic protocol.
     pub classic: classic::Settings,
+    /// Of the consumer protocol.
+    pub consumer: consumer::Settings,
 }
 
 /// Who commits offsets, as OffsetCommit says it.
@@ -112,6 +121,8 @@ pub struct Committer<'a> {
     pub instance_id: Option<&'a str>,
     /// The generation in a classic group, the member epoch in one of the consumer protocol; -1 from outside the group.
     pub generation: i32,
+    /// Of OffsetCommit.
+    pub version: i16,
 }
 
 /// One group.
@@ -119,6 +130,8 @@ pub struct Committer<'a> {
 pub enum Group {
     /// JoinGroup and SyncGroup; also a group that only has offsets.
     Classic(Box<Classic>),
+    /// ConsumerGroupHeartbeat.
+    Consumer(Box<Consumer>),
 }
 
 impl Group {
@@ -138,6 +151,10 @@ impl Group {
         }
         match bytes.split_to(1)[0] {
             snapshot::CLASSIC => Ok(Group::Classic(Box::new(Classic::restore(bytes, settings.classic, now)?))),
+            snapshot::CONSUMER => {
+                let group = ConsumerGroup::restore(bytes, &settings.consumer, now)?;
+                Ok(Group::Consumer(Box::new(Consumer { group, settings })))
+            }
             other => Err(SnapshotError::Protocol(other)),
         }
     }
@@ -146,6 +163,7 @@ impl Group {
     pub fn snapshot(&self) -> Snapshot {
         match self {
             Group::Classic(group) => group.snapshot(),
+            Group::Consumer(consumer) => consumer.group.snapshot(),
         }
     }
 
@@ -153,6 +171,7 @@ impl Group {
     pub fn protocol(&self) -> Protocol {
         match self {
             Group::Classic(_) => Protocol::Classic,
+            Group::Consumer(_) => Protocol::Consumer,
         }
     }
 
@@ -160,6 +179,7 @@ impl Group {
     pub fn state(&self) -> State {
         match self {
             Group::Classic(group) => group.state(),
+            Group::Consumer(consumer) => consumer.group.state(),
         }
     }
 
@@ -167,13 +187,15 @@ impl Group {
     pub fn protocol_type(&self) -> &str {
         match self {
             Group::Classic(group) => group.protocol_type().unwrap_or_default(),
+            Group::Consumer(_) => consumer::PROTOCOL_TYPE,
         }
     }
 
     /// A JoinGroup; its answer may be long in coming.
-    pub fn join(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn join(&mut self, joining: Joining<'_>, topics: &dyn Topics, ticket: Ticket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.join(joining, ticket, now, effects),
+            Group::Consumer(_) => self.join_consumer(joining, topics, ticket, now, effects),
         }
     }
 
@@ -181,6 +203,10 @@ impl Group {
     pub fn sync(&mut self, request: &SyncGroupRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.sync(request, ticket, now, effects),
+            Group::Consumer(consumer) => {
+                let response = consumer.group.classic_sync(request, now);
+                effects.push(Effect::Answer(ticket, Answer::Sync(Box::new(response))));
+            }
         }
     }
 
@@ -188,6 +214,7 @@ impl Group {
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
         let code = match self {
             Group::Classic(group) => group.heartbeat(request, now),
+            Group::Consumer(consumer) => consumer.group.classic_heartbeat(request, now),
         };
         effects.push(Effect::Answer(ticket, Answer::Heartbeat(code)));
     }
@@ -196,6 +223,13 @@ impl Group {
     pub fn leave(&mut self, members: &[MemberIdentity], ticket: Ticket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.leave(members, ticket, now, effects),
+            Group::Consumer(consumer) => {
+                let members = observed(&mut consumer.group, effects, |group| group.classic_leave(members, now));
+                self.keep_if_changed(effects);
+                let response = LeaveGroupResponse { members, ..LeaveGroupResponse::default() };
+                effects.push(Effect::Answer(ticket, Answer::Leave(Box::new(response))));
+                self.downgrade_if_due(now, effects);
+            }
         }
     }
 
@@ -203,6 +237,15 @@ impl Group {
     pub fn describe_classic(&self) -> Option<DescribedGroup> {
         match self {
             Group::Classic(group) => Some(group.describe()),
+            Group::Consumer(_) => None,
+        }
+    }
+
+    /// The group under the consumer protocol; `None` if it is of another.
+    pub fn consumer(&self) -> Option<&ConsumerGroup> {
+        match self {
+            Group::Classic(_) => None,
+            Group::Consumer(consumer) => Some(&consumer.group),
         }
     }
 
@@ -210,6 +253,7 @@ impl Group {
     pub fn next_deadline(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.next_deadline(),
+            Group::Consumer(consumer) => consumer.group.next_deadline(),
         }
     }
 
@@ -217,6 +261,14 @@ impl Group {
     pub fn tick(&mut self, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.tick(now, effects),
+            Group::Consumer(consumer) => {
+                let fenced = observed(&mut consumer.group, effects, |group| group.tick(now));
+                for consumer::Fenced { member_id, waited_for } in fenced {
+                    effects.push(Effect::Tell(Event::Expired { member_id, waited_for }));
+                }
+                self.keep_if_changed(effects);
+                self.downgrade_if_due(now, effects);
+            }
         }
     }
 
@@ -227,16 +279,34 @@ impl Group {
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
+            Group::Consumer(consumer) => {
+                let Committer { member_id, generation, version, .. } = *committer;
+                let checked = consumer.group.check_commit(member_id, generation, version);
+                checked.map(drop).map_err(|refusal| refusal.code)
+            }
         }
+    }
+
+    /// Whether a member that may commit may commit this partition: under the consumer protocol, an epoch that the member
+    /// has left counts for what it has had since (KIP-1251).
+    ///
+    /// # Errors
+    /// What the partition is to be answered.
+    pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &Partition) -> Result<(), ErrorCode> {
+        let Group::Consumer(consumer) = self else { return Ok(()) };
+        let Committer { member_id, generation, version, .. } = *committer;
+        let may = consumer.group.check_commit(member_id, generation, version).map_err(|refusal| refusal.code)?;
+        may.check(partition)
     }
 
     /// Whether who asks for offsets may have them; a client that names neither member nor epoch may.
     ///
     /// # Errors
     /// What the fetch is to be answered.
-    pub fn check_fetch(&self, _member_id: Option<&str>, _epoch: i32) -> Result<(), ErrorCode> {
+    pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(_) => Ok(()),
+            Group::Consumer(consumer) => consumer.group.check_fetch(member_id, epoch).map_err(|refusal| refusal.code),
         }
     }
 
@@ -259,6 +329,7 @@ impl Group {
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
+            Group::Consumer(_) => Ok(()),
         }
     }
 
@@ -266,6 +337,7 @@ impl Group {
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
+            Group::Consumer(consumer) => consumer.group.reads(topic),
         }
     }
 
@@ -274,6 +346,7 @@ impl Group {
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
+            Group::Consumer(consumer) => consumer.group.empty_since(),
         }
     }
 
@@ -281,6 +354,7 @@ impl Group {
     pub fn bytes(&self) -> usize {
         match self {
             Group::Classic(group) => group.bytes(),
+            Group::Consumer(consumer) => consumer.group.bytes(),
         }
     }
 
@@ -288,6 +362,7 @@ impl Group {
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),
+            Group::Consumer(_) => false,
         }
     }
 
@@ -295,6 +370,12 @@ impl Group {
     pub fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.kill(code, effects),
+            Group::Consumer(consumer) => {
+                // Nobody waits in such a group.
+                let mut classic = Classic::new(consumer.settings.classic, 0);
+                classic.kill(code, effects);
+                *self = Group::Classic(Box::new(classic));
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ impl Classic {
         if self.state == State::Dead {
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
-        let Committer { member_id, instance_id, generation } = *committer;
+        let Committer { member_id, instance_id, generation, .. } = *committer;
         if generation < 0 && self.state == State::Empty {
             return Ok(());
         }

@@ -24,6 +24,7 @@ mod join;
 mod keep;
 mod leave;
 mod member;
+mod migrate;
 #[cfg(test)]
 mod model;
 mod rebalance;

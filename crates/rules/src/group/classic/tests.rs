@@ -542,10 +542,10 @@ fn a_pending_id_that_leaves_disturbs_nobody() {
 #[test]
 fn who_may_commit() {
     let mut bench = Bench::new();
-    let outside = Committer { member_id: "", instance_id: None, generation: -1 };
+    let outside = Committer { member_id: "", instance_id: None, generation: -1, version: 9 };
     assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
     let ids = bench.stable(&[None, Some("s")]);
-    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1 };
+    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1, version: 9 };
     for (committer, said) in [
         (outside, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
         (me, Ok(())),
@@ -586,7 +586,7 @@ fn a_kept_group_goes_on_where_it_was() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::Settings { classic: SETTINGS };
+    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
     bench.now += 1_000_000;
     let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours");
     bench.group = *group;
@@ -603,7 +603,7 @@ fn a_damaged_snapshot_is_refused() {
     let mut bench = Bench::new();
     bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::Settings { classic: SETTINGS };
+    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
     for len in 0..snapshot.state.len() {
         let cut = crate::group::Snapshot { version: 1, state: snapshot.state.slice(..len) };
         assert!(Group::restore(&cut, settings, 0).is_err(), "{len}");

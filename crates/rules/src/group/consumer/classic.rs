@@ -1,14 +1,36 @@
-//! Members of a group on its way between the protocols, who speak the classic one.
+//! Members of a group on its way between the protocols, who speak the classic one (KIP-848, "online migration").
+//!
+//! Such a member joins, syncs and heartbeats as it always did. Its generation is its member epoch; it is asked to join
+//! again when the group has moved on, when it must give something up, and when what it waits for has become free. Nobody
+//! is its leader: the coordinator assigns.
+//!
+//! What it is not: the change of a whole group from one protocol to the other; `group/migration.rs` does that.
 
+use super::heartbeat::unknown_member;
+use super::member::{Member, MemberState, Partition, Partitions};
+use super::{ConsumerGroup, Migration, PROTOCOL_TYPE, Settings, Topics};
+use crate::group::MemberId;
+use crate::group::classic::Joining;
 use bytes::Bytes;
-use fullbore_wire::Text;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::JoinGroupResponse;
+use fullbore_wire::apis::leave_group::{MemberIdentity, MemberResponse};
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
+use fullbore_wire::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+
+/// The first version in which a member without an id is given one and joins again with it (KIP-394).
+const MEMBER_ID_REQUIRED_FROM: i16 = 4;
 
 /// How a member speaks the classic protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassicMember {
     /// Its session timeout, which it chose itself, in milliseconds.
     pub session_timeout_ms: i32,
-    /// The assignors it knows, with its subscription as it sent it.
+    /// The assignors it knows, its favourite first, with its subscription as it sent it.
     pub protocols: Vec<(Text, Bytes)>,
     /// When it is fenced unless it has joined again.
     pub join_by: Option<i64>,
@@ -25,9 +47,289 @@ impl ClassicMember {
     pub(super) fn overdue(&self, now: i64) -> Option<&'static str> {
         let passed = |by: Option<i64>| by.is_some_and(|by| by <= now);
         match () {
-            () if passed(self.join_by) => Some("a join"),
-            () if passed(self.sync_by) => Some("a sync"),
+            () if passed(self.join_by) => Some("JoinGroup"),
+            () if passed(self.sync_by) => Some("SyncGroup"),
             () => None,
         }
     }
+
+    /// The version of its subscription, which it reads assignments in, too.
+    fn version(&self) -> i16 {
+        let metadata = self.protocols.first().map(|(_, metadata)| metadata);
+        let version = metadata.and_then(|metadata| Some(i16::from_be_bytes(metadata.get(..2)?.try_into().ok()?)));
+        version.unwrap_or(0).clamp(*consumer_protocol::VERSIONS.start(), *consumer_protocol::VERSIONS.end())
+    }
+}
+
+impl ConsumerGroup {
+    /// A JoinGroup. It is answered at once.
+    pub fn classic_join(
+        &mut self,
+        joining: Joining<'_>,
+        topics: &(impl Topics + ?Sized),
+        settings: &Settings,
+        now: i64,
+    ) -> JoinGroupResponse {
+        let request = joining.request;
+        let refused = |member_id: Text, error_code| JoinGroupResponse {
+            error_code,
+            member_id,
+            protocol_name: None,
+            ..JoinGroupResponse::default()
+        };
+        let is_unknown = request.member_id.is_empty();
+        let id = if is_unknown { joining.new_member_id.clone() } else { Text::from(&*request.member_id) };
+        if let Err(code) = self.check_classic_join(&joining, &id, settings) {
+            return refused(Text::from(&*request.member_id), code);
+        }
+        if is_unknown && request.group_instance_id.is_none() && joining.version >= MEMBER_ID_REQUIRED_FROM {
+            return refused(id, ErrorCode::MEMBER_ID_REQUIRED);
+        }
+        let metadata = request.protocols.first().map(|protocol| protocol.metadata.clone()).unwrap_or_default();
+        let Ok((_, subscription)) = consumer_protocol::decode::<ConsumerProtocolSubscription>(metadata) else {
+            return refused(id, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+        };
+        let before = match self.find_joining(&id, request.group_instance_id.as_deref(), is_unknown) {
+            Ok(member) => member,
+            Err(code) => return refused(id, code),
+        };
+        let member = noted(before.clone(), &joining, &subscription, now);
+        let subscription_changed = member.topics != before.topics || member.regex != before.regex;
+        let id = member.id.clone();
+        self.put(member);
+        self.strike_regexes();
+        self.renew(subscription_changed, topics, settings, now);
+        let owned = self.by_id(&subscription.owned_partitions, topics);
+        self.reconcile(&id, Some(&owned), subscription_changed, topics, now);
+        let member = &self.members[&id];
+        JoinGroupResponse {
+            generation_id: member.epoch,
+            protocol_type: Some(Text::from_static(PROTOCOL_TYPE)),
+            protocol_name: request.protocols.first().map(|protocol| Text::from(&*protocol.name)),
+            member_id: id,
+            ..JoinGroupResponse::default()
+        }
+    }
+
+    fn check_classic_join(&self, joining: &Joining<'_>, id: &str, settings: &Settings) -> Result<(), ErrorCode> {
+        self.check_size(id, settings).map_err(|refusal| refusal.code)?;
+        let request = joining.request;
+        let all = self.members.values().filter(|member| member.classic.is_some() && *member.id != *id).count();
+        let offers = |name: &Text| {
+            let classic = |member: &&Member| *member.id != *id && member.classic.is_some();
+            let offers = |member: &Member| {
+                member.classic.as_ref().is_some_and(|classic| classic.protocols.iter().any(|(known, _)| known == name))
+            };
+            self.members.values().filter(classic).filter(|member| offers(member)).count()
+        };
+        let agrees = *request.protocol_type == *PROTOCOL_TYPE
+            && request.protocols.iter().any(|protocol| offers(&protocol.name) == all);
+        if settings.migration == Migration::Disabled || !agrees {
+            return Err(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+        }
+        Ok(())
+    }
+
+    /// Who joins. A static member that comes without an id takes the place of its old self, whatever that is doing.
+    fn find_joining(
+        &mut self,
+        id: &MemberId,
+        instance_id: Option<&str>,
+        is_unknown: bool,
+    ) -> Result<Member, ErrorCode> {
+        let known = |group: &Self| group.members.get(id).cloned().unwrap_or_else(|| Member::new(id.clone()));
+        let Some(instance_id) = instance_id else { return Ok(known(self)) };
+        match self.statics.get(instance_id).cloned() {
+            None if is_unknown => Ok(known(self)),
+            None => Err(ErrorCode::UNKNOWN_MEMBER_ID),
+            Some(existing) if is_unknown => Ok(self.replace(&existing, id.clone())),
+            Some(existing) if existing == *id => Ok(self.members[id].clone()),
+            Some(_) => Err(ErrorCode::FENCED_INSTANCE_ID),
+        }
+    }
+
+    /// Partitions of topics by name, as the classic protocol says them.
+    fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> Partitions {
+        let of = |topic: &TopicPartition| {
+            let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
+            let partitions = topic.partitions.clone();
+            id.into_iter().flat_map(move |(id, _)| {
+                partitions.clone().into_iter().map(move |index| Partition { topic: id, index })
+            })
+        };
+        owned.iter().flat_map(of).collect()
+    }
+
+    /// A SyncGroup: what is assigned to the member.
+    pub fn classic_sync(&mut self, request: &SyncGroupRequest, now: i64) -> SyncGroupResponse {
+        let refused = |error_code| SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
+        let instance_id = request.group_instance_id.as_deref();
+        let id = match self.find_classic(&request.member_id, instance_id, request.generation_id) {
+            Ok(id) => id,
+            Err(code) => return refused(code),
+        };
+        let member = &self.members[&id];
+        let protocol = member.classic.as_ref().and_then(|classic| classic.protocols.first()).map(|(name, _)| name);
+        let differs = |said: &Option<Text>, is: Option<&str>| said.as_deref().is_some_and(|said| Some(said) != is);
+        if differs(&request.protocol_type, Some(PROTOCOL_TYPE))
+            || differs(&request.protocol_name, protocol.map(|name| &**name))
+        {
+            return refused(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+        }
+        if self.group_epoch > member.epoch && member.state != MemberState::UnrevokedPartitions {
+            self.ask_to_join(&id, now);
+            return refused(ErrorCode::REBALANCE_IN_PROGRESS);
+        }
+        let (assignment, protocol_name) = (self.assignment_of(member), protocol.cloned());
+        if let Some(member) = self.members.get_mut(&id)
+            && let Some(classic) = &mut member.classic
+        {
+            classic.sync_by = None;
+            member.session_by = now + i64::from(classic.session_timeout_ms);
+        }
+        SyncGroupResponse {
+            protocol_type: Some(Text::from_static(PROTOCOL_TYPE)),
+            protocol_name,
+            assignment,
+            ..SyncGroupResponse::default()
+        }
+    }
+
+    /// A Heartbeat: whether the member is to join again.
+    pub fn classic_heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
+        let instance_id = request.group_instance_id.as_deref();
+        let id = match self.find_classic(&request.member_id, instance_id, request.generation_id) {
+            Ok(id) => id,
+            Err(code) => return code,
+        };
+        if let Some(member) = self.members.get_mut(&id)
+            && let Some(classic) = &member.classic
+        {
+            member.session_by = now + i64::from(classic.session_timeout_ms);
+        }
+        let member = &self.members[&id];
+        let waits_in_vain = member.state == MemberState::UnreleasedPartitions && !self.waits_for_others(member);
+        if member.epoch < self.group_epoch || member.state == MemberState::UnrevokedPartitions || waits_in_vain {
+            self.ask_to_join(&id, now);
+            return ErrorCode::REBALANCE_IN_PROGRESS;
+        }
+        ErrorCode::NONE
+    }
+
+    /// Members that leave by LeaveGroup. One without an id leaves by its static name.
+    pub fn classic_leave(&mut self, identities: &[MemberIdentity], now: i64) -> Vec<MemberResponse> {
+        let mut leaving: Vec<MemberId> = Vec::new();
+        let mut responses = Vec::with_capacity(identities.len());
+        for identity in identities {
+            let found = self.find_classic_leaving(identity);
+            let error_code = found.as_ref().err().copied().unwrap_or(ErrorCode::NONE);
+            leaving.extend(found);
+            responses.push(MemberResponse {
+                member_id: identity.member_id.clone(),
+                group_instance_id: identity.group_instance_id.clone(),
+                error_code,
+                ..MemberResponse::default()
+            });
+        }
+        leaving.retain(|id| self.members.contains_key(id));
+        if !leaving.is_empty() {
+            self.remove(&leaving, now);
+        }
+        responses
+    }
+
+    fn find_classic_leaving(&self, identity: &MemberIdentity) -> Result<MemberId, ErrorCode> {
+        let id = match &identity.group_instance_id {
+            None => self.members.get(&identity.member_id).map(|member| member.id.clone()),
+            Some(instance_id) => match self.statics.get(instance_id) {
+                Some(id) if !identity.member_id.is_empty() && *id != identity.member_id => {
+                    return Err(ErrorCode::FENCED_INSTANCE_ID);
+                }
+                found => found.cloned(),
+            },
+        };
+        let id = id.ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
+        // An operator removes static members by name, whatever they speak; others only by the protocol they speak.
+        let is_classic = self.members[&id].classic.is_some();
+        if is_classic || identity.group_instance_id.is_some() { Ok(id) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
+    }
+
+    fn find_classic(&self, id: &str, instance_id: Option<&str>, generation: i32) -> Result<MemberId, ErrorCode> {
+        if let Some(instance_id) = instance_id {
+            match self.statics.get(instance_id) {
+                None => return Err(ErrorCode::UNKNOWN_MEMBER_ID),
+                Some(known) if **known != *id => return Err(ErrorCode::FENCED_INSTANCE_ID),
+                Some(_) => {}
+            }
+        }
+        let member = self.members.get(id).filter(|member| member.classic.is_some());
+        let member = member.ok_or_else(|| unknown_member(id).code)?;
+        if member.epoch != generation { Err(ErrorCode::ILLEGAL_GENERATION) } else { Ok(member.id.clone()) }
+    }
+
+    fn waits_for_others(&self, member: &Member) -> bool {
+        let held = |partition: &Partition| self.holders.get(partition).is_some_and(|holder| *holder != member.id);
+        member.target.iter().any(|partition| !member.assigned.contains_key(partition) && held(partition))
+    }
+
+    /// The member's time to join again runs, from when it was first told.
+    fn ask_to_join(&mut self, id: &MemberId, now: i64) {
+        if let Some(member) = self.members.get_mut(id)
+            && let Some(classic) = &mut member.classic
+        {
+            classic.join_by.get_or_insert(now + i64::from(member.rebalance_timeout_ms));
+        }
+    }
+
+    /// What is assigned to a member, as its client reads it. Topics that are gone are left out.
+    pub(in crate::group) fn assignment_of(&self, member: &Member) -> Bytes {
+        let names: HashMap<Uuid, &Text> = self.topics.iter().map(|(name, (id, _))| (*id, name)).collect();
+        let mut assigned: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
+        for partition in member.assigned.keys() {
+            if let Some(name) = names.get(&partition.topic) {
+                assigned.entry(name).or_default().push(partition.index);
+            }
+        }
+        let topic = |(name, partitions): (&Text, Vec<i32>)| TopicPartition {
+            topic: name.clone(),
+            partitions,
+            ..TopicPartition::default()
+        };
+        let assignment = ConsumerProtocolAssignment {
+            assigned_partitions: assigned.into_iter().map(topic).collect(),
+            ..ConsumerProtocolAssignment::default()
+        };
+        let version = member.classic.as_ref().map_or(0, ClassicMember::version);
+        consumer_protocol::encode(&assignment, version)
+            .expect("the version is known, names and counts came in requests")
+    }
+}
+
+/// Writes down what a JoinGroup says of its member.
+fn noted(mut member: Member, joining: &Joining<'_>, subscription: &ConsumerProtocolSubscription, now: i64) -> Member {
+    let request = joining.request;
+    let rebalance_timeout_ms = match request.rebalance_timeout_ms {
+        -1 => request.session_timeout_ms,
+        ms => ms.max(0),
+    };
+    member.instance_id = request.group_instance_id.as_deref().map(Text::from).or(member.instance_id);
+    member.rack_id = subscription.rack_id.as_deref().map(Text::from);
+    member.client_id = Text::from(joining.client_id);
+    member.client_host = Text::from(joining.client_host);
+    member.rebalance_timeout_ms = rebalance_timeout_ms;
+    member.topics = subscription.topics.iter().map(|topic| Text::from(&**topic)).collect();
+    member.regex = None;
+    member.assignor = None;
+    member.revoke_by = None;
+    member.session_by = now + i64::from(request.session_timeout_ms);
+    let own = |protocol: &fullbore_wire::apis::join_group::JoinGroupRequestProtocol| {
+        (Text::from(&*protocol.name), Bytes::copy_from_slice(&protocol.metadata))
+    };
+    member.classic = Some(ClassicMember {
+        session_timeout_ms: request.session_timeout_ms,
+        protocols: request.protocols.iter().map(own).collect(),
+        join_by: None,
+        sync_by: Some(now + i64::from(rebalance_timeout_ms)),
+    });
+    member
 }

@@ -40,7 +40,7 @@ impl ConsumerGroup {
     pub fn heartbeat(
         &mut self,
         call: Call<'_>,
-        topics: &impl Topics,
+        topics: &(impl Topics + ?Sized),
         settings: &Settings,
         now: i64,
     ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
@@ -143,7 +143,7 @@ impl ConsumerGroup {
         id: &MemberId,
         owned: Option<&Partitions>,
         subscription_changed: bool,
-        topics: &impl Topics,
+        topics: &(impl Topics + ?Sized),
         now: i64,
     ) {
         let member = &self.members[id];

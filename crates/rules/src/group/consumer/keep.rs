@@ -18,18 +18,19 @@ impl ConsumerGroup {
         let mut packer = Packer::new(CONSUMER);
         packer.put(&self.group_epoch);
         packer.put(&self.assignment_epoch);
-        packer.put(&count(self.topics.len()));
+        packer.put(&self.empty_since.unwrap_or(-1));
+        packer.put_count(self.topics.len());
         for (name, (id, partitions)) in &self.topics {
             packer.put(name);
             packer.put(id);
             packer.put(partitions);
         }
-        packer.put(&count(self.regexes.len()));
+        packer.put_count(self.regexes.len());
         for (regex, topics) in &self.regexes {
             packer.put(regex);
             packer.put(&topics.iter().cloned().collect::<Vec<Text>>());
         }
-        packer.put(&count(self.members.len()));
+        packer.put_count(self.members.len());
         for member in self.members.values() {
             pack_member(&mut packer, member);
         }
@@ -44,6 +45,7 @@ impl ConsumerGroup {
         let mut unpacker = Unpacker::new(bytes);
         let group_epoch: i32 = unpacker.take()?;
         let mut group = ConsumerGroup { group_epoch, assignment_epoch: unpacker.take()?, ..ConsumerGroup::default() };
+        let empty_since: i64 = unpacker.take()?;
         for _ in 0..unpacker.count()? {
             let (name, id, partitions) = (unpacker.take()?, unpacker.take()?, unpacker.take()?);
             group.topics.insert(name, (id, partitions));
@@ -61,15 +63,11 @@ impl ConsumerGroup {
         }
         unpacker.finish()?;
         if group.members.is_empty() {
-            group.empty_since = Some(now);
+            group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }
         group.dirty = false;
         Ok(group)
     }
-}
-
-fn count(len: usize) -> i32 {
-    i32::try_from(len).expect("each of them came in a request, whose counts are i32")
 }
 
 fn pack_member(packer: &mut Packer, member: &Member) {
@@ -94,7 +92,7 @@ fn pack_member(packer: &mut Packer, member: &Member) {
     pack_partitions(packer, member.target.iter().map(|&p| (p, 0)));
     packer.put(&member.classic.as_ref().map_or(-1, |classic| classic.session_timeout_ms));
     let protocols = member.classic.as_ref().map_or(&[][..], |classic| &classic.protocols);
-    packer.put(&count(protocols.len()));
+    packer.put_count(protocols.len());
     for (name, metadata) in protocols {
         packer.put(name);
         packer.put(metadata);
@@ -149,7 +147,7 @@ fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (Partit
             epochs.push(epoch);
         }
     }
-    packer.put(&count(topics.len()));
+    packer.put_count(topics.len());
     for (id, indexes, epochs) in topics {
         packer.put(&id);
         packer.put(&indexes);

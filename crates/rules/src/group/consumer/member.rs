@@ -84,7 +84,7 @@ pub struct Member {
 
 impl Member {
     /// A member of which nothing is known but its id.
-    pub(super) fn new(id: MemberId) -> Member {
+    pub(in crate::group) fn new(id: MemberId) -> Member {
         Member {
             id,
             instance_id: None,

@@ -32,10 +32,12 @@ mod target;
 mod tests;
 
 pub use checks::check_request;
+pub use commit::May;
 pub use heartbeat::{Call, Resolved};
+pub use leave::Fenced;
 pub use member::{Held, JOINING, LEAVING, LEAVING_TO_RETURN, Member, MemberState, Partition, Partitions};
 
-use super::MemberId;
+use super::{MemberId, State};
 use assignor::Assignor;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,9 +45,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The word for a consumer's protocol type.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
+/// About what a member costs beside its partitions.
+const MEMBER_BYTES: usize = 1024;
+/// About what a partition that a member holds costs: in its target, among what it has, and in the books.
+const PARTITION_BYTES: usize = 256;
+
 /// What of the broker's and the group's settings the group is held to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// Whether there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
+    pub is_enabled: bool,
     /// `group.consumer.session.timeout.ms`, or the group's own.
     pub session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`, or the group's own.
@@ -55,9 +64,52 @@ pub struct Settings {
     /// `group.consumer.max.size`.
     pub members_max: usize,
     /// `group.consumer.assignors`; the first is for groups that do not vote.
-    pub assignors: Vec<Assignor>,
+    pub assignors: &'static [Assignor],
     /// `group.consumer.regex.refresh.interval.ms`.
     pub regex_refresh_ms: i32,
+    /// `group.consumer.migration.policy`.
+    pub migration: Migration,
+}
+
+impl Default for Settings {
+    /// Kafka's.
+    fn default() -> Settings {
+        Settings {
+            is_enabled: true,
+            session_timeout_ms: 45_000,
+            heartbeat_interval_ms: 5_000,
+            assignment_interval_ms: 1_000,
+            members_max: i32::MAX as usize,
+            assignors: &Assignor::ALL,
+            regex_refresh_ms: 600_000,
+            migration: Migration::Bidirectional,
+        }
+    }
+}
+
+/// Which way a group may change its protocol while it has members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// Both ways.
+    Bidirectional,
+    /// From the classic protocol to the consumer protocol.
+    Upgrade,
+    /// From the consumer protocol to the classic one.
+    Downgrade,
+    /// Neither way; and nobody speaks the other protocol than the group does.
+    Disabled,
+}
+
+impl Migration {
+    /// Whether a member of the consumer protocol may join a classic group.
+    pub fn upgrades(self) -> bool {
+        matches!(self, Migration::Bidirectional | Migration::Upgrade)
+    }
+
+    /// Whether a group goes back when its last member of the consumer protocol has gone.
+    pub fn downgrades(self) -> bool {
+        matches!(self, Migration::Bidirectional | Migration::Downgrade)
+    }
 }
 
 /// The topics there are.
@@ -81,19 +133,6 @@ impl Refusal {
     pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
         Refusal { code, message: message.into() }
     }
-}
-
-/// Where a group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It has no members.
-    Empty,
-    /// The target is older than the group.
-    Assigning,
-    /// Not every member has what it should have.
-    Reconciling,
-    /// Everybody has.
-    Stable,
 }
 
 /// A group under the consumer protocol.
@@ -133,6 +172,23 @@ impl ConsumerGroup {
         }
     }
 
+    /// A group that was classic until now, in the generation it had. A partition that several say they have stays with
+    /// the first of them.
+    pub(in crate::group) fn of_classic(
+        generation: i32,
+        members: Vec<Member>,
+        topics: &(impl Topics + ?Sized),
+        now: i64,
+    ) -> ConsumerGroup {
+        let mut group = ConsumerGroup::new(generation, now);
+        for mut member in members {
+            member.assigned.retain(|partition, _| !group.holders.contains_key(partition));
+            group.put(member);
+        }
+        group.look_at(topics);
+        group
+    }
+
     /// Its state.
     pub fn state(&self) -> State {
         if self.members.is_empty() {
@@ -154,6 +210,11 @@ impl ConsumerGroup {
     /// The epoch of the target.
     pub fn assignment_epoch(&self) -> i32 {
         self.assignment_epoch
+    }
+
+    /// Memory it holds for its members, about.
+    pub fn bytes(&self) -> usize {
+        self.members.len() * MEMBER_BYTES + self.holders.len() * PARTITION_BYTES
     }
 
     /// Everybody, by id.

@@ -179,7 +179,7 @@ struct World {
 }
 
 impl World {
-    fn new(assignor: Assignor, interval_ms: i32) -> World {
+    fn new(assignors: &'static [Assignor], interval_ms: i32) -> World {
         let topics = TOPICS.iter().zip(1..).map(|(&name, n)| (name.to_owned(), (Uuid([n; 16]), i32::from(n) + 1)));
         let client = |n: usize| Client {
             id: Text::from(format!("m{n}-0")),
@@ -199,7 +199,9 @@ impl World {
                 heartbeat_interval_ms: 100,
                 assignment_interval_ms: interval_ms,
                 members_max: 4,
-                assignors: vec![assignor],
+                assignors,
+                is_enabled: true,
+                migration: Migration::Bidirectional,
                 regex_refresh_ms: 10_000,
             },
             next_topic: 100,
@@ -449,7 +451,7 @@ proptest! {
         range in any::<bool>(),
         interval_ms in prop_oneof![Just(0), Just(300)],
     ) {
-        let mut world = World::new(if range { Assignor::Range } else { Assignor::Uniform }, interval_ms);
+        let mut world = World::new(if range { &[Assignor::Range] } else { &[Assignor::Uniform] }, interval_ms);
         for step in &steps {
             world.apply(step);
         }

@@ -42,7 +42,13 @@ impl ConsumerGroup {
 
     /// Raises the group epoch if the group is new, a subscription or a topic subscribed to has changed, and then works
     /// out a new target, unless the last one is too young.
-    pub(super) fn renew(&mut self, subscription_changed: bool, topics: &impl Topics, settings: &Settings, now: i64) {
+    pub(super) fn renew(
+        &mut self,
+        subscription_changed: bool,
+        topics: &(impl Topics + ?Sized),
+        settings: &Settings,
+        now: i64,
+    ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
             // While a target is due anyway, it takes the topics as they are by then.
@@ -63,7 +69,7 @@ impl ConsumerGroup {
     }
 
     /// Looks at the topics subscribed to. Whether one of them is not as it was.
-    fn look_at(&mut self, topics: &impl Topics) -> bool {
+    pub(super) fn look_at(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let mut found = BTreeMap::new();
         for member in self.members.values() {
             for name in self.subscribed(member) {

@@ -33,11 +33,13 @@ type Said = Result<ConsumerGroupHeartbeatResponse, Refusal>;
 impl Stage {
     fn new() -> Stage {
         let settings = Settings {
+            is_enabled: true,
+            migration: Migration::Bidirectional,
             session_timeout_ms: 45_000,
             heartbeat_interval_ms: 5_000,
             assignment_interval_ms: 0,
             members_max: 3,
-            assignors: Assignor::ALL.to_vec(),
+            assignors: &Assignor::ALL,
             regex_refresh_ms: 600_000,
         };
         Stage { group: ConsumerGroup::new(0, 0), table: Table(1, vec![("a", A, 4), ("b", B, 4)]), settings, now: 0 }
@@ -336,7 +338,7 @@ fn most_votes_choose_the_assignor() {
     assert_eq!(stage.group.assignor(&stage.settings), Assignor::Uniform, "a tie goes by the broker's list");
     stage.send(vote("m3", "range")).unwrap();
     assert_eq!(stage.group.assignor(&stage.settings), Assignor::Range);
-    stage.settings.assignors = vec![Assignor::Uniform];
+    stage.settings.assignors = &Assignor::ALL[..1];
     let refusal = stage.send(vote("m3", "range")).expect_err("not on the list");
     assert_eq!(refusal.code, ErrorCode::UNSUPPORTED_ASSIGNOR);
     assert_eq!(refusal.message, "ServerAssignor range is not supported. Supported assignors: uniform.");

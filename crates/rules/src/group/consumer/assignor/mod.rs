@@ -46,6 +46,18 @@ impl Assignor {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
+    /// A list of them as `group.consumer.assignors` has it; `None` when a name is not known or comes twice.
+    pub fn list(names: &str) -> Option<&'static [Assignor]> {
+        const LISTS: [&[Assignor]; 4] = [
+            &[Assignor::Uniform, Assignor::Range],
+            &[Assignor::Range, Assignor::Uniform],
+            &[Assignor::Uniform],
+            &[Assignor::Range],
+        ];
+        let names: Option<Vec<Assignor>> = names.split(',').map(|name| Assignor::from_name(name.trim())).collect();
+        LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
+    }
+
     /// The new owners. `owners` has those so far, [`NOBODY`] for a partition that is new, and a row for each topic of
     /// `group`; what they own against their subscription is taken from them.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {

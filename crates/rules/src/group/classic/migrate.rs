@@ -1,0 +1,130 @@
+//! A classic group in other words: as a group of the consumer protocol, and back.
+//!
+//! Invariant: what a member holds it holds after the change, in the generation that the group had.
+
+use super::member::{Member, Profile};
+use super::{Classic, Settings, State};
+use crate::group::consumer::classic::ClassicMember;
+use crate::group::consumer::{self, ConsumerGroup, Held, Partition, Topics};
+use crate::group::{Effects, MemberId};
+use fullbore_wire::Text;
+use fullbore_wire::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+use std::collections::BTreeSet;
+
+impl Classic {
+    /// An empty group that goes on after this generation.
+    pub(in crate::group) fn after(generation: i32, settings: Settings, now: i64) -> Classic {
+        Classic { generation, was_kept: true, ..Classic::new(settings, now) }
+    }
+
+    pub(in crate::group) fn generation(&self) -> i32 {
+        self.generation
+    }
+
+    pub(in crate::group) fn members_len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Begins a rebalance.
+    pub(in crate::group) fn rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
+        self.prepare_rebalance(reason, now, effects);
+    }
+
+    /// The group under the consumer protocol, whose members all speak the classic one. Where the group is between two
+    /// assignments, what a member says it owns counts beside what it was assigned.
+    ///
+    /// # Errors
+    /// Why it cannot be said in that protocol.
+    pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
+        const MALFORMED: &str = "the embedded consumer protocol is malformed";
+        let mut members = Vec::with_capacity(self.members.len());
+        for (id, member) in &self.members {
+            let first = member.profile.protocols.first().map(|(_, metadata)| metadata.clone()).unwrap_or_default();
+            let metadata = self.protocol.as_deref().map_or(first, |protocol| member.metadata(protocol));
+            let (_, subscription) =
+                consumer_protocol::decode::<ConsumerProtocolSubscription>(metadata).map_err(|_| MALFORMED)?;
+            let mut held = Held::new();
+            if !member.assignment.is_empty() {
+                let (_, assignment) =
+                    consumer_protocol::decode::<ConsumerProtocolAssignment>(member.assignment.clone())
+                        .map_err(|_| MALFORMED)?;
+                if assignment.user_data.is_some_and(|data| !data.is_empty()) {
+                    return Err("an unsupported custom assignor is in use");
+                }
+                hold(&mut held, &assignment.assigned_partitions, topics, self.generation);
+            }
+            if self.state != State::Stable {
+                hold(&mut held, &subscription.owned_partitions, topics, self.generation);
+            }
+            members.push(self.to_consumer_member(id, member, &subscription, held, now));
+        }
+        Ok(ConsumerGroup::of_classic(self.generation, members, topics, now))
+    }
+
+    fn to_consumer_member(
+        &self,
+        id: &MemberId,
+        member: &Member,
+        subscription: &ConsumerProtocolSubscription,
+        held: Held,
+        now: i64,
+    ) -> consumer::Member {
+        let Profile { session_timeout_ms, rebalance_timeout_ms, protocols } = member.profile.clone();
+        consumer::Member {
+            instance_id: member.instance_id.clone(),
+            rack_id: subscription.rack_id.as_deref().map(Text::from),
+            client_id: member.client_id.clone(),
+            client_host: member.client_host.clone(),
+            rebalance_timeout_ms,
+            topics: subscription.topics.iter().map(|topic| Text::from(&**topic)).collect::<BTreeSet<_>>(),
+            epoch: self.generation,
+            previous_epoch: self.generation,
+            target: held.keys().copied().collect(),
+            assigned: held,
+            classic: Some(ClassicMember { session_timeout_ms, protocols, join_by: None, sync_by: None }),
+            session_by: now.saturating_add(i64::from(session_timeout_ms)),
+            ..consumer::Member::new(id.clone())
+        }
+    }
+
+    /// The classic group of a group whose members all speak the classic protocol: stable, with what they have.
+    pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: Settings, now: i64) -> Classic {
+        let mut classic = Classic::after(group.group_epoch(), settings, now);
+        classic.protocol_type = Some(Text::from_static(consumer::PROTOCOL_TYPE));
+        for member in group.members() {
+            let Some(speaks) = &member.classic else { continue };
+            let mut own = Member {
+                instance_id: member.instance_id.clone(),
+                client_id: member.client_id.clone(),
+                client_host: member.client_host.clone(),
+                profile: Profile {
+                    session_timeout_ms: speaks.session_timeout_ms,
+                    rebalance_timeout_ms: member.rebalance_timeout_ms,
+                    protocols: speaks.protocols.clone(),
+                },
+                assignment: group.assignment_of(member),
+                joining: None,
+                syncing: None,
+                is_new: false,
+                owes_sync: false,
+                deadline: 0,
+            };
+            own.deadline = own.session_end(now);
+            classic.insert(member.id.clone(), own);
+        }
+        classic.protocol = classic.choose_protocol();
+        classic.enter(State::Stable, now);
+        classic.note_topics();
+        classic
+    }
+}
+
+fn hold(held: &mut Held, owned: &[TopicPartition], topics: &dyn Topics, generation: i32) {
+    for topic in owned {
+        if let Some((id, _)) = topics.find(&topic.topic) {
+            held.extend(topic.partitions.iter().map(|&index| (Partition { topic: id, index }, generation)));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A group's change from one protocol to the other (KIP-848), and the requests that bring it about.
+//!
+//! A member of the consumer protocol that joins a classic group of consumers takes it along: the group becomes one of
+//! the consumer protocol, and its members go on by JoinGroup, SyncGroup and Heartbeat. When the last member of the consumer
+//! protocol has gone, those that are left are a classic group again, and rebalance. An empty group becomes what the
+//! first member wants.
+//!
+//! Invariant: over a change, nobody loses a partition that they hold, and generations and epochs never go back.
+
+use super::classic::{Classic, Joining};
+use super::consumer::{Call, ConsumerGroup, Refusal, Topics};
+use super::{Answer, Effect, Effects, Event, Group, Settings, State, Ticket};
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
+use fullbore_wire::{ErrorCode, Text};
+
+/// A group of the consumer protocol with the settings it was last asked under.
+#[derive(Debug)]
+pub struct Consumer {
+    pub(super) group: ConsumerGroup,
+    pub(super) settings: Settings,
+}
+
+impl Group {
+    /// A ConsumerGroupHeartbeat, which is answered at once. `settings` are the broker's with the group's own.
+    pub fn consumer_heartbeat(
+        &mut self,
+        call: Call<'_>,
+        topics: &dyn Topics,
+        settings: Settings,
+        ticket: Ticket,
+        now: i64,
+        effects: &mut Effects,
+    ) {
+        let joins = call.request.member_epoch == super::consumer::JOINING;
+        let answered = match self {
+            Group::Consumer(consumer) => {
+                consumer.settings = settings;
+                observed(&mut consumer.group, effects, |group| group.heartbeat(call, topics, &settings.consumer, now))
+            }
+            Group::Classic(classic) => match upgraded(classic, joins, topics, &settings, now) {
+                Err(refusal) => Err(refusal),
+                Ok(mut group) => {
+                    let answered =
+                        observed(&mut group, effects, |group| group.heartbeat(call, topics, &settings.consumer, now));
+                    if answered.is_ok() {
+                        classic.kill(ErrorCode::REBALANCE_IN_PROGRESS, effects);
+                        *self = Group::Consumer(Box::new(Consumer { group, settings }));
+                    }
+                    answered
+                }
+            },
+        };
+        self.keep_if_changed(effects);
+        let response = answered.unwrap_or_else(refused);
+        effects.push(Effect::Answer(ticket, Answer::ConsumerHeartbeat(Box::new(response))));
+        self.downgrade_if_due(now, effects);
+    }
+
+    /// A JoinGroup to a group of the consumer protocol.
+    pub(super) fn join_consumer(
+        &mut self,
+        joining: Joining<'_>,
+        topics: &dyn Topics,
+        ticket: Ticket,
+        now: i64,
+        effects: &mut Effects,
+    ) {
+        let Group::Consumer(consumer) = self else { return };
+        let settings = consumer.settings;
+        if consumer.group.state() == State::Empty {
+            let mut classic = Classic::after(consumer.group.group_epoch(), settings.classic, now);
+            classic.join(joining, ticket, now, effects);
+            *self = Group::Classic(Box::new(classic));
+            return;
+        }
+        let range = settings.classic.session_timeout_min_ms..=settings.classic.session_timeout_max_ms;
+        let response = if range.contains(&joining.request.session_timeout_ms) {
+            observed(&mut consumer.group, effects, |group| group.classic_join(joining, topics, &settings.consumer, now))
+        } else {
+            fullbore_wire::apis::join_group::JoinGroupResponse {
+                error_code: ErrorCode::INVALID_SESSION_TIMEOUT,
+                member_id: joining.request.member_id.clone(),
+                protocol_name: None,
+                ..Default::default()
+            }
+        };
+        self.keep_if_changed(effects);
+        effects.push(Effect::Answer(ticket, Answer::Join(Box::new(response))));
+        self.downgrade_if_due(now, effects);
+    }
+
+    /// Keeps a group of the consumer protocol if something changed that must be.
+    pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
+        if let Group::Consumer(consumer) = self
+            && consumer.group.take_dirty()
+        {
+            effects.push(Effect::Keep(consumer.group.snapshot()));
+        }
+    }
+
+    /// Makes a group whose members all speak the classic protocol a classic one, if that is allowed.
+    pub(super) fn downgrade_if_due(&mut self, now: i64, effects: &mut Effects) {
+        let Group::Consumer(consumer) = self else { return };
+        let Consumer { group, settings } = &**consumer;
+        let members = group.members().len();
+        if members == 0
+            || group.members().any(|member| member.classic.is_none())
+            || !settings.consumer.migration.downgrades()
+            || members > settings.classic.members_max
+        {
+            return;
+        }
+        let mut classic = Classic::from_consumer(group, settings.classic, now);
+        effects.push(Effect::Keep(classic.snapshot()));
+        classic.rebalance("the last member of the consumer protocol has gone".to_owned(), now, effects);
+        *self = Group::Classic(Box::new(classic));
+    }
+}
+
+/// The group that a member of the consumer protocol finds in place of a classic one.
+fn upgraded(
+    classic: &Classic,
+    joins: bool,
+    topics: &dyn Topics,
+    settings: &Settings,
+    now: i64,
+) -> Result<ConsumerGroup, Refusal> {
+    let not_found = |why: &str| Err(Refusal { code: ErrorCode::GROUP_ID_NOT_FOUND, message: why.to_owned() });
+    if classic.state() == State::Dead || !joins {
+        return not_found("The group is not a consumer group.");
+    }
+    if classic.state() == State::Empty {
+        return Ok(ConsumerGroup::new(classic.generation(), now));
+    }
+    let cannot = "Cannot upgrade the classic group to a consumer group because";
+    if !settings.consumer.migration.upgrades() {
+        return not_found(&format!("{cannot} online upgrade is disabled."));
+    }
+    if classic.protocol_type() != Some(super::consumer::PROTOCOL_TYPE) {
+        return not_found(&format!("{cannot} the group does not use the consumer embedded protocol."));
+    }
+    if classic.members_len() > settings.consumer.members_max {
+        return not_found(&format!("{cannot} the group size exceeds the consumer group maximum size."));
+    }
+    classic.to_consumer(topics, now).or_else(|why| not_found(&format!("{cannot} {why}.")))
+}
+
+fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse {
+        error_code: refusal.code,
+        error_message: Some(Text::from(refusal.message)),
+        ..ConsumerGroupHeartbeatResponse::default()
+    }
+}
+
+/// Puts an event to a group and tells what it did to its epochs.
+pub(super) fn observed<T>(
+    group: &mut ConsumerGroup,
+    effects: &mut Effects,
+    event: impl FnOnce(&mut ConsumerGroup) -> T,
+) -> T {
+    let (group_epoch, assignment_epoch) = (group.group_epoch(), group.assignment_epoch());
+    let said = event(group);
+    if group.group_epoch() != group_epoch {
+        let reason = format!("group epoch {}", group.group_epoch());
+        effects.push(Effect::Tell(Event::RebalanceBegun { generation: group_epoch, reason }));
+    }
+    if group.assignment_epoch() != assignment_epoch {
+        let (generation, members) = (group.assignment_epoch(), group.members().len());
+        effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
+    }
+    said
+}
