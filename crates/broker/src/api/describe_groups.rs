@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 const NOT_FOUND_FROM: i16 = 6;
 /// What may be done with a group, one bit an operation of Kafka's AclOperation: read, delete, describe,
 /// describe_configs, alter_configs. Without an authorizer everybody may do everything.
-const EVERY_OPERATION: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+pub(super) const EVERY_OPERATION: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeGroupsRequest = call.body(reply.version)?;

@@ -8,6 +8,8 @@ mod alter_configs;
 mod alter_partition_reassignments;
 mod alteration;
 mod api_versions;
+mod consumer_group_describe;
+mod consumer_group_heartbeat;
 mod create_partitions;
 mod create_topics;
 mod delete_groups;
@@ -260,6 +262,8 @@ serve! { |call, reply|
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply)?),
+    ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
+    ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply)?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),
     PushTelemetry => ready(push_telemetry::handle(call, reply)?),
     ListConfigResources => ready(list_config_resources::handle(call, reply)?),

@@ -6,7 +6,8 @@
 use super::{Call, Fault, Reply};
 use crate::broker::Shared;
 use crate::control::{Command, CommitOffset, CommitOffsets, Committed, Image, Refusal, Topic};
-use fullbore_rules::group::Committer;
+use fullbore_rules::group::consumer::Partition;
+use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
@@ -136,13 +137,16 @@ async fn commit(
         member_id: &request.member_id,
         instance_id: request.group_instance_id.as_deref(),
         generation: request.generation_id_or_member_epoch,
+        version,
     };
-    let asked = loop {
+    let mut fenced = Vec::new();
+    let (asked, places) = loop {
         let place = broker.control.enter().await.map_err(unavailable)?;
         let asked = broker.groups.touch(id, |group, now| {
             group.check_commit(&committer, now)?;
-            let offsets = std::mem::take(&mut offsets);
-            Ok(place.ask(Command::CommitOffsets(CommitOffsets { group: Arc::from(&**id), offsets })))
+            let (offsets, places) = fence(group, &committer, std::mem::take(&mut offsets), &mut fenced);
+            let commit = CommitOffsets { group: Arc::from(&**id), offsets };
+            Ok((place.ask(Command::CommitOffsets(commit)), places))
         });
         match asked {
             Some(asked) => break asked?,
@@ -152,10 +156,31 @@ async fn commit(
         }
     };
     let refused = asked.committed().await.map_err(unavailable)?;
+    fenced.extend(refused.into_iter().map(|(index, code)| (places[index], code)));
     // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
     // listed, and its offsets are there.
     let _ = broker.groups.create(id);
-    Ok(refused)
+    Ok(fenced)
+}
+
+/// Which offsets the committer may commit, with where each of them stood; the others become `fenced`.
+fn fence(
+    group: &Group,
+    committer: &Committer<'_>,
+    offsets: Vec<CommitOffset>,
+    fenced: &mut Vec<(usize, ErrorCode)>,
+) -> (Vec<CommitOffset>, Vec<usize>) {
+    let may = |(index, offset): (usize, CommitOffset)| {
+        let partition = Partition { topic: offset.topic, index: offset.partition };
+        match group.check_commit_of(committer, &partition) {
+            Ok(()) => Some((offset, index)),
+            Err(code) => {
+                fenced.push((index, code));
+                None
+            }
+        }
+    };
+    offsets.into_iter().enumerate().filter_map(may).unzip()
 }
 
 /// Clients find the coordinator again and repeat the commit.

@@ -136,7 +136,7 @@ impl BrokerConfig {
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
             request_partition_size_limit: values.number("max.request.partition.size.limit"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
-            groups: GroupConfig::read(values),
+            groups: GroupConfig::read(values)?,
             produce_version_max: values.number("fullbore.produce.version.max"),
             live: LiveConfig::read(values)?,
             topic_defaults: TopicConfig::defaults(checked),

@@ -1,7 +1,10 @@
 //! The keys of consumer groups, and what the coordinator needs to know of them.
 
-use super::key::{Allowed, Key};
+use super::error::ConfigError;
+use super::key::{Allowed, Key, Type};
 use super::lookup::Reader;
+use fullbore_rules::group::consumer::assignor::Assignor;
+use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{Settings, classic};
 
 /// A part of the broker's table.
@@ -25,6 +28,69 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "How long an empty classic group waits for more members after one has joined; begins anew with each, up to the largest rebalance timeout of theirs.",
     ),
     Key::int("group.max.size", Some("2147483647"), 1, "Members of a classic group."),
+    Key::new(
+        "group.coordinator.rebalance.protocols",
+        Type::List,
+        Some("classic,consumer"),
+        "Which kinds of groups there are. Without `consumer`, ConsumerGroupHeartbeat is answered UNSUPPORTED_VERSION.",
+    )
+    .allow(Allowed::OneOf(&["classic", "consumer"]))
+    .differs("`share` and `streams` are not offered, and `classic` is there even if it is left out"),
+    Key::int(
+        "group.consumer.session.timeout.ms",
+        Some("45000"),
+        1,
+        "A member of the consumer protocol that is silent for so long is taken out of its group. A group's consumer.session.timeout.ms counts more. Between the min and the max of it.",
+    ),
+    Key::int("group.consumer.min.session.timeout.ms", Some("45000"), 1, "The shortest session timeout of the consumer protocol."),
+    Key::int("group.consumer.max.session.timeout.ms", Some("60000"), 1, "The longest session timeout of the consumer protocol."),
+    Key::int(
+        "group.consumer.heartbeat.interval.ms",
+        Some("5000"),
+        1,
+        "How often members of the consumer protocol are told to send heartbeats. A group's consumer.heartbeat.interval.ms counts more. Between the min and the max of it.",
+    ),
+    Key::int("group.consumer.min.heartbeat.interval.ms", Some("5000"), 1, "The shortest heartbeat interval of the consumer protocol."),
+    Key::int("group.consumer.max.heartbeat.interval.ms", Some("15000"), 1, "The longest heartbeat interval of the consumer protocol."),
+    Key::int(
+        "group.consumer.assignment.interval.ms",
+        Some("1000"),
+        0,
+        "Time between two assignments worked out for a group of the consumer protocol, at least: members that come together are assigned together. A group's consumer.assignment.interval.ms counts more. Between the min and the max of it.",
+    ),
+    Key::int("group.consumer.min.assignment.interval.ms", Some("0"), 0, "The shortest assignment interval of the consumer protocol."),
+    Key::int("group.consumer.max.assignment.interval.ms", Some("15000"), 0, "The longest assignment interval of the consumer protocol."),
+    Key::int("group.consumer.max.size", Some("2147483647"), 1, "Members of a group of the consumer protocol."),
+    Key::new(
+        "group.consumer.assignors",
+        Type::List,
+        Some("uniform,range"),
+        "The assignors that members of the consumer protocol may ask for. The first is that of groups that ask for none.",
+    )
+    .allow(Allowed::OneOf(&["uniform", "range"]))
+    .differs("Java classes cannot be loaded"),
+    Key::new(
+        "group.consumer.migration.policy",
+        Type::String,
+        Some("bidirectional"),
+        "Which way a group with members may change its protocol: `upgrade` from classic to consumer when a member of the consumer protocol joins, `downgrade` back when the last one has gone, `bidirectional` both, `disabled` neither.",
+    )
+    .allow(Allowed::OneOf(&[
+        "bidirectional",
+        "upgrade",
+        "downgrade",
+        "disabled",
+        "BIDIRECTIONAL",
+        "UPGRADE",
+        "DOWNGRADE",
+        "DISABLED",
+    ])),
+    Key::int(
+        "group.consumer.regex.refresh.interval.ms",
+        Some("600000"),
+        10_000,
+        "How often regular expressions of topics are matched anew although no topic has changed.",
+    ),
     Key::int(
         "fullbore.groups.max",
         Some("100000"),
@@ -43,17 +109,20 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
+    /// What groups of the consumer protocol are held to that set nothing themselves.
+    pub consumer: consumer::Settings,
 }
 
 impl GroupConfig {
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
-        Self {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
+        Ok(Self {
             groups_max: values.number("fullbore.groups.max"),
             session_timeout_min_ms: values.number("group.min.session.timeout.ms"),
             session_timeout_max_ms: values.number("group.max.session.timeout.ms"),
             initial_rebalance_delay_ms: values.number("group.initial.rebalance.delay.ms"),
             classic_members_max: values.number("group.max.size"),
-        }
+            consumer: consumer_settings(values)?,
+        })
     }
 
     /// What groups' machines are held to.
@@ -65,6 +134,55 @@ impl GroupConfig {
                 initial_rebalance_delay_ms: self.initial_rebalance_delay_ms,
                 members_max: self.classic_members_max,
             },
+            consumer: self.consumer,
         }
     }
+}
+
+fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<consumer::Settings, ConfigError> {
+    let text = |name| values.text(name).unwrap_or_default();
+    let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
+    let names = text(assignors);
+    let assignors = Assignor::list(&names)
+        .ok_or_else(|| ConfigError::of_value(assignors, &names, "must be uniform and range, one or both, once each"))?;
+    let settings = consumer::Settings {
+        is_enabled: text(protocols).split(',').any(|protocol| protocol.trim() == "consumer"),
+        session_timeout_ms: between(values, "group.consumer.session.timeout.ms", SESSION)?,
+        heartbeat_interval_ms: between(values, "group.consumer.heartbeat.interval.ms", HEARTBEAT)?,
+        assignment_interval_ms: between(values, "group.consumer.assignment.interval.ms", ASSIGNMENT)?,
+        members_max: values.number("group.consumer.max.size"),
+        assignors,
+        regex_refresh_ms: values.number("group.consumer.regex.refresh.interval.ms"),
+        migration: match &*text("group.consumer.migration.policy").to_ascii_lowercase() {
+            "upgrade" => Migration::Upgrade,
+            "downgrade" => Migration::Downgrade,
+            "disabled" => Migration::Disabled,
+            _ => Migration::Bidirectional,
+        },
+    };
+    if settings.heartbeat_interval_ms >= settings.session_timeout_ms {
+        let (name, session) = ("group.consumer.heartbeat.interval.ms", settings.session_timeout_ms);
+        let message = format!("must be less than group.consumer.session.timeout.ms={session}");
+        return Err(ConfigError::of_value(name, &settings.heartbeat_interval_ms.to_string(), message));
+    }
+    Ok(settings)
+}
+
+/// The least and the most of a key.
+type Limits = (&'static str, &'static str);
+const SESSION: Limits = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
+const HEARTBEAT: Limits = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");
+const ASSIGNMENT: Limits = ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms");
+
+fn between<F: Fn(&str) -> Option<String>>(
+    values: &Reader<F>,
+    name: &'static str,
+    (min, max): Limits,
+) -> Result<i32, ConfigError> {
+    let (value, least, most): (i32, i32, i32) = (values.number(name), values.number(min), values.number(max));
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    let message = format!("must be between {min}={least} and {max}={most}");
+    Err(ConfigError::of_value(name, &value.to_string(), message))
 }

@@ -11,7 +11,6 @@ const LONG_MAX: &str = "9223372036854775807";
 
 const THREADS: &str = "has no effect: threads follow the number of cores";
 const METADATA: &str = "has no effect: this broker keeps its metadata itself, without controllers";
-const CONSUMER: &str = "has no effect: the consumer protocol of groups is not offered yet";
 const COORDINATOR: &str = "has no effect: groups and their offsets are rows of the control plane, and in no topic";
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";

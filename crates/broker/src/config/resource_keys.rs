@@ -7,7 +7,6 @@ use super::key::{Allowed, Key, Type};
 
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
-const AT_ONCE: &str = "has no effect: assignments are made at once";
 
 /// Every key a group may set.
 pub static GROUP_CONFIG_KEYS: &[Key] = &[
@@ -15,7 +14,8 @@ pub static GROUP_CONFIG_KEYS: &[Key] = &[
         .or_else(&["group.consumer.heartbeat.interval.ms"]),
     Key::int("consumer.session.timeout.ms", None, 1, "A member of the consumer protocol that is silent for so long is taken out of the group. Within the broker's group.consumer.min. and .max.session.timeout.ms.")
         .or_else(&["group.consumer.session.timeout.ms"]),
-    int("consumer.assignment.interval.ms", "1000", 0, AT_ONCE).or_else(&["group.consumer.assignment.interval.ms"]),
+    Key::int("consumer.assignment.interval.ms", None, 0, "Time between two assignments worked out for a group of the consumer protocol, at least. Within the broker's group.consumer.min. and .max.assignment.interval.ms.")
+        .or_else(&["group.consumer.assignment.interval.ms"]),
     int("share.assignment.interval.ms", "1000", 0, SHARE).or_else(&["group.share.assignment.interval.ms"]),
     text("share.auto.offset.reset", "latest", Allowed::Any, SHARE),
     int("share.delivery.count.limit", "5", 2, SHARE).or_else(&["group.share.delivery.count.limit"]),

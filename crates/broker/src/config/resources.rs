@@ -59,6 +59,8 @@ pub struct GroupTimeouts {
     pub consumer_session_timeout_ms: i32,
     /// Of the consumer protocol.
     pub consumer_heartbeat_interval_ms: i32,
+    /// Of the consumer protocol: a new assignment at most so often.
+    pub consumer_assignment_interval_ms: i32,
 }
 
 impl GroupTimeouts {
@@ -70,10 +72,11 @@ impl GroupTimeouts {
             let value: i32 = values.number(name);
             value.min(limits.number(max)).max(limits.number(min))
         };
-        let (session, heartbeat) = (SESSION, HEARTBEAT);
+        let (session, heartbeat, assignment) = (SESSION, HEARTBEAT, ASSIGNMENT);
         Self {
             consumer_session_timeout_ms: within(session.0, session.1, session.2),
             consumer_heartbeat_interval_ms: within(heartbeat.0, heartbeat.1, heartbeat.2),
+            consumer_assignment_interval_ms: within(assignment.0, assignment.1, assignment.2),
         }
     }
 }
@@ -85,6 +88,12 @@ const HEARTBEAT: (&str, &str, &str) = (
     "consumer.heartbeat.interval.ms",
     "group.consumer.min.heartbeat.interval.ms",
     "group.consumer.max.heartbeat.interval.ms",
+);
+
+const ASSIGNMENT: (&str, &str, &str) = (
+    "consumer.assignment.interval.ms",
+    "group.consumer.min.assignment.interval.ms",
+    "group.consumer.max.assignment.interval.ms",
 );
 
 /// A subscription to clients' metrics: who is asked for what, how often.
@@ -191,7 +200,7 @@ fn check_group<F>(broker: &Reader<F>, set: &BTreeMap<String, String>) -> Result<
 where
     F: Fn(&str) -> Option<String>,
 {
-    for (name, min, max) in [SESSION, HEARTBEAT] {
+    for (name, min, max) in [SESSION, HEARTBEAT, ASSIGNMENT] {
         let Some(value) = set.get(name) else { continue };
         let (least, most) = (broker.number::<i64>(min), broker.number::<i64>(max));
         if !value.parse::<i64>().is_ok_and(|value| (least..=most).contains(&value)) {
@@ -241,7 +250,10 @@ mod tests {
         assert_eq!(timeouts("group.consumer.session.timeout.ms=50000", &[]), (50_000, 5_000));
         let own = [("consumer.session.timeout.ms", "46000"), ("consumer.heartbeat.interval.ms", "6000")];
         assert_eq!(timeouts("group.consumer.session.timeout.ms=50000", &own), (46_000, 6_000));
-        assert_eq!(timeouts("group.consumer.min.session.timeout.ms=48000", &own), (48_000, 6_000));
+        assert_eq!(
+            timeouts("group.consumer.min.session.timeout.ms=48000\ngroup.consumer.session.timeout.ms=48000", &own),
+            (48_000, 6_000)
+        );
         assert_eq!(timeouts("group.consumer.max.heartbeat.interval.ms=5500", &own), (46_000, 5_500));
     }
 

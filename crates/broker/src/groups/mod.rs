@@ -8,12 +8,15 @@
 
 mod entry;
 mod keep;
+mod regex;
 mod timer;
+mod topics;
 
 pub use entry::Pending;
+pub use regex::TopicRegex;
 
 use crate::config::GroupConfig;
-use crate::control::{Command, Control, DeleteGroup, StoredGroup};
+use crate::control::{Command, Control, DeleteGroup, Image, StoredGroup};
 use crate::metrics::Metrics;
 use entry::{Entry, Inner};
 use fullbore_rules::group::{Answer, Effects, Group, Settings, Snapshot, State, Ticket};
@@ -148,6 +151,16 @@ impl Groups {
             self.arm(&entry, &inner);
             said
         })
+    }
+
+    /// What a group is held to: the broker's settings with its own.
+    pub fn settings_of(&self, image: &Image, id: &str) -> Settings {
+        let mut settings = self.settings;
+        let own = image.group_timeouts(id);
+        settings.consumer.session_timeout_ms = own.consumer_session_timeout_ms;
+        settings.consumer.heartbeat_interval_ms = own.consumer_heartbeat_interval_ms;
+        settings.consumer.assignment_interval_ms = own.consumer_assignment_interval_ms;
+        settings
     }
 
     /// Makes sure that the group is there, empty if it was not.

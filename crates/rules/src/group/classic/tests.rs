@@ -588,7 +588,9 @@ fn a_kept_group_goes_on_where_it_was() {
     let snapshot = bench.group.snapshot();
     let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
     bench.now += 1_000_000;
-    let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours");
+    let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours") else {
+        panic!("it is classic")
+    };
     bench.group = *group;
     assert_eq!(bench.group.state, State::Stable);
     bench.pass(9000);

@@ -237,6 +237,11 @@ impl ConsumerGroup {
         self.regexes.keys()
     }
 
+    /// Whether a regular expression is in use.
+    pub fn has_regex(&self, regex: &str) -> bool {
+        self.regexes.contains_key(regex)
+    }
+
     /// Whether the regular expressions in use are to be resolved anew.
     pub fn regexes_are_due(&self, topics_version: u64, settings: &Settings, now: i64) -> bool {
         !self.regexes.is_empty()

@@ -1,0 +1,84 @@
+//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, their members, what these have and are to have.
+
+use super::describe_groups::EVERY_OPERATION;
+use super::metadata::NO_OPERATIONS;
+use super::{Call, Fault, Reply, once};
+use crate::control::Image;
+use fullbore_rules::group::consumer::{ConsumerGroup, Partition, Settings};
+use fullbore_rules::group::{Group, State};
+use fullbore_wire::apis::consumer_group_describe::{
+    Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup, Member, TopicPartitions,
+};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::collections::BTreeMap;
+
+/// Of a member, in [`Member::member_type`].
+const SPEAKS_CLASSIC: i8 = 0;
+const SPEAKS_CONSUMER: i8 = 1;
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
+    let operations = if request.include_authorized_operations { EVERY_OPERATION } else { NO_OPERATIONS };
+    let image = call.broker.control.image();
+    let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
+        let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
+        let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
+        let group = call.broker.groups.look(&group_id, described);
+        let authorized_operations = operations;
+        match group {
+            Some(Some(group)) => DescribedGroup { group_id, authorized_operations, ..group },
+            Some(None) => not_found(&group_id, "is not a consumer group"),
+            None => not_found(&group_id, "not found"),
+        }
+    });
+    let response = ConsumerGroupDescribeResponse { groups: groups.collect(), ..Default::default() };
+    reply.frame::<ConsumerGroupDescribeRequest>(&response)
+}
+
+fn not_found(group_id: &Text, why: &str) -> DescribedGroup {
+    DescribedGroup {
+        error_code: if group_id.is_empty() { ErrorCode::INVALID_GROUP_ID } else { ErrorCode::GROUP_ID_NOT_FOUND },
+        error_message: Some(Text::from(format!("Group {group_id} {why}."))),
+        group_id: group_id.clone(),
+        group_state: Text::from_static(State::Dead.name()),
+        ..Default::default()
+    }
+}
+
+fn describe(group: &ConsumerGroup, settings: &Settings, image: &Image) -> DescribedGroup {
+    let member = |member: &fullbore_rules::group::consumer::Member| Member {
+        member_id: member.id.clone(),
+        instance_id: member.instance_id.clone(),
+        rack_id: member.rack_id.clone(),
+        member_epoch: member.epoch,
+        client_id: member.client_id.clone(),
+        client_host: member.client_host.clone(),
+        subscribed_topic_names: member.topics.iter().cloned().collect(),
+        subscribed_topic_regex: member.regex.clone(),
+        assignment: assignment(member.assigned.keys(), image),
+        target_assignment: assignment(member.target.iter(), image),
+        member_type: if member.classic.is_some() { SPEAKS_CLASSIC } else { SPEAKS_CONSUMER },
+        ..Default::default()
+    };
+    DescribedGroup {
+        group_state: Text::from_static(group.state().name()),
+        group_epoch: group.group_epoch(),
+        assignment_epoch: group.assignment_epoch(),
+        assignor_name: Text::from_static(group.assignor(settings).name()),
+        members: group.members().map(member).collect(),
+        ..Default::default()
+    }
+}
+
+/// Partitions by topic; topics that are gone are left out, as by Kafka.
+fn assignment<'p>(partitions: impl Iterator<Item = &'p Partition>, image: &Image) -> Assignment {
+    let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
+    for partition in partitions {
+        topics.entry(partition.topic).or_default().push(partition.index);
+    }
+    let topic = |(topic_id, partitions): (Uuid, Vec<i32>)| {
+        let topic_name = Text::from(image.topic_by_id(topic_id)?.name.as_str());
+        Some(TopicPartitions { topic_id, topic_name, partitions, ..Default::default() })
+    };
+    Assignment { topic_partitions: topics.into_iter().filter_map(topic).collect(), ..Default::default() }
+}

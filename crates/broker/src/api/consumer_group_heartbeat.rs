@@ -1,0 +1,110 @@
+//! ConsumerGroupHeartbeat 0-1 (KIP-848): the fields, the regular expression, then the group.
+
+use super::{Call, Fault, Reply, join_group};
+use crate::control::Image;
+use crate::groups::{Missing, TopicRegex};
+use fullbore_rules::group::consumer::{self, JOINING, Refusal, Resolved};
+use fullbore_rules::group::{Answer, Settings};
+use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use fullbore_wire::{ErrorCode, Frame, Text};
+use std::sync::Arc;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: ConsumerGroupHeartbeatRequest = call.body(reply.version)?;
+    let response = heartbeat(call, &request, reply.version.number).await.unwrap_or_else(refused);
+    reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
+}
+
+fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse {
+        error_code: refusal.code,
+        error_message: Some(Text::from(refusal.message)),
+        ..Default::default()
+    }
+}
+
+async fn heartbeat(
+    call: &Call<'_>,
+    request: &ConsumerGroupHeartbeatRequest,
+    version: i16,
+) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+    let groups = &call.broker.groups;
+    let image = call.broker.control.image();
+    let settings = groups.settings_of(&image, &request.group_id);
+    if !settings.consumer.is_enabled {
+        let message = "The consumer protocol is switched off (group.coordinator.rebalance.protocols).";
+        return Err(Refusal { code: ErrorCode::UNSUPPORTED_VERSION, message: message.to_owned() });
+    }
+    consumer::check_request(request, version, &settings.consumer)?;
+    let resolved = resolve(call, request, &image, &settings).await?;
+    let client_host = join_group::client_host(call.client.peer);
+    let joins = request.member_epoch == JOINING;
+    let consumer_call = consumer::Call {
+        request,
+        fresh_id: if request.member_id.is_empty() { fresh_id() } else { Text::default() },
+        client_id: call.header.client_id.as_deref().unwrap_or_default(),
+        client_host: &client_host,
+        resolved,
+        resolved_version: image.epoch(),
+    };
+    let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
+    let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
+    });
+    match answer.answer().await {
+        Answer::ConsumerHeartbeat(response) => Ok(*response),
+        Answer::Refused(code @ ErrorCode::GROUP_ID_NOT_FOUND) => {
+            Err(Refusal { code, message: format!("Group {} not found.", &*request.group_id) })
+        }
+        Answer::Refused(code) => Err(Refusal { code, message: code.to_string() }),
+        _ => unreachable!("a heartbeat of the consumer protocol is answered with one"),
+    }
+}
+
+/// An id nobody has, for a member of version 0.
+fn fresh_id() -> Text {
+    Text::from(uuid::Uuid::new_v4().to_string())
+}
+
+/// The topics of the expressions that are due: those of the group, when topics have changed, and the request's.
+async fn resolve(
+    call: &Call<'_>,
+    request: &ConsumerGroupHeartbeatRequest,
+    image: &Arc<Image>,
+    settings: &Settings,
+) -> Result<Vec<Resolved>, Refusal> {
+    let now = call.broker.groups.now_ms();
+    let of_group = |group: &fullbore_rules::group::Group| {
+        let group = group.consumer()?;
+        let is_due = group.regexes_are_due(image.epoch(), &settings.consumer, now);
+        let due: Vec<Text> = if is_due { group.regexes().cloned().collect() } else { Vec::new() };
+        let new = request.subscribed_topic_regex.as_ref().filter(|regex| !group.has_regex(regex));
+        Some((due, new.cloned()))
+    };
+    let known = call.broker.groups.look(&request.group_id, of_group).flatten();
+    let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
+    let mut resolved = Vec::with_capacity(due.len() + 1);
+    if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {
+        let regex = TopicRegex::compile(&pattern).map_err(|why| Refusal {
+            code: ErrorCode::INVALID_REGULAR_EXPRESSION,
+            message: format!("SubscribedTopicRegex `{pattern}` is not a valid regular expression: {why}."),
+        })?;
+        resolved.push((Text::from(&*pattern), regex.topics(image)));
+    }
+    if !due.is_empty() {
+        // Many expressions and many topics are not the connection's worker's to match.
+        let image = Arc::clone(image);
+        let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
+        resolved.extend(matched.unwrap_or_default());
+    }
+    Ok(resolved)
+}
+
+/// What was compiled once compiles again.
+fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
+    let topics = |pattern: Text| {
+        let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
+        Some((pattern, topics))
+    };
+    patterns.into_iter().filter_map(topics).collect()
+}

@@ -1,0 +1,15 @@
+//! The topics as groups of the consumer protocol see them: an image, by name.
+
+use crate::control::Image;
+use fullbore_rules::group::consumer::Topics;
+use fullbore_wire::Uuid;
+
+impl Topics for Image {
+    fn version(&self) -> u64 {
+        self.epoch()
+    }
+
+    fn find(&self, name: &str) -> Option<(Uuid, i32)> {
+        self.topic(name).map(|topic| (topic.id, topic.partitions))
+    }
+}
