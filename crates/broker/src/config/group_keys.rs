@@ -57,7 +57,8 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         Some("1000"),
         0,
         "Time between two assignments worked out for a group of the consumer protocol, at least: members that come together are assigned together. A group's consumer.assignment.interval.ms counts more. Between the min and the max of it.",
-    ),
+    )
+    .dynamic(),
     Key::int("group.consumer.min.assignment.interval.ms", Some("0"), 0, "The shortest assignment interval of the consumer protocol."),
     Key::int("group.consumer.max.assignment.interval.ms", Some("15000"), 0, "The longest assignment interval of the consumer protocol."),
     Key::int("group.consumer.max.size", Some("2147483647"), 1, "Members of a group of the consumer protocol."),
@@ -90,7 +91,8 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         Some("600000"),
         10_000,
         "How often regular expressions of topics are matched anew although no topic has changed.",
-    ),
+    )
+    .differs("Kafka's tools do not list it"),
     Key::int(
         "fullbore.groups.max",
         Some("100000"),
