@@ -138,7 +138,7 @@ impl World {
             Action::Heartbeat { client } => self.heartbeat(client),
             Action::Commit { client } => {
                 let Client { id, generation, .. } = &self.clients[client];
-                let committer = Committer { member_id: id, instance_id: None, generation: *generation };
+                let committer = Committer { member_id: id, instance_id: None, generation: *generation, version: 9 };
                 let is_ok = self.group.check_commit(&committer, self.now).is_ok();
                 assert!(
                     !is_ok || *generation < 0 || *generation == self.group.generation,
@@ -216,7 +216,7 @@ impl World {
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
             Some(snapshot) => {
-                let settings = crate::group::Settings { classic: SETTINGS };
+                let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
                 match Group::restore(snapshot, settings, self.now).expect("ours") {
                     Group::Classic(group) => *group,
                     #[allow(unreachable_patterns)]
