@@ -8,7 +8,7 @@ use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
@@ -188,9 +188,10 @@ impl Cluster {
         topics.dedup();
         let places = self.partitions_of(&topics)?;
         let mut by_leader: BTreeMap<String, BTreeMap<Text, Vec<i32>>> = BTreeMap::new();
+        let wanted: HashSet<(&str, i32)> = of.iter().map(|(topic, partition)| (&**topic, *partition)).collect();
         for place in places.into_values().flatten() {
-            let wanted = of.iter().any(|(topic, partition)| *partition == place.partition && *topic == place.topic);
-            if let Some(leader) = place.leader.filter(|_| wanted) {
+            let is_wanted = wanted.contains(&(&*place.topic, place.partition));
+            if let Some(leader) = place.leader.filter(|_| is_wanted) {
                 by_leader.entry(leader).or_default().entry(place.topic).or_default().push(place.partition);
             }
         }

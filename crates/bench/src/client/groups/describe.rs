@@ -10,6 +10,7 @@ use fullbore_wire::apis::consumer_group_describe::{self as consumer, ConsumerGro
 use fullbore_wire::apis::describe_groups::{self as classic, DescribeGroupsRequest};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment};
 use fullbore_wire::{ErrorCode, Text};
+use std::collections::HashMap;
 
 /// The protocol a group speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,18 +83,14 @@ impl Groups<'_> {
             return Ok(Vec::new());
         }
         let mut found = self.patiently(|cluster| {
-            let mut found = Vec::new();
+            let mut found = HashMap::new();
             for (coordinator, ids) in coordinators(cluster, ids)? {
                 found.extend(describe_at(cluster, &coordinator, &ids)?);
             }
             Ok(found)
         })?;
         let missing = |id: &Text| Err(ClientError::NoGroup(id.to_string()));
-        let mut take = |id: &Text| match found.iter().position(|(of, _)| of == id) {
-            Some(at) => found.swap_remove(at).1,
-            None => missing(id),
-        };
-        Ok(ids.iter().map(&mut take).collect())
+        Ok(ids.iter().map(|id| found.remove(id).unwrap_or_else(|| missing(id))).collect())
     }
 }
 
