@@ -18,9 +18,16 @@ pub struct Man {
     dir: Option<PathBuf>,
 }
 
+/// `help` explains the other commands, which have pages themselves.
+fn without_help(command: clap::Command) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let bare = command.disable_help_subcommand(true);
+    names.into_iter().fold(bare, |command, name| command.mut_subcommand(name, without_help))
+}
+
 /// Prints or writes them.
 pub fn run(man: &Man) -> Result<(), Failure> {
-    let mut command = crate::Cli::command();
+    let mut command = without_help(crate::Cli::command());
     command.build();
     let Some(folder) = &man.dir else {
         let mut page = Vec::new();

@@ -351,6 +351,11 @@ fn every_shell_and_every_command_is_described() {
         let text = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
         assert!(text.contains(".TH "), "{page}");
     }
+    let names: Vec<String> = std::fs::read_dir(&pages)
+        .expect("a folder")
+        .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.iter().all(|name| !name.contains("-help")), "{names:?}");
     let taken = folder.path().join("file");
     std::fs::write(&taken, "").expect("written");
     let (status, _, stderr) = fullbore(&format!("man --dir {}", taken.display()));
