@@ -85,7 +85,7 @@ impl Member {
     /// Until it leaves, or all is over.
     fn run(mut self) -> Result<(), ClientError> {
         loop {
-            self.board.tell(|state| drop(state.stable.remove(&self.number)));
+            self.board.tell(|state| _ = state.stable.remove(&self.number));
             let joined = self.join()?;
             let generation = joined.generation_id;
             if joined.error_code.is_err() || !self.sync(&joined)? {
@@ -154,7 +154,7 @@ impl Member {
                 (state.leaving == Some(self.number), state.is_over)
             };
             if is_leaving || is_over {
-                self.board.tell(|state| drop(state.stable.remove(&self.number)));
+                self.board.tell(|state| _ = state.stable.remove(&self.number));
                 let members = vec![MemberIdentity { member_id: self.id.clone(), ..Default::default() }];
                 self.connection.call(&LeaveGroupRequest {
                     group_id: self.group.clone(),
