@@ -106,6 +106,20 @@ fn kill_9_brings_no_record_back_and_takes_no_other_away() {
     assert_eq!(checkpoint, format!("0\n1\n{TOPIC} 0 20\n"));
 }
 
+/// The partition's own file tells the log start; should it be lost, the checkpoint does.
+#[test]
+fn a_log_start_outlives_its_own_file() {
+    let (mut broker, mut client) = broker_with_records(10);
+    deleted(&mut client, 7);
+    broker.kill();
+    std::fs::remove_file(broker.partition_dir(TOPIC, 0).join("leader-epoch-checkpoint")).expect("it was there");
+    for _ in 0..2 {
+        broker.restart();
+        assert_eq!(broker.client().earliest(TOPIC, 0), 7);
+        broker.kill();
+    }
+}
+
 #[test]
 fn the_log_start_of_a_deleted_topic_is_not_that_of_the_next_with_its_name() {
     let (mut broker, mut client) = broker_with_records(10);

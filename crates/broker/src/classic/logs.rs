@@ -3,7 +3,7 @@
 //! Not the topics' registry: the control plane says which partitions there are. Nothing is opened at
 //! start; what a partition's log needs to know before it is opened is in the checkpoint files.
 //!
-//! Locks, in this order: `topics`, `checkpoints`, a partition's state; `doomed` last.
+//! Locks, in this order: `writing`, `topics`, `checkpoints`, a partition's state; `doomed` last.
 //!
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only
 //! if every log it vouches for is.
@@ -55,6 +55,8 @@ pub struct Logs {
     producer_id_expiration_ms: AtomicI64,
     topics: Mutex<HashMap<String, Topic>>,
     checkpoints: Mutex<Checkpoints>,
+    /// Held while checkpoint files are written, so that the newest stays.
+    writing: Mutex<()>,
     /// Files and folders out of use, and when they may be removed.
     pub(super) doomed: Mutex<Vec<(Instant, PathBuf)>>,
     flusher: Arc<Flusher>,
@@ -131,6 +133,7 @@ impl Logs {
             producer_id_expiration_ms: AtomicI64::new(i64::MAX),
             topics: Mutex::default(),
             checkpoints: Mutex::new(checkpoints),
+            writing: Mutex::default(),
             doomed: Mutex::new(doomed),
             flusher: flusher.clone(),
             threads: Mutex::default(),
@@ -236,16 +239,26 @@ impl Logs {
     /// # Errors
     /// What the system says. Segments that are before a log start may be removed all the same.
     pub fn keep_log_starts(&self, starts: impl IntoIterator<Item = (Arc<Partition>, i64)>) -> io::Result<()> {
-        let mut checkpoints = self.checkpoints.lock();
-        for (partition, log_start) in starts {
-            checkpoints.log_starts.insert((partition.topic().to_owned(), partition.index()), log_start);
+        let mut starts = starts.into_iter().peekable();
+        if starts.peek().is_none() {
+            return Ok(());
         }
-        files::write_offsets(&self.dir.join(LOG_STARTS), &checkpoints.log_starts)?;
+        let _writing = self.writing.lock();
+        let log_starts = {
+            let mut checkpoints = self.checkpoints.lock();
+            for (partition, log_start) in starts {
+                checkpoints.log_starts.insert((partition.topic().to_owned(), partition.index()), log_start);
+            }
+            // Written without the lock: whoever looks for a partition may need it.
+            checkpoints.log_starts.clone()
+        };
+        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
         files::sync_dir(&self.dir)
     }
 
     /// Writes the checkpoint files anew.
     pub(super) fn write_checkpoints(&self) -> io::Result<()> {
+        let _writing = self.writing.lock();
         let partitions = self.partitions();
         let mut checkpoints = self.checkpoints.lock();
         for partition in partitions {
@@ -284,6 +297,7 @@ impl Logs {
 
     /// Finishes every open log, has the file system write everything at once, and vouches for it.
     fn close_partitions(&self) -> io::Result<()> {
+        let _writing = self.writing.lock();
         let partitions = self.partitions();
         let mut checkpoints = self.checkpoints.lock();
         let mut unrecovered = std::mem::take(&mut checkpoints.unrecovered);
