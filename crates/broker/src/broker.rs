@@ -136,10 +136,15 @@ impl Shared {
             for topic in image.topics() {
                 shared.logs.configure(&topic.name, topic.id, &topic.config);
             }
+            shared.configure_cleaner();
         });
         if let Err(error) = given.await {
             tracing::error!(%error, "partitions have their old settings until they are next used");
         }
+    }
+
+    fn configure_cleaner(&self) {
+        self.logs.configure_cleaner(self.config.cleaner_with(self.control.image().dynamic()));
     }
 
     /// Becomes true when the broker stops.
@@ -193,6 +198,7 @@ impl Broker {
             control,
             logs,
         });
+        shared.configure_cleaner();
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
         tokio::spawn(Arc::clone(&shared.groups).run_timer(shared.stopping()));

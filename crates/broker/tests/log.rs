@@ -3,6 +3,8 @@
 
 #[path = "log/append.rs"]
 mod append;
+#[path = "log/compaction.rs"]
+mod compaction;
 #[path = "log/dump.rs"]
 mod dump;
 #[path = "log/folder.rs"]

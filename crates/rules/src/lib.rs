@@ -4,9 +4,11 @@
 //! task or draws a random number: time is an argument, so each decision can be replayed in a test.
 //!
 //! - [`group`]: who is in a consumer group, and in which generation.
+//! - [`compaction`]: what of a log is to be cleaned, and which records survive.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
 //! - [`telemetry`]: which clients may tell their metrics when.
 
+pub mod compaction;
 pub mod group;
 pub mod sequence;
 pub mod telemetry;

@@ -214,7 +214,8 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
         (TOPIC, "t", vec![("retention.ms", SET, None)], ErrorCode::INVALID_REQUEST, "Null value"),
         (TOPIC, "t", vec![("retention.ms", 4, Some("1"))], ErrorCode::INVALID_REQUEST, "Unknown operation"),
         (TOPIC, "t", vec![("retention.ms", APPEND, Some("1"))], ErrorCode::INVALID_CONFIG, "its type is not LIST"),
-        (TOPIC, "t", vec![("cleanup.policy", SUBTRACT, Some("delete"))], ErrorCode::INVALID_CONFIG, "must be delete"),
+        (TOPIC, "t", vec![("cleanup.policy", APPEND, Some("x"))], ErrorCode::INVALID_CONFIG, "must be a list of"),
+        (TOPIC, "t", vec![("retention.ms", SUBTRACT, Some("1"))], ErrorCode::INVALID_CONFIG, "its type is not LIST"),
         (TOPIC, "t", [set("1"), set("2")].concat(), ErrorCode::INVALID_REQUEST, "duplicate config keys"),
         (
             BROKER,

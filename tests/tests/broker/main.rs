@@ -3,6 +3,7 @@
 mod bulk;
 mod cluster;
 mod committed;
+mod compaction;
 mod configs;
 mod consumer_groups;
 mod crash;

@@ -108,7 +108,7 @@ fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
         ("num.partitions=many", ["num.partitions=many", "between 1 and"]),
         ("num.partitions=0", ["num.partitions=0", "between 1 and"]),
         ("auto.create.topics.enable=maybe", ["auto.create.topics.enable=maybe", "true or false"]),
-        ("log.cleanup.policy=compact", ["log.cleanup.policy=compact", "delete"]),
+        ("log.cleanup.policy=compress", ["log.cleanup.policy=compress", "delete"]),
         ("listeners=nonsense", ["listeners=nonsense", "://"]),
         ("fullbore.admin.listner=", ["fullbore.admin.listner", "not a key"]),
     ] {

@@ -4,6 +4,8 @@
 //! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
+mod keys;
+
 use super::topics;
 use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
@@ -12,8 +14,8 @@ use crate::config::{TimestampType, TopicConfig};
 use crate::control::{Image, Topic};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
-    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
-    TopicProduceResponse,
+    BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
+    TopicProduceData, TopicProduceResponse,
 };
 use fullbore_wire::batch::{BatchError, BatchView, Compression, Timestamps, check_records, set_max_timestamp};
 use fullbore_wire::{ErrorCode, Records, Text};
@@ -29,11 +31,13 @@ const NOT_SAID: i32 = -1;
 struct Refused {
     code: ErrorCode,
     message: String,
+    /// Those of its records that made it so, where that can be said.
+    records: Vec<BatchIndexAndErrorMessage>,
 }
 
 impl Refused {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Refused { code, message: message.into() }
+        Refused { code, message: message.into(), records: Vec::new() }
     }
 }
 
@@ -201,6 +205,9 @@ impl Appending<'_> {
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
         let corrected = check_records_of(&batch, &topic.config, now_ms)?;
+        if topic.config.cleanup.compact {
+            keys::check(&batch, &topic.config, &topic.name, data.index)?;
+        }
         let batch = match &corrected {
             Some(bytes) => BatchView::first(bytes).map_err(of_batch)?,
             None => batch,
@@ -327,6 +334,7 @@ fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
         index,
         error_code: why.code,
         error_message: Some(Text::from(why.message)),
+        record_errors: why.records,
         ..Default::default()
     }
 }

@@ -19,11 +19,17 @@ pub const TIME_INDEX: &str = "timeindex";
 pub const SNAPSHOT: &str = "snapshot";
 /// Appended to the files of a segment that are to be removed.
 pub const DELETED: &str = "deleted";
+/// Appended to the files of a segment that a cleaning is writing.
+pub const CLEANED: &str = "cleaned";
+/// Appended to the files of a segment that is to take the place of others.
+pub const SWAP: &str = "swap";
 /// Appended to the folder of a partition that is to be removed.
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
+/// How far each compacted log is clean.
+pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
 /// Not Kafka's: partitions that were never opened between a crash and the clean shutdown after it.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";

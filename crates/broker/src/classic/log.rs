@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
 use fullbore_wire::batch::BatchView;
@@ -49,6 +50,8 @@ pub struct Log {
     /// As of this offset there is a producer snapshot.
     pub snapshot_offset: i64,
     pub recent: Recent,
+    /// Counts the times that segments were put in the place of others: names of files then stand for something else.
+    pub generation: Arc<AtomicU64>,
     /// Told of every flush; made when someone first waits.
     pub flushed: Option<watch::Sender<Flushed>>,
     /// What is on the disk is not known any more: no append until the next start.
@@ -161,7 +164,7 @@ impl Log {
             _ => now_ms.saturating_sub(active.opened_ms),
         };
         Ok(active.size + size > config.segment_bytes
-            || age_ms > i64::try_from(config.segment_ms).unwrap_or(i64::MAX)
+            || age_ms > i64::try_from(config.roll_after_ms()).unwrap_or(i64::MAX)
             || active.offsets.len() >= index_entries(8)
             || active.times.len() + 1 >= index_entries(12).max(2)
             || !active.can_hold(last_offset))

@@ -21,6 +21,7 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
 use super::answer::{AppendError, OpenError};
+use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
 use super::flusher::Flusher;
 use super::housekeeping;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub retention_check_interval_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
+    /// Those of compaction, until others are put in force.
+    pub cleaner: CleanerSettings,
 }
 
 impl From<&BrokerConfig> for Settings {
@@ -42,6 +45,7 @@ impl From<&BrokerConfig> for Settings {
         Settings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
+            cleaner: config.cleaner,
         }
     }
 }
@@ -60,6 +64,7 @@ pub struct Logs {
     /// Files and folders out of use, and when they may be removed.
     pub(super) doomed: Mutex<Vec<(Instant, PathBuf)>>,
     flusher: Arc<Flusher>,
+    cleaner: Arc<Cleaner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub(super) stopping: Mutex<bool>,
     pub(super) stop: Condvar,
@@ -116,8 +121,8 @@ impl Logs {
         self.producer_id_expiration_ms.load(Ordering::Relaxed)
     }
 
-    /// Opens a folder, which exists and is locked by the caller, and starts three threads: two that flush
-    /// and one for retention and other housekeeping. Opens no partition.
+    /// Opens a folder, which exists and is locked by the caller, and starts threads: two that flush,
+    /// one for retention and other housekeeping, and those that compact. Opens no partition.
     ///
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
@@ -136,12 +141,14 @@ impl Logs {
             writing: Mutex::default(),
             doomed: Mutex::new(doomed),
             flusher: flusher.clone(),
+            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner)),
             threads: Mutex::default(),
             stopping: Mutex::new(false),
             stop: Condvar::new(),
         });
         let mut threads = flusher.start().map_err(failed)?;
         threads.push(housekeeping::start(Arc::downgrade(&logs)).map_err(failed)?);
+        threads.extend(logs.cleaner.start_threads(&Arc::downgrade(&logs)).map_err(failed)?);
         *logs.threads.lock() = threads;
         Ok(logs)
     }
@@ -208,6 +215,7 @@ impl Logs {
                 Err(error) => tracing::error!(dir = %dir.display(), %error, "deleted partition's folder stays"),
             }
             self.checkpoints.lock().forget(&(topic.to_owned(), index));
+            self.cleaner.forget(topic, index);
         }
     }
 
@@ -226,6 +234,28 @@ impl Logs {
     /// Refuses every parked batch, since the broker stops: what it waits for may not come any more.
     pub fn dismiss_parked(&self) {
         self.partitions().iter().for_each(|partition| partition.dismiss_parked(AppendError::Gone));
+    }
+
+    /// Puts settings of compaction in force.
+    pub fn configure_cleaner(self: &Arc<Self>, settings: CleanerSettings) {
+        self.cleaner.configure(settings);
+        if *self.stopping.lock() {
+            return;
+        }
+        match self.cleaner.start_threads(&Arc::downgrade(self)) {
+            Ok(started) => self.threads.lock().extend(started),
+            Err(error) => tracing::error!(%error, "no more threads for compaction"),
+        }
+    }
+
+    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do; false if none is.
+    pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
+        self.cleaner.clean_dirtiest(self, now_ms)
+    }
+
+    /// What the cleaner has done.
+    pub fn cleaner_status(&self) -> CleanerStatus {
+        self.cleaner.status()
     }
 
     /// Every partition known.
@@ -284,6 +314,7 @@ impl Logs {
             return;
         }
         self.stop.notify_all();
+        self.cleaner.stop();
         self.flusher.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
@@ -333,6 +364,7 @@ impl Drop for Logs {
     /// Without [`Logs::close`] this is a crash, as far as the files are concerned; only the threads end.
     fn drop(&mut self) {
         *self.stopping.get_mut() = true;
+        self.cleaner.stop();
         self.flusher.stop();
     }
 }

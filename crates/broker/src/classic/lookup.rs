@@ -2,7 +2,7 @@
 //!
 //! In two steps, so that no file is read under the partition's lock: a [`Plan`] is made from what is in
 //! memory, and run without the lock. Segments may be retired in between; the open file still serves,
-//! and an index file that is gone makes the caller plan anew.
+//! and an index file that is gone, or that may be of the segment that took the place, makes the caller plan anew.
 //!
 //! Invariant: nothing at or past the high watermark is ever in a slice.
 
@@ -10,6 +10,8 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
 
 use fullbore_wire::FileSlice;
 
@@ -43,6 +45,21 @@ pub struct Plan {
     limit_offset: Option<i64>,
     /// Where a batch is known to end, at or before the byte limit.
     soft_end: Option<u64>,
+    /// Where the next segment begins.
+    pub end_offset: i64,
+    generation: Arc<AtomicU64>,
+    planned_in: u64,
+}
+
+/// What was found of an offset.
+#[derive(Debug)]
+pub enum Slice {
+    /// The batch with the offset, or the next one in the segment, and what follows it.
+    Of(FileSlice),
+    /// The first batch alone is over the limit.
+    TooLarge,
+    /// The segment has no batch at or after the offset: compaction took what was there.
+    Hole,
 }
 
 impl Log {
@@ -52,7 +69,7 @@ impl Log {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
         let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
-        let mut plan = Plan::new(&mut self.segments[index], offset)?;
+        let mut plan = Plan::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
         if is_active && let Some(place) = self.recent.find(offset, plan.size) {
             plan.start = Start::At(place);
             plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
@@ -75,7 +92,7 @@ impl Log {
 
 impl Plan {
     /// How to find `offset` in `segment` through its index.
-    pub fn new(segment: &mut Segment, offset: i64) -> io::Result<Plan> {
+    pub fn new(segment: &mut Segment, offset: i64, end_offset: i64, generation: &Arc<AtomicU64>) -> io::Result<Plan> {
         let relative = offset - segment.base_offset;
         let found = segment.offsets.last_before(|entry| i64::from(entry.relative_offset) <= relative);
         Ok(Plan {
@@ -87,19 +104,27 @@ impl Plan {
             start: Start::From(found),
             limit_offset: None,
             soft_end: None,
+            end_offset,
+            generation: Arc::clone(generation),
+            planned_in: generation.load(Acquire),
         })
     }
 
-    /// The slice from the batch with the offset on. Empty if that batch alone is over `max_bytes` and
-    /// `at_least_one` does not ask for it all the same.
-    pub fn read(self, max_bytes: u32, at_least_one: bool) -> io::Result<Option<FileSlice>> {
+    /// Whether segments were put in the place of others since: what was then read from an index may be another one's.
+    pub fn is_stale(&self) -> bool {
+        self.generation.load(Acquire) != self.planned_in
+    }
+
+    /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
+    /// batch that alone is over it.
+    pub fn read(&self, max_bytes: u32, at_least_one: bool) -> io::Result<Slice> {
         let Some(place) = self.place()? else {
-            return Ok(None);
+            return Ok(Slice::Hole);
         };
         let end = self.end(place.position)?;
         let first_end = place.position + place.size;
         if first_end > end {
-            return Ok(None);
+            return Ok(Slice::TooLarge);
         }
         let allowed = place.position + u64::from(max_bytes);
         let cut = match self.soft_end {
@@ -109,10 +134,10 @@ impl Plan {
         };
         let end = if at_least_one { cut.max(first_end) } else { cut };
         if end < first_end {
-            return Ok(None);
+            return Ok(Slice::TooLarge);
         }
-        Ok(Some(FileSlice {
-            file: self.file,
+        Ok(Slice::Of(FileSlice {
+            file: Arc::clone(&self.file),
             position: place.position,
             len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
         }))
@@ -169,12 +194,20 @@ impl Plan {
         Ok(None)
     }
 
-    /// The first batch at or after the offset whose largest timestamp reaches `timestamp`.
-    pub fn find_timestamp(&self, timestamp: i64) -> io::Result<Option<Header>> {
+    /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
+    pub fn find_timestamp<T>(
+        &self,
+        timestamp: i64,
+        mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
         let mut scan = Scan::new(&self.file, self.indexed_position()?, self.size);
         while let Some(batch) = scan.next()? {
-            if batch.last_offset() >= self.offset && batch.max_timestamp >= timestamp {
-                return Ok(Some(batch));
+            if batch.last_offset() >= self.offset
+                && batch.max_timestamp >= timestamp
+                && batch.has_records
+                && let Some(found) = look(&batch)?
+            {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -212,7 +245,7 @@ mod tests {
             log.high_watermark = high_watermark;
             for offset in 0..high_watermark {
                 let plan = log.plan_read(offset, 1 << 20).expect("planned");
-                let slice = plan.read(1 << 20, true).expect("read").expect("records");
+                let Slice::Of(slice) = plan.read(1 << 20, true).expect("read") else { panic!("no records") };
                 let size = bytes.len() as u64;
                 assert_eq!(
                     (slice.position, slice.position + u64::from(slice.len)),

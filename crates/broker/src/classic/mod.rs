@@ -11,6 +11,7 @@
 //! and never used twice.
 
 mod answer;
+mod cleaner;
 mod epochs;
 mod failures;
 mod files;
@@ -31,12 +32,14 @@ mod scan;
 mod segment;
 mod snapshot;
 mod stamping;
+mod steps;
 mod times;
 mod waiters;
 
 pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
+pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
 pub use logs::{Logs, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;

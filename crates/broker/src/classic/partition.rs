@@ -21,13 +21,14 @@ use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
 use super::flusher::Flusher;
 use super::log::{Log, Outcome};
+use super::lookup::Slice;
 use super::parking::Parked;
 use super::recovery::Known;
 use super::waiters::{Registration, Waiters};
 use crate::config::{TimestampType, TopicConfig};
 
-/// Times a read is planned anew when retention takes an index file away under it.
-const PLANS_MAX: usize = 3;
+/// Times a read is planned anew when retention or compaction takes an index file away under it.
+const PLANS_MAX: usize = 8;
 
 /// One partition. All calls may block on the disk, the first one for as long as a recovery takes.
 #[derive(Debug)]
@@ -245,7 +246,7 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
-        let mut plans = 0;
+        let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.state.lock();
             let log = match self.log_to_read(&mut state)? {
@@ -262,18 +263,26 @@ impl Partition {
                 last_stable_offset: log.high_watermark,
                 log_start_offset: log.log_start,
             };
-            if offset >= log.high_watermark {
+            // Past a hole that compaction has left, the log may have gone on.
+            from = from.max(log.log_start);
+            if from >= log.high_watermark {
                 return Ok(read);
             }
             log.idle_rounds = 0;
-            let plan = log.plan_read(offset, max_bytes);
+            let plan = log.plan_read(from, max_bytes).map_err(|error| self.read_failed(&error))?;
             drop(state);
             plans += 1;
-            match plan.and_then(|plan| plan.read(max_bytes, at_least_one)) {
-                Ok(slice) => {
-                    read.records = slice.map_or_else(Records::default, Records::File);
+            let slice = plan.read(max_bytes, at_least_one);
+            if plan.is_stale() && plans < PLANS_MAX {
+                continue;
+            }
+            match slice {
+                Ok(Slice::Of(slice)) => {
+                    read.records = Records::File(slice);
                     return Ok(read);
                 }
+                Ok(Slice::TooLarge) => return Ok(read),
+                Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && plans < PLANS_MAX => {}
                 Err(error) => return Err(self.read_failed(&error)),
             }

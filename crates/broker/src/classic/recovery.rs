@@ -17,6 +17,7 @@ use std::sync::Arc;
 use fullbore_rules::sequence::Producers;
 
 use super::answer::StorageError;
+use super::cleaner::swap;
 use super::epochs::Epochs;
 use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
 use super::granted::Granted;
@@ -45,6 +46,7 @@ impl Log {
     /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
     pub fn open(dir: &Arc<Path>, known: Known, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
         let failed = |error| StorageError::io(dir.as_ref(), error);
+        swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let mut log = Log {
             dir: dir.clone(),
@@ -60,6 +62,7 @@ impl Log {
             epochs: Epochs::empty(dir),
             snapshot_offset: -1,
             recent: Recent::default(),
+            generation: Arc::default(),
             flushed: None,
             broken: false,
             idle_rounds: 0,
@@ -269,8 +272,12 @@ impl Walk {
                 Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
                 Err(ScanError::Io(error)) => return Err(error),
             };
-            if batch.base_offset != self.next_offset || !segment.can_hold(batch.last_offset()) {
-                return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
+            // Compaction takes whole batches out.
+            if batch.base_offset < self.next_offset || !segment.can_hold(batch.last_offset()) {
+                return Ok(Some(format!(
+                    "offset {} where {} or a later one is due",
+                    batch.base_offset, self.next_offset
+                )));
             }
             if batch.last_offset() >= checked_from && !batch.has_valid_crc(file)? {
                 return Ok(Some("the checksum does not match".to_owned()));

@@ -45,15 +45,16 @@ impl Log {
     /// How many of the oldest segments nothing keeps.
     fn count_old(&mut self, now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
         let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
-        let mut excess = config.retention_bytes.map_or(0, |most| total.saturating_sub(most));
+        let (retention_bytes, retention_ms) = config.retention();
+        let mut excess = retention_bytes.map_or(0, |most| total.saturating_sub(most));
         let mut count = 0;
         while count < self.segments.len() {
             let end_offset = self.segments.get(count + 1).map_or(self.log_end, |next| next.base_offset);
             let is_last = count + 1 == self.segments.len();
             let segment = &mut self.segments[count];
             let is_before_start = !is_last && end_offset <= self.log_start;
-            let is_excess = segment.size > 0 && excess >= segment.size && config.retention_bytes.is_some();
-            let is_expired = match (config.retention_ms, segment.largest()?) {
+            let is_excess = segment.size > 0 && excess >= segment.size && retention_bytes.is_some();
+            let is_expired = match (retention_ms, segment.largest()?) {
                 (Some(most), Some(largest)) => now_ms.saturating_sub(largest.timestamp) > most,
                 _ => false,
             };
@@ -82,6 +83,7 @@ impl Log {
 /// when the files were last written, so that a partition is opened only when it is due; timestamps older
 /// than their writing are noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
+    let (retention_bytes, retention_ms) = config.retention();
     let mut oldest: Option<(i64, u64, PathBuf)> = None;
     let mut total = 0;
     for entry in fs::read_dir(dir)? {
@@ -101,7 +103,7 @@ pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<b
     let Some((_, size, path)) = oldest.filter(|oldest| oldest.1 > 0) else {
         return Ok(false);
     };
-    let is_excess = config.retention_bytes.is_some_and(|most| total.saturating_sub(most) >= size);
+    let is_excess = retention_bytes.is_some_and(|most| total.saturating_sub(most) >= size);
     let age_ms = now_ms.saturating_sub(modified_ms(&path)?);
-    Ok(is_excess || config.retention_ms.is_some_and(|most| age_ms > most))
+    Ok(is_excess || retention_ms.is_some_and(|most| age_ms > most))
 }

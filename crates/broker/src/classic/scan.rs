@@ -31,6 +31,8 @@ pub struct Header {
     pub crc: u32,
     pub max_timestamp: i64,
     pub is_control: bool,
+    /// False of what compaction leaves where only offsets and sequences are still wanted.
+    pub has_records: bool,
     /// Also gives the offsets covered.
     pub stamp: Stamp,
 }
@@ -50,6 +52,7 @@ impl Header {
             crc: i32_at(17) as u32,
             max_timestamp: i64_at(35),
             is_control: i16_at(21) & 0x20 != 0,
+            has_records: i32_at(57) > 0,
             stamp: Stamp {
                 producer_id: i64_at(43),
                 producer_epoch: i16_at(51),

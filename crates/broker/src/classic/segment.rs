@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
-use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, offset_path};
+use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError};
+use super::steps::step;
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
@@ -58,6 +59,17 @@ pub enum WriteError {
     Broken(io::Error),
 }
 
+/// How far a segment that a cleaning writes has come; its files' names say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Being written, or not to be used.
+    Cleaned,
+    /// Whole, and on the disk; takes the place of others.
+    Swap,
+    /// A segment like any other.
+    Settled,
+}
+
 /// One segment of a log.
 #[derive(Debug)]
 pub struct Segment {
@@ -65,6 +77,7 @@ pub struct Segment {
     pub base_offset: i64,
     /// Bytes of whole batches.
     pub size: u64,
+    stage: Stage,
     file: Option<OpenFile>,
     /// Whether both index files were there when the segment was loaded.
     has_index_files: bool,
@@ -93,6 +106,44 @@ impl Segment {
         Ok(segment)
     }
 
+    /// What a cleaning is going to write, beside the segments in use.
+    pub fn create_cleaned(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
+        let mut segment = Segment::new(dir, base_offset, 0, now_ms);
+        segment.stage = Stage::Cleaned;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        segment.file = Some(OpenFile::new(options.open(segment.path(LOG))?));
+        Ok(segment)
+    }
+
+    /// Gives the files the names of another stage. The log file comes last: its name says that the indexes have theirs.
+    pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
+        for suffix in [TIME_INDEX, OFFSET_INDEX, LOG] {
+            step();
+            fs::rename(self.path(suffix), stage_path(&self.dir, self.base_offset, suffix, stage))?;
+        }
+        self.stage = stage;
+        Ok(())
+    }
+
+    /// Has the log file and both indexes on the disk.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.file()?.sync_data()?;
+        [OFFSET_INDEX, TIME_INDEX].into_iter().try_for_each(|suffix| File::open(self.path(suffix))?.sync_data())
+    }
+
+    /// Removes the files.
+    pub fn discard(self) {
+        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
+            let path = self.path(suffix);
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "not removed");
+            }
+        }
+    }
+
     /// A file that is there, of so many bytes, with the indexes beside it as far as they can be right.
     pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
         let mut segment = Segment::new(dir, base_offset, size, now_ms);
@@ -111,6 +162,7 @@ impl Segment {
             dir: dir.clone(),
             base_offset,
             size,
+            stage: Stage::Settled,
             file: None,
             has_index_files: false,
             offsets: Index::empty(),
@@ -125,7 +177,7 @@ impl Segment {
 
     /// The path of the file with this suffix.
     pub fn path(&self, suffix: &str) -> PathBuf {
-        offset_path(&self.dir, self.base_offset, suffix)
+        stage_path(&self.dir, self.base_offset, suffix, self.stage)
     }
 
     /// The log file, opened when it is not.
@@ -136,6 +188,11 @@ impl Segment {
         let file = File::options().read(true).write(true).open(self.path(LOG))?;
         let open = self.file.insert(OpenFile::new(file));
         Ok(open.0.clone())
+    }
+
+    /// Whether the log file is open.
+    pub fn has_open_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Gives the descriptor back; whether there was one.
@@ -164,7 +221,8 @@ impl Segment {
     /// Takes note of a batch that is in the file: index entries and timestamps.
     pub fn account(&mut self, batch: &Header, index_interval_bytes: u64) {
         let (timestamp, offset) = (batch.max_timestamp, batch.last_offset());
-        if self.largest.is_none_or(|largest| timestamp > largest.timestamp) {
+        // A batch that compaction has emptied has no record of that time.
+        if batch.has_records && self.largest.is_none_or(|largest| timestamp > largest.timestamp) {
             self.largest = Some(Largest { timestamp, offset });
         }
         self.first_timestamp.get_or_insert(timestamp);
@@ -190,17 +248,17 @@ impl Segment {
     /// Writes index entries out where many have gathered; to be called before a write, which it may fail.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
-            self.offsets.write(&offset_path(&self.dir, self.base_offset, OFFSET_INDEX))?;
+            self.offsets.write(&self.path(OFFSET_INDEX))?;
         }
         if self.times.is_tail_full() {
-            self.times.write(&offset_path(&self.dir, self.base_offset, TIME_INDEX))?;
+            self.times.write(&self.path(TIME_INDEX))?;
         }
         Ok(())
     }
 
     /// Writes both index files whole, the time index with its last word.
     pub fn finish_indexes(&mut self) -> io::Result<()> {
-        self.largest()?;
+        self.largest_record()?;
         self.index_time();
         let (offsets, times) = (self.path(OFFSET_INDEX), self.path(TIME_INDEX));
         self.offsets.write(&offsets)?;
@@ -236,12 +294,26 @@ impl Segment {
         let offsets = self.offsets.last(&self.path(OFFSET_INDEX));
         let times = self.times.last(&self.path(TIME_INDEX));
         let Some(entry) = offsets? else {
-            return Ok(self.has_index_files && times?.is_some() && !self.has_batch_after(index_interval_bytes)?);
+            let has_times = times?.is_some() || !self.has_records()?;
+            return Ok(self.has_index_files && has_times && !self.has_batch_after(index_interval_bytes)?);
         };
         let first = Scan::new(&file, u64::from(entry.position), self.size).next();
         let offset = self.base_offset + i64::from(entry.relative_offset);
         let is_there = first.is_ok_and(|batch| batch.is_some_and(|batch| batch.last_offset() == offset));
-        Ok(is_there && times?.is_some() && entry.relative_offset as usize >= self.offsets.len() - 1)
+        let has_times = times?.is_some() || !self.has_records()?;
+        Ok(is_there && has_times && entry.relative_offset as usize >= self.offsets.len() - 1)
+    }
+
+    /// Whether any batch has records; one without is what compaction leaves of it.
+    fn has_records(&mut self) -> io::Result<bool> {
+        let file = self.file()?;
+        let mut scan = Scan::new(&file, 0, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.has_records {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a batch begins past this position, as the first batch of an index does.
@@ -289,19 +361,28 @@ impl Segment {
         if let Some(entry) = self.times.last(&self.path(TIME_INDEX))? {
             self.last_indexed_timestamp = entry.timestamp;
         }
-        self.largest().map(drop)
+        self.largest_record().map(drop)
     }
 
     /// The largest timestamp, or `None` without batches. A segment whose time index is empty counts as old
     /// as its file.
     pub fn largest(&mut self) -> io::Result<Option<Largest>> {
+        match self.largest_record()? {
+            None if self.size > 0 => {
+                let timestamp = modified_ms(&self.path(LOG))?;
+                Ok(Some(Largest { timestamp, offset: self.base_offset }))
+            }
+            largest => Ok(largest),
+        }
+    }
+
+    /// The largest timestamp of a record, as far as the time index knows; `None` without records.
+    pub fn largest_record(&mut self) -> io::Result<Option<Largest>> {
         if self.largest.is_none() && self.size > 0 {
             let entry = self.times.last(&self.path(TIME_INDEX))?;
-            self.largest = Some(match entry {
-                Some(entry) => {
-                    Largest { timestamp: entry.timestamp, offset: self.base_offset + i64::from(entry.relative_offset) }
-                }
-                None => Largest { timestamp: modified_ms(&self.path(LOG))?, offset: self.base_offset },
+            self.largest = entry.map(|entry| Largest {
+                timestamp: entry.timestamp,
+                offset: self.base_offset + i64::from(entry.relative_offset),
             });
         }
         Ok(self.largest)
@@ -322,7 +403,8 @@ impl Segment {
         self.close_file();
         let mut retired = Vec::new();
         for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
-            let to = self.path(&format!("{suffix}.{DELETED}"));
+            step();
+            let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{DELETED}"));
             match fs::rename(self.path(suffix), &to) {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -330,6 +412,14 @@ impl Segment {
             }
         }
         Ok(retired)
+    }
+}
+
+fn stage_path(dir: &Path, base_offset: i64, suffix: &str, stage: Stage) -> PathBuf {
+    match stage {
+        Stage::Settled => offset_path(dir, base_offset, suffix),
+        Stage::Cleaned => offset_path(dir, base_offset, &format!("{suffix}.{CLEANED}")),
+        Stage::Swap => offset_path(dir, base_offset, &format!("{suffix}.{SWAP}")),
     }
 }
 

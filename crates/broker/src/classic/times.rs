@@ -23,6 +23,9 @@ use super::scan::Header;
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
+/// Times a look is planned anew when compaction takes the segment away under it.
+const PLANS_MAX: usize = 8;
+
 /// Where in one segment a time is to be looked for.
 struct TimePlan {
     plan: Plan,
@@ -40,7 +43,7 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
-        let mut from = i64::MIN;
+        let (mut plans, mut from) = (0, i64::MIN);
         loop {
             let mut state = self.state.lock();
             let batch_max = state.config.max_message_bytes;
@@ -52,7 +55,14 @@ impl Partition {
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
             };
-            let found = plan.find(timestamp_ms).map_err(|error| self.read_failed(&error))?;
+            let found = plan.find(timestamp_ms);
+            plans += 1;
+            let is_gone = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+            if (plan.plan.is_stale() || is_gone) && plans < PLANS_MAX {
+                continue;
+            }
+            let found = found.map_err(|error| self.read_failed(&error))?;
+            plans = 0;
             if found.is_some() {
                 return Ok(found);
             }
@@ -85,12 +95,12 @@ impl Log {
         for index in self.segment_of(from)..self.segments.len() {
             let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
             let segment = &mut self.segments[index];
-            let is_candidate = segment.largest()?.is_some_and(|largest| largest.timestamp >= timestamp);
+            let is_candidate = segment.largest_record()?.is_some_and(|largest| largest.timestamp >= timestamp);
             if end_offset <= from || !is_candidate {
                 continue;
             }
             let start = segment.base_offset + segment.offset_before(timestamp)?;
-            let plan = Plan::new(segment, start.max(from))?;
+            let plan = Plan::new(segment, start.max(from), end_offset, &self.generation)?;
             return Ok(Some(TimePlan {
                 plan,
                 end_offset,
@@ -105,7 +115,7 @@ impl Log {
     fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         let mut best = None;
         for segment in &mut self.segments {
-            best = best.max(segment.largest()?.map(|largest| largest.timestamp));
+            best = best.max(segment.largest_record()?.map(|largest| largest.timestamp));
         }
         Ok(best)
     }
@@ -114,20 +124,19 @@ impl Log {
 impl TimePlan {
     /// The record, if this segment has one after all.
     fn find(&self, timestamp: i64) -> io::Result<Option<TimestampOffset>> {
-        let Some(batch) = self.plan.find_timestamp(timestamp)? else {
-            return Ok(None);
-        };
-        let (offset, timestamp) = match self.first_record(&batch, timestamp)? {
-            Ok(Some(record)) => record,
-            // A header that claims a timestamp none of its records has.
-            Ok(None) => by_header(&batch, self.log_start),
-            Err(error) => {
-                tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
-                by_header(&batch, self.log_start)
-            }
-        };
-        let found = TimestampOffset { offset, timestamp, leader_epoch: batch.leader_epoch };
-        Ok((offset < self.high_watermark).then_some(found))
+        let found = self.plan.find_timestamp(timestamp, |batch| {
+            let record = match self.first_record(batch, timestamp)? {
+                // None: a header that claims a timestamp none of its records has.
+                Ok(record) => record,
+                Err(error) => {
+                    tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
+                    Some(by_header(batch, self.log_start))
+                }
+            };
+            let found = |(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch: batch.leader_epoch };
+            Ok(record.map(found))
+        })?;
+        Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
     /// Offset and timestamp of the batch's first record from the log start on with such a timestamp.

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
+use super::cleaner_keys;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Warning};
 use super::group_keys::GroupConfig;
@@ -16,6 +17,7 @@ use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
 use super::ssl;
 use super::topic::TopicConfig;
+use crate::classic::CleanerSettings;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]
@@ -57,6 +59,8 @@ pub struct BrokerConfig {
     pub reorder_wait_ms: u64,
 
     pub log_retention_check_interval_ms: u64,
+    /// As long as nothing is set while the broker runs.
+    pub cleaner: CleanerSettings,
     pub producer_id_expiration_check_interval_ms: u64,
     /// Of what a client may have kept beside an offset.
     pub offset_metadata_max_bytes: usize,
@@ -89,6 +93,11 @@ impl BrokerConfig {
         warnings.extend(listener_warnings);
         let mut warnings = gather_stock(warnings, typed);
         warnings.extend(unreachable_replicas(&config));
+        if config.cleaner.threads > 0 && config.cleaner.map_bytes() <= 1 << 20 {
+            let bytes = config.cleaner.dedupe_buffer_bytes.to_string();
+            let message = "must be more than 1 MiB for each of log.cleaner.threads";
+            return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
+        }
         Ok((config, warnings))
     }
 
@@ -127,6 +136,7 @@ impl BrokerConfig {
             reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
             reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
+            cleaner: cleaner_keys::read(values),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
             offsets_retention_ms: values.number("offsets.retention.minutes"),

@@ -3,6 +3,7 @@
 //! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here (`kafka_keys`). Every
 //! key here is read by `broker`, or accepts a single value.
 
+use super::cleaner_keys::CLEANER_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
@@ -133,9 +134,8 @@ const KEYS: &[Key] = &[
         .dynamic(),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),
     Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files.").dynamic(),
-    Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records.")
-        .allow(Allowed::OneOf(&["delete"]))
-        .differs("compaction is not offered yet")
+    Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither.")
+        .allow(Allowed::SomeOf(&["compact", "delete"]))
         .dynamic(),
     Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Whose clock stamps a record: the producer's or the broker's.")
         .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
@@ -194,7 +194,7 @@ const KEYS: &[Key] = &[
 ];
 
 /// Every table of broker keys, in the order of the documentation.
-const TABLES: [&[Key]; 3] = [KEYS, GROUP_KEYS, KAFKA_KEYS];
+const TABLES: [&[Key]; 4] = [KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
 
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {

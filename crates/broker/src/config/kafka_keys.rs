@@ -15,7 +15,6 @@ const COORDINATOR: &str = "has no effect: groups and their offsets are rows of t
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
-const COMPACTION: &str = "has no effect: compaction is not offered yet";
 const REPLICATION: &str = "has no effect: there is no replication yet";
 const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
 const CHECKPOINT: &str = "has no effect: checkpoints are written when segments close and at shutdown";
@@ -312,17 +311,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("metrics.num.samples", Int, Some("2"), at_least(1), METRICS),
     no_effect("metrics.recording.level", String, Some("INFO"), Any, METRICS),
     no_effect("metrics.sample.window.ms", Long, Some("30000"), at_least(1), METRICS),
-    no_effect("log.cleaner.backoff.ms", Long, Some("15000"), at_least(0), COMPACTION),
-    no_effect("log.cleaner.dedupe.buffer.size", Long, Some("134217728"), Any, COMPACTION),
-    no_effect("log.cleaner.delete.retention.ms", Long, Some("86400000"), at_least(0), COMPACTION),
-    no_effect("log.cleaner.enable", Boolean, Some("true"), Any, COMPACTION),
-    no_effect("log.cleaner.io.buffer.load.factor", Double, Some("0.9"), Any, COMPACTION),
-    no_effect("log.cleaner.io.buffer.size", Int, Some("524288"), at_least(0), COMPACTION),
-    no_effect("log.cleaner.io.max.bytes.per.second", Double, Some("1.7976931348623157E308"), Any, COMPACTION),
-    no_effect("log.cleaner.max.compaction.lag.ms", Long, Some(LONG_MAX), at_least(1), COMPACTION),
-    no_effect("log.cleaner.min.cleanable.ratio", Double, Some("0.5"), Any, COMPACTION),
-    no_effect("log.cleaner.min.compaction.lag.ms", Long, Some("0"), at_least(0), COMPACTION),
-    no_effect("log.cleaner.threads", Int, Some("1"), at_least(0), COMPACTION),
     no_effect("log.dir.failure.timeout.ms", Long, Some("30000"), at_least(1), ONE_FOLDER),
     no_effect("log.flush.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),
     no_effect("log.flush.start.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),

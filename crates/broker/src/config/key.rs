@@ -50,6 +50,12 @@ pub enum Allowed {
     MinusOneOr(i64, i64),
     /// Of a list: each element.
     OneOf(&'static [&'static str]),
+    /// A list of some of these, or of none.
+    SomeOf(&'static [&'static str]),
+    /// From 0 to 1.
+    Share,
+    /// More than 0.
+    Positive,
 }
 
 /// What setting a key does here.
@@ -217,6 +223,11 @@ impl Key {
                     value.split(',').all(|element| values.contains(&element.trim()))
                 }
                 Allowed::OneOf(values) => values.contains(&value),
+                Allowed::SomeOf(values) => {
+                    value.is_empty() || value.split(',').all(|element| values.contains(&element.trim()))
+                }
+                Allowed::Share => value.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share)),
+                Allowed::Positive => value.parse::<f64>().is_ok_and(|number| number > 0.0),
             }
     }
 
@@ -239,6 +250,9 @@ impl Key {
             (Allowed::Between(min, max), _) => range(min, max),
             (Allowed::MinusOneOr(min, max), _) => format!("-1 or {}", range(min, max)),
             (Allowed::OneOf(values), _) => values.join(" or "),
+            (Allowed::SomeOf(values), _) => format!("a list of {}, or empty", values.join(" and ")),
+            (Allowed::Share, _) => "a number from 0 to 1".into(),
+            (Allowed::Positive, _) => "a number above 0".into(),
             (Allowed::Any, Type::Boolean) => "true or false".into(),
             (Allowed::Any, Type::Int) => range(i64::from(i32::MIN), INT_MAX),
             (Allowed::Any, Type::Short) => range(i64::from(i16::MIN), i64::from(i16::MAX)),

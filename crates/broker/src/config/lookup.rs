@@ -89,6 +89,12 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
     }
 
+    /// A number with a fraction.
+    pub fn double(&self, name: &'static str) -> f64 {
+        let value = self.text(name).and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("{name}: the table has a checked number"))
+    }
+
     /// `None` for -1.
     pub fn unless_minus_one<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
         match self.number::<i64>(name) {

@@ -21,6 +21,29 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
+/// What happens to old records (cleanup.policy). Neither keeps them for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanupPolicy {
+    /// Old ones go.
+    pub delete: bool,
+    /// Of the records with one key, the newest stays.
+    pub compact: bool,
+}
+
+impl CleanupPolicy {
+    fn parse(list: &str) -> Self {
+        let has = |policy| list.split(',').any(|element| element.trim() == policy);
+        Self { delete: has("delete"), compact: has("compact") }
+    }
+}
+
+/// A share between 0 and 1, both included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio(pub f64);
+
+// No value of the table is NaN.
+impl Eq for Ratio {}
+
 /// The settings of a topic that are in force. Names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
@@ -35,6 +58,15 @@ pub struct TopicConfig {
     /// `None` is no limit.
     pub retention_ms: Option<i64>,
     pub file_delete_delay_ms: u64,
+    pub cleanup: CleanupPolicy,
+    /// A log is compacted when more than this share of it is dirty.
+    pub min_cleanable_dirty_ratio: Ratio,
+    /// How long a record is left as it is.
+    pub min_compaction_lag_ms: i64,
+    /// How long a record is left as it is at most; `i64::MAX` is no limit.
+    pub max_compaction_lag_ms: i64,
+    /// How long a tombstone stays after the first cleaning that saw it.
+    pub delete_retention_ms: i64,
     /// Records between flushes; `None` is never.
     pub flush_messages: Option<u64>,
     /// The longest time a record stays unflushed; `None` is for ever.
@@ -50,6 +82,19 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
+    /// retention.bytes and retention.ms, where the policy deletes at all.
+    pub fn retention(&self) -> (Option<u64>, Option<i64>) {
+        if self.cleanup.delete { (self.retention_bytes, self.retention_ms) } else { (None, None) }
+    }
+
+    /// The age in ms at which a segment is closed: of a compacted topic, early enough for max.compaction.lag.ms.
+    pub fn roll_after_ms(&self) -> u64 {
+        match u64::try_from(self.max_compaction_lag_ms) {
+            Ok(lag_ms) if self.cleanup.compact => self.segment_ms.min(lag_ms),
+            _ => self.segment_ms,
+        }
+    }
+
     /// Whether a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
@@ -65,7 +110,13 @@ impl TopicConfig {
         overrides: &BTreeMap<String, String>,
     ) -> Result<Self, ConfigError> {
         let checked = check_overrides(overrides)?;
-        Ok(Self::read(&reader(broker.values(dynamic), &checked)))
+        let config = Self::read(&reader(broker.values(dynamic), &checked));
+        let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
+        if least > most {
+            let message = format!("must not be more than max.compaction.lag.ms, which is {most}");
+            return Err(ConfigError::of_value("min.compaction.lag.ms", &least.to_string(), message));
+        }
+        Ok(config)
     }
 
     /// The settings of a topic that sets nothing. `broker` has passed every check.
@@ -84,6 +135,11 @@ impl TopicConfig {
             retention_bytes: values.unless_minus_one("retention.bytes"),
             retention_ms: values.unless_minus_one("retention.ms"),
             file_delete_delay_ms: values.number("file.delete.delay.ms"),
+            cleanup: CleanupPolicy::parse(&values.text("cleanup.policy").unwrap_or_default()),
+            min_cleanable_dirty_ratio: Ratio(values.double("min.cleanable.dirty.ratio")),
+            min_compaction_lag_ms: values.number("min.compaction.lag.ms"),
+            max_compaction_lag_ms: values.number("max.compaction.lag.ms"),
+            delete_retention_ms: values.number("delete.retention.ms"),
             flush_messages: values.unless_max("flush.messages"),
             flush_ms: values.unless_max("flush.ms"),
             message_timestamp_type: if append_time { TimestampType::LogAppendTime } else { TimestampType::CreateTime },
@@ -116,10 +172,6 @@ fn unknown_text(name: &str) -> String {
 
 /// Topic settings of Kafka that are refused, by prefix.
 const KAFKA_ONLY: &[(&str, &str)] = &[
-    ("delete.retention.ms", "compaction is not offered yet"),
-    ("min.cleanable.dirty.ratio", "compaction is not offered yet"),
-    ("min.compaction.lag.ms", "compaction is not offered yet"),
-    ("max.compaction.lag.ms", "compaction is not offered yet"),
     ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
 ];
@@ -164,6 +216,11 @@ mod tests {
             retention_bytes: None,
             retention_ms: Some(7 * 24 * 3_600_000),
             file_delete_delay_ms: 60_000,
+            cleanup: CleanupPolicy { delete: true, compact: false },
+            min_cleanable_dirty_ratio: Ratio(0.5),
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
+            delete_retention_ms: 86_400_000,
             flush_messages: None,
             flush_ms: None,
             message_timestamp_type: TimestampType::CreateTime,
@@ -230,14 +287,36 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_deletes_or_compacts_or_both_or_neither() {
+        let policy = |value: &str| {
+            let set = overrides(&[("cleanup.policy", value), ("max.compaction.lag.ms", "7000")]);
+            let topic = TopicConfig::resolve(&broker(&[]), &NOTHING, &set).expect("valid");
+            let CleanupPolicy { delete, compact } = topic.cleanup;
+            (delete, compact, topic.retention().1.is_some(), topic.roll_after_ms())
+        };
+        let week_ms = 7 * 24 * 3_600_000;
+        assert_eq!(policy("delete"), (true, false, true, week_ms));
+        assert_eq!(policy("compact"), (false, true, false, 7000));
+        assert_eq!(policy("compact, delete"), (true, true, true, 7000));
+        assert_eq!(policy(""), (false, false, false, week_ms));
+    }
+
+    #[test]
+    fn a_record_cannot_have_to_stay_longer_than_it_may() {
+        let lags = overrides(&[("min.compaction.lag.ms", "8"), ("max.compaction.lag.ms", "7")]);
+        let refusal = TopicConfig::resolve(&broker(&[]), &NOTHING, &lags).expect_err("refused").to_string();
+        assert_eq!(refusal, "min.compaction.lag.ms=8: must not be more than max.compaction.lag.ms, which is 7");
+    }
+
+    #[test]
     fn refusals_name_key_value_and_what_is_allowed() {
         let refusal = |key: &str, value: &str| {
             TopicConfig::resolve(&broker(&[]), &NOTHING, &overrides(&[(key, value)])).expect_err("refused").to_string()
         };
         assert_eq!(refusal("segment.bytes", "12"), "segment.bytes=12: must be between 1048576 and 2147483647");
         assert_eq!(
-            refusal("cleanup.policy", "compact"),
-            "cleanup.policy=compact: must be delete (differs from Kafka: compaction is not offered yet)"
+            refusal("cleanup.policy", "compress"),
+            "cleanup.policy=compress: must be a list of compact and delete, or empty"
         );
         for value in ["4", "0", "-1", "10001", "many", ""] {
             assert_eq!(
@@ -250,7 +329,10 @@ mod tests {
             refusal("log.segment.bytes", "1"),
             "log.segment.bytes: is a broker setting; the topic's is segment.bytes"
         );
-        assert_eq!(refusal("delete.retention.ms", "1"), "delete.retention.ms: compaction is not offered yet");
+        assert_eq!(
+            refusal("min.cleanable.dirty.ratio", "1.5"),
+            "min.cleanable.dirty.ratio=1.5: must be a number from 0 to 1"
+        );
         assert_eq!(refusal("retention.ms", "soon"), "retention.ms=soon: must be a number of at least -1");
         for (key, value) in
             [("compression.type", "zstd"), ("segment.jitter.ms", "1"), ("preallocate", "true"), ("flush.messages", "0")]

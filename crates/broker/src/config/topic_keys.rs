@@ -11,14 +11,16 @@ const TIERED: &str = "tiered storage is not offered";
 
 /// Every key a topic may set, in the order of the documentation.
 pub static TOPIC_KEYS: &[Key] = &[
-    Key::new("cleanup.policy", Type::List, None, "What happens to old records.")
-        .allow(Allowed::OneOf(&["delete"]))
+    Key::new("cleanup.policy", Type::List, None, "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither. A compacted topic refuses records without a key.")
+        .allow(Allowed::SomeOf(&["compact", "delete"]))
         .or_else(&["log.cleanup.policy"])
-        .differs("compaction is not offered yet"),
+        .differs("compressed batches of a compacted topic may open to at most 64 MiB, or twice max.message.bytes"),
     Key::new("compression.type", Type::String, None, "The codec records are stored with: as the producer sent them.")
         .allow(Allowed::OneOf(&["producer"]))
         .or_else(&["compression.type"])
         .differs("the broker does not recompress"),
+    Key::long("delete.retention.ms", None, 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.")
+        .or_else(&["log.cleaner.delete.retention.ms"]),
     Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
         .or_else(&["log.segment.delete.delay.ms"]),
     Key::long(
@@ -32,6 +34,9 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.flush.interval.ms", "log.flush.scheduler.interval.ms"]),
     Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
         .or_else(&["log.index.interval.bytes"]),
+    Key::long("max.compaction.lag.ms", None, 1, "How long a record stays as it is at most, in milliseconds, whatever share is dirty.")
+        .or_else(&["log.cleaner.max.compaction.lag.ms"])
+        .differs("also closes a segment that nobody writes to any more"),
     Key::int("max.message.bytes", None, 0, "The largest record batch accepted, in bytes, as it is on disk.")
         .or_else(&["message.max.bytes"]),
     Key::long(
@@ -53,6 +58,11 @@ pub static TOPIC_KEYS: &[Key] = &[
     )
     .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
     .or_else(&["log.message.timestamp.type"]),
+    Key::new("min.cleanable.dirty.ratio", Type::Double, None, "A log is compacted when more than this share of it is dirty: written since the last time.")
+        .allow(Allowed::Share)
+        .or_else(&["log.cleaner.min.cleanable.ratio"]),
+    Key::long("min.compaction.lag.ms", None, 0, "How long a record stays as it is at least, in milliseconds.")
+        .or_else(&["log.cleaner.min.compaction.lag.ms"]),
     Key::int(
         "min.insync.replicas",
         None,

@@ -194,8 +194,8 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
         ("producer.state.batches.to.retain", set("9"), "producer.state.batches.to.retain: is not a key of this broker"),
         (
             "log.cleanup.policy",
-            ConfigChange::Append("compact".into()),
-            "log.cleanup.policy=delete,compact: must be delete",
+            ConfigChange::Append("compress".into()),
+            "log.cleanup.policy=delete,compress: must be a list of compact and delete",
         ),
         (RETAIN, ConfigChange::Append("9".into()), "Can't APPEND to key max.idempotence.batches.to.retain"),
     ] {

@@ -5,6 +5,7 @@
 use super::families::FAMILIES;
 use super::{Counters, Metrics, Process};
 use crate::broker::Shared;
+use crate::classic::CleanerStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -23,6 +24,8 @@ pub struct Gauges {
     pub partitions: usize,
     /// Partitions that take no records until the next start.
     pub partitions_failed: usize,
+    /// What compaction has done.
+    pub cleaner: CleanerStatus,
     /// The epoch of the metadata.
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
@@ -41,6 +44,7 @@ impl Gauges {
             topics: image.topics().len(),
             partitions: image.partition_count(),
             partitions_failed: broker.logs.failed_partitions(),
+            cleaner: broker.logs.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             process: Process::read(),
@@ -111,6 +115,15 @@ mod tests {
             topics: 3,
             partitions: 60,
             partitions_failed: 4,
+            cleaner: CleanerStatus {
+                runs: 9,
+                failures: 2,
+                bytes_read: 300,
+                bytes_written: 200,
+                records_removed: 50,
+                max_dirty_ratio: 0.25,
+                uncleanable_partitions: 1,
+            },
             metadata_epoch: 5,
             fetch_sessions: 2,
             process,
@@ -143,6 +156,13 @@ mod tests {
             "fullbore_topics 3",
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",
+            "fullbore_cleaner_runs_total 9",
+            "fullbore_cleaner_failures_total 2",
+            "fullbore_cleaner_read_bytes_total 300",
+            "fullbore_cleaner_written_bytes_total 200",
+            "fullbore_cleaner_removed_records_total 50",
+            "fullbore_cleaner_max_dirty_ratio 0.25",
+            "fullbore_cleaner_uncleanable_partitions 1",
             "fullbore_metadata_epoch 5",
             "fullbore_process_cpu_seconds_total 1.5",
             "fullbore_process_resident_memory_bytes 4096",

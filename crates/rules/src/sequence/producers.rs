@@ -194,6 +194,11 @@ impl Producers {
         })
     }
 
+    /// Every producer's id with the offset of its last record.
+    pub fn last_offsets(&self) -> impl Iterator<Item = (i64, i64)> {
+        self.by_id.iter().map(|(producer_id, producer)| (*producer_id, producer.window.newest().last_offset()))
+    }
+
     /// The most batches any producer may still count on, which is more than it was granted last while a shrink is due.
     /// To be known again after a restart, for [`Producers::restore`] and for the replay.
     pub fn window(&self) -> usize {

@@ -158,7 +158,7 @@ fn check_record(bytes: &mut &[u8], offset_delta: i32) -> Result<i64, BatchError>
 }
 
 #[inline]
-fn take_body<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BatchError> {
+pub(super) fn take_body<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BatchError> {
     const CUT: BatchError = BatchError::Record("it ends after the batch");
     let len = take_i32(bytes).ok_or(CUT)?;
     let len = usize::try_from(len).map_err(|_| BatchError::Record("its length is negative"))?;
@@ -191,7 +191,7 @@ fn take_record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, BatchError> {
 }
 
 #[inline]
-fn take_nullable<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
+pub(super) fn take_nullable<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
     const CUT: BatchError = BatchError::Record("a field ends after the record");
     match take_i32(bytes).ok_or(CUT)? {
         -1 => Ok(None),

@@ -99,7 +99,7 @@ fn configs() {
         ("retention.ms", Some("x")),
         ("no.such", Some("1")),
         ("retention.ms", None),
-        ("cleanup.policy", Some("compact")),
+        ("cleanup.policy", Some("compress")),
     ] {
         let (code, message) = refused(&image, &with(name, value));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
@@ -132,10 +132,13 @@ fn changes_of_configuration() {
     assert!(topic.overrides.is_empty());
     let topic = change(&[("cleanup.policy", ConfigChange::Append("delete".into()))]).expect("already in the list");
     assert_eq!(topic.overrides["cleanup.policy"], "delete");
+    let topic = change(&[("cleanup.policy", ConfigChange::Append("compact".into()))]).expect("both");
+    assert_eq!(topic.overrides["cleanup.policy"], "delete,compact");
+    let topic = change(&[("cleanup.policy", ConfigChange::Subtract("delete".into()))]).expect("neither");
+    assert!(!topic.config.cleanup.delete && !topic.config.cleanup.compact);
     for refused in [
         ("retention.ms", ConfigChange::Append("1".into())),
-        ("cleanup.policy", ConfigChange::Append("compact".into())),
-        ("cleanup.policy", ConfigChange::Subtract("delete".into())),
+        ("cleanup.policy", ConfigChange::Append("compress".into())),
         ("segment.bytes", set),
     ] {
         assert_eq!(

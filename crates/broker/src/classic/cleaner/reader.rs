@@ -1,0 +1,105 @@
+//! Reading whole batches of a segment one after the other, through a buffer.
+//!
+//! Not by index and not for clients. It has a descriptor of its own, so that the system reads ahead for it alone.
+//! Invariant: a batch given out is whole, and its checksum was compared.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
+
+use super::error::CleanError;
+
+/// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is raised.
+const BATCH_MAX: usize = 256 << 20;
+
+/// Batches of one file.
+pub struct BatchReader {
+    file: File,
+    path: PathBuf,
+    /// Where the next bytes are read, and where they end.
+    position: u64,
+    limit: u64,
+    buffer: Vec<u8>,
+    start: usize,
+    chunk: usize,
+}
+
+impl BatchReader {
+    /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
+    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize) -> Result<BatchReader, CleanError> {
+        let file = File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => CleanError::Changed,
+            _ => error.into(),
+        })?;
+        // A hint only.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+        let path = path.to_owned();
+        Ok(BatchReader { file, path, position, limit, buffer: Vec::new(), start: 0, chunk })
+    }
+
+    /// The next batch; `None` at the limit. `before_read` is told how many bytes are about to be read, and may end it.
+    pub fn next(
+        &mut self,
+        before_read: &mut impl FnMut(u64) -> Result<(), CleanError>,
+    ) -> Result<Option<BatchView<'_>>, CleanError> {
+        if self.buffered() == 0 && self.position >= self.limit {
+            return Ok(None);
+        }
+        self.fill(HEADER_LEN, before_read)?;
+        let len = BatchView::peek_len(&self.buffer[self.start..]).map_err(|why| self.damaged(why))?;
+        if len > BATCH_MAX {
+            return Err(self.damaged(BatchError::TooLarge(BATCH_MAX)));
+        }
+        self.fill(len, before_read)?;
+        let start = self.start;
+        self.start += len;
+        let checked = BatchView::first(&self.buffer[start..start + len]).and_then(|batch| batch.check_crc());
+        if let Err(why) = checked {
+            self.start = start;
+            return Err(self.damaged(why));
+        }
+        let batch = BatchView::first(&self.buffer[start..start + len]);
+        Ok(Some(batch.expect("it has just been seen")))
+    }
+
+    /// Where the next batch begins.
+    pub fn position(&self) -> u64 {
+        self.position - self.buffered() as u64
+    }
+
+    /// What is wrong with the next batch.
+    fn damaged(&self, why: BatchError) -> CleanError {
+        CleanError::Damaged { path: self.path.clone(), position: self.position(), why }
+    }
+
+    fn buffered(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// Has so many bytes in the buffer.
+    fn fill(
+        &mut self,
+        wanted: usize,
+        before_read: &mut impl FnMut(u64) -> Result<(), CleanError>,
+    ) -> Result<(), CleanError> {
+        if self.buffered() >= wanted {
+            return Ok(());
+        }
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let have = self.buffer.len();
+        let left = usize::try_from(self.limit - self.position).unwrap_or(usize::MAX);
+        if have.saturating_add(left) < wanted {
+            return Err(self.damaged(BatchError::Truncated));
+        }
+        let more = self.chunk.max(wanted - have).min(left);
+        before_read(more as u64)?;
+        self.buffer.resize(have + more, 0);
+        self.file.read_exact_at(&mut self.buffer[have..], self.position)?;
+        self.position += more as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! The keys of compaction, and what the cleaner needs to know of them.
+
+use super::broker::BrokerConfig;
+use super::dynamic::DynamicConfig;
+use super::key::{Allowed, Key, Type};
+use super::lookup::Reader;
+use crate::classic::CleanerSettings;
+
+/// A part of the broker's table.
+#[rustfmt::skip]
+pub(super) const CLEANER_KEYS: &[Key] = &[
+    Key::boolean("log.cleaner.enable", "true", "Whether logs are compacted at all."),
+    Key::int("log.cleaner.threads", Some("1"), 0, "Threads that compact logs.")
+        .allow(Allowed::Between(0, 64))
+        .dynamic()
+        .differs("at most 64"),
+    Key::long("log.cleaner.dedupe.buffer.size", Some("134217728"), 1_048_577, "Memory for the keys of the logs being compacted, in bytes, shared by all threads. Taken while a log is compacted; a key takes 24 bytes.")
+        .dynamic()
+        .differs("more than 1 MiB for each thread is asked for at the start only"),
+    Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "How full that memory gets before a log is compacted as far as it is known.")
+        .allow(Allowed::Share)
+        .dynamic()
+        .differs("between 0 and 1"),
+    Key::int("log.cleaner.io.buffer.size", Some("524288"), 0, "Memory for reading and writing the logs being compacted, in bytes, shared by all threads.").dynamic(),
+    Key::new("log.cleaner.io.max.bytes.per.second", Type::Double, Some("1.7976931348623157E308"), "Bytes a second that all threads together read and write.")
+        .allow(Allowed::Positive)
+        .dynamic()
+        .differs("more than 0"),
+    Key::long("log.cleaner.backoff.ms", Some("15000"), 0, "How long a thread waits when no log is to be compacted, in milliseconds.").dynamic(),
+    // Defaults of topics.
+    Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty: written since the last time.")
+        .allow(Allowed::Share)
+        .dynamic(),
+    Key::long("log.cleaner.min.compaction.lag.ms", Some("0"), 0, "How long a record stays as it is at least, in milliseconds.").dynamic(),
+    Key::long("log.cleaner.max.compaction.lag.ms", Some("9223372036854775807"), 1, "How long a record stays as it is at most, in milliseconds, whatever share is dirty.").dynamic(),
+    Key::long("log.cleaner.delete.retention.ms", Some("86400000"), 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.").dynamic(),
+];
+
+pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> CleanerSettings {
+    CleanerSettings {
+        enable: values.boolean("log.cleaner.enable"),
+        threads: values.number("log.cleaner.threads"),
+        dedupe_buffer_bytes: values.number("log.cleaner.dedupe.buffer.size"),
+        dedupe_load_factor: values.double("log.cleaner.io.buffer.load.factor"),
+        io_buffer_bytes: values.number("log.cleaner.io.buffer.size"),
+        io_max_bytes_per_second: values.double("log.cleaner.io.max.bytes.per.second"),
+        backoff_ms: values.number("log.cleaner.backoff.ms"),
+    }
+}
+
+impl BrokerConfig {
+    /// The cleaner's settings with what was set while the broker ran.
+    pub fn cleaner_with(&self, dynamic: &DynamicConfig) -> CleanerSettings {
+        read(&super::broker::reader(self.values(dynamic)))
+    }
+}

@@ -1,0 +1,292 @@
+//! Compaction against a plain map: whatever is written, cleaned, closed and crashed, the newest record of each key is where it
+//! was, nothing else is new, and every offset can be asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use fullbore_broker::classic::Partition;
+use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
+use proptest::prelude::*;
+
+use crate::folder::*;
+
+const KEYS: u8 = 6;
+const DELETE_RETENTION_MS: i64 = 1000;
+const CODECS: [Compression; 5] =
+    [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+
+/// Key, value, timestamp.
+type Row = (u8, Option<Vec<u8>>, i64);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Producer (3 is none), codec, records: key, bytes of the value (0 is a tombstone).
+    Append(usize, usize, Vec<(u8, u8)>),
+    Clean,
+    Wait(i64),
+    Restart,
+    Crash,
+    /// As a crash, and what says who wrote what is lost.
+    CrashWithoutSnapshots,
+    DeleteBefore(u8),
+    SegmentBytes(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let records = prop::collection::vec((0..KEYS, 0_u8..40), 1..6);
+    prop_oneof![
+        12 => (0_usize..4, 0..CODECS.len(), records).prop_map(|(who, codec, rows)| Step::Append(who, codec, rows)),
+        3 => Just(Step::Clean),
+        2 => (1_i64..1500).prop_map(Step::Wait),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Crash),
+        1 => Just(Step::CrashWithoutSnapshots),
+        1 => (0_u8..=255).prop_map(Step::DeleteBefore),
+        1 => (450_u64..2500).prop_map(Step::SegmentBytes),
+    ]
+}
+
+struct World {
+    folder: Folder,
+    partition: Arc<Partition>,
+    history: Vec<Row>,
+    now_ms: i64,
+    log_start: i64,
+    /// The last batch of each producer with its offset, and its next sequence.
+    last: HashMap<usize, (BytesMut, i64)>,
+    sequences: [i32; 3],
+    /// Of each offset that is a tombstone: when it was appended.
+    appended_ms: Vec<i64>,
+}
+
+fn compacted(segment_bytes: u64, map_bytes: usize) -> Folder {
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = segment_bytes;
+        config.index_interval_bytes = 60;
+        config.cleanup = CleanupPolicy { delete: false, compact: true };
+        config.min_cleanable_dirty_ratio = Ratio(0.0);
+        config.delete_retention_ms = DELETE_RETENTION_MS;
+        config.file_delete_delay_ms = 0;
+    });
+    folder.settings.cleaner.threads = 0;
+    folder.settings.cleaner.dedupe_buffer_bytes = map_bytes;
+    folder.settings.cleaner.io_buffer_bytes = 0;
+    folder.crash();
+    folder
+}
+
+impl World {
+    fn new(segment_bytes: u64, map_bytes: usize, append_time: bool) -> World {
+        let mut folder = compacted(segment_bytes, map_bytes);
+        if append_time {
+            folder.config.message_timestamp_type = TimestampType::LogAppendTime;
+        }
+        let partition = folder.partition();
+        let mut world = World {
+            folder,
+            partition,
+            history: Vec::new(),
+            now_ms: NOW,
+            log_start: 0,
+            last: HashMap::new(),
+            sequences: [0; 3],
+            appended_ms: Vec::new(),
+        };
+        world.append(3, 0, &[(0, 1)]);
+        world
+    }
+
+    fn append(&mut self, who: usize, codec: usize, rows: &[(u8, u8)]) {
+        let stamp = match self.sequences.get(who) {
+            Some(&base_sequence) => Stamp { producer_id: who as i64, producer_epoch: 1, base_sequence },
+            None => Stamp::NONE,
+        };
+        let mut builder = BatchBuilder::new(BytesMut::new(), CODECS[codec], None);
+        let base_offset = self.history.len() as i64;
+        let is_append_time = self.folder.config.message_timestamp_type == TimestampType::LogAppendTime;
+        for (at, &(key, len)) in rows.iter().enumerate() {
+            let value = (len > 0).then(|| vec![len ^ key; usize::from(len)]);
+            let timestamp = self.now_ms - i64::from(len % 7);
+            let header = Header { key: "at", value: Some(&[at as u8]) };
+            builder.append(timestamp, Some(&[key]), value.as_deref(), &[header][..at % 2]);
+            self.history.push((key, value, if is_append_time { self.now_ms } else { timestamp }));
+            self.appended_ms.push(self.now_ms);
+        }
+        let bytes = builder.seal(stamp).expect("sealed").0;
+        let batch = BatchView::first(&bytes).expect("a batch");
+        let appended = self.partition.append(batch, self.now_ms).expect("appended");
+        assert_eq!(appended.base_offset, base_offset);
+        if let Some(sequence) = self.sequences.get_mut(who) {
+            *sequence += rows.len() as i32;
+            self.last.insert(who, (bytes, base_offset));
+        }
+    }
+
+    fn clean(&mut self) {
+        while self.folder.logs.clean_dirtiest(self.now_ms) {}
+        assert_eq!(self.folder.logs.cleaner_status().failures, 0);
+        self.check_clean();
+    }
+
+    /// In closed segments no key is there twice.
+    fn check_clean(&self) {
+        let active_base: i64 = self.folder.files(".log").last().expect("one")[..20].parse().expect("an offset");
+        let mut newest = HashMap::new();
+        for (offset, row) in self.history.iter().enumerate().take(active_base as usize) {
+            newest.insert(row.0, offset as i64);
+        }
+        for (offset, (key, ..)) in self.records().into_iter().filter(|record| record.0 < active_base) {
+            assert_eq!(newest[&key], offset, "key {key} is there twice");
+        }
+    }
+
+    /// Every record of the log, by offset.
+    fn records(&self) -> Vec<(i64, Row)> {
+        let mut rows = Vec::new();
+        let mut offset = self.log_start;
+        loop {
+            let read = self.partition.read(offset, 1 << 20, true).expect("read");
+            if read.records.is_empty() {
+                assert_eq!(read.high_watermark, self.history.len() as i64);
+                return rows;
+            }
+            for batch in batches(&bytes(&read.records)) {
+                let batch = batch.expect("a batch");
+                batch.check_crc().expect("a checksum");
+                assert!(batch.last_offset() >= offset, "{offset} was asked for");
+                offset = batch.last_offset() + 1;
+                rows.extend(rows_of(&batch).into_iter().filter(|row| row.0 >= self.log_start));
+            }
+        }
+    }
+
+    fn check(&self) {
+        let offsets = self.partition.offsets().expect("offsets");
+        assert_eq!((offsets.log_start, offsets.log_end), (self.log_start, self.history.len() as i64));
+        let records = self.records();
+        assert!(records.is_sorted_by(|one, next| one.0 < next.0), "offsets ascend");
+        let mut found = HashMap::new();
+        for (offset, row) in &records {
+            assert_eq!(&self.history[*offset as usize], row, "at {offset}");
+            found.insert(row.0, *offset);
+        }
+        for key in 0..KEYS {
+            let Some(newest) = self.history.iter().rposition(|row| row.0 == key) else { continue };
+            let is_tombstone = self.history[newest].1.is_none();
+            let may_be_gone = is_tombstone && self.now_ms >= self.appended_ms[newest] + DELETE_RETENTION_MS;
+            match found.get(&key) {
+                Some(&offset) => assert_eq!(offset, newest as i64, "the newest of key {key}"),
+                None => assert!(may_be_gone || (newest as i64) < self.log_start, "key {key} at {newest} is lost"),
+            }
+        }
+        for offset in self.log_start..self.history.len() as i64 {
+            let read = self.partition.read(offset, 1, true).expect("read");
+            let bytes = bytes(&read.records);
+            let first = batches(&bytes).next().map(|batch| batch.expect("a batch").last_offset());
+            assert!(first.is_some_and(|last| last >= offset), "nothing at {offset}");
+        }
+        self.check_times(&records);
+    }
+
+    fn check_times(&self, records: &[(i64, Row)]) {
+        let largest = records.iter().map(|(_, row)| row.2).max();
+        let found = self.partition.max_timestamp().expect("looked up").map(|found| found.timestamp);
+        // As in Kafka, where the record with it is before the log start, there may be no answer.
+        assert!(found == largest || self.log_start > 0, "the largest timestamp is {largest:?}, not {found:?}");
+        for time in records.iter().map(|(_, row)| row.2).chain([NOW + 1, self.now_ms]) {
+            let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
+            let found = self.partition.offset_for_timestamp(time).expect("looked up");
+            let found = found.map(|found| (found.offset, found.timestamp));
+            // Of a batch that the broker stamped, the first offset answers, whether its record is still there or not.
+            match self.folder.config.message_timestamp_type {
+                TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
+                TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
+            }
+        }
+    }
+
+    /// A retry of the last batch of each producer is known, and the next one is taken.
+    fn check_producers(&mut self) {
+        for (who, (bytes, base_offset)) in self.last.clone() {
+            let appended = append(&self.partition, &bytes).expect("known");
+            assert_eq!(appended.base_offset, base_offset, "a retry of producer {who}");
+            self.append(who, 0, &[(who as u8, 9)]);
+        }
+    }
+
+    fn reopen(&mut self, without_snapshots: bool) {
+        self.partition = self.folder.crash();
+        if without_snapshots {
+            for name in self.folder.files(".snapshot") {
+                std::fs::remove_file(self.folder.file(&name)).expect("removed");
+            }
+        }
+        if self.log_start > 0 {
+            // Checkpoints are written once a minute, or with a clean shutdown.
+            self.partition.delete_records_before(self.log_start).expect("deleted");
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Append(who, codec, rows) => self.append(*who, *codec, rows),
+            Step::Clean => self.clean(),
+            Step::Wait(ms) => self.now_ms += ms,
+            Step::Restart => {
+                self.folder.logs.close();
+                self.reopen(false);
+            }
+            Step::Crash => self.reopen(false),
+            Step::CrashWithoutSnapshots => self.reopen(true),
+            Step::SegmentBytes(bytes) => {
+                self.folder.config.segment_bytes = *bytes;
+                self.partition = self.folder.partition();
+            }
+            Step::DeleteBefore(part) => {
+                let span = self.history.len() as i64 - self.log_start;
+                self.log_start += span * i64::from(*part) / 1024;
+                if !self.history.is_empty() {
+                    self.partition.delete_records_before(self.log_start).expect("deleted");
+                }
+            }
+        }
+    }
+}
+
+fn rows_of(batch: &BatchView<'_>) -> Vec<(i64, Row)> {
+    if batch.record_count() == 0 {
+        assert!(batch.payload().is_empty());
+        return Vec::new();
+    }
+    let payload: Bytes = decompress(batch.compression().expect("a codec"), batch.payload(), 1 << 20).expect("opens");
+    let row = |record: Result<fullbore_wire::batch::Record<'_>, _>| {
+        let record = record.expect("a record");
+        let key = record.key.expect("a key")[0];
+        (record.offset(batch), (key, record.value.map(<[u8]>::to_vec), record.timestamp(batch)))
+    };
+    RecordIter::new(&payload, batch.record_count()).map(row).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+    #[test]
+    fn the_newest_of_each_key_stays_where_it_was(
+        segment_bytes in 450_u64..2500,
+        map_slots in 2_usize..12,
+        append_time in prop::bool::weighted(0.2),
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut world = World::new(segment_bytes, map_slots * 24, append_time);
+        for step in &steps {
+            world.take(step);
+            if !matches!(step, Step::Append(..) | Step::Wait(_)) {
+                world.check();
+            }
+        }
+        world.check_producers();
+        world.clean();
+        world.check();
+    }
+}

@@ -1,0 +1,190 @@
+//! How dirty a log is, and whether it is to be cleaned (Kafka's `LogCleanerManager`).
+//!
+//! Only what can be cleaned counts: closed segments below the high watermark whose records are all older than
+//! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of that is dirty.
+
+/// A segment that gets no more records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    pub base_offset: i64,
+    /// Bytes.
+    pub size: u64,
+    /// Of its first batch, in ms; needed only where there is a max.compaction.lag.ms.
+    pub first_timestamp: Option<i64>,
+    /// The largest, in ms; needed only where there is a min.compaction.lag.ms.
+    pub largest_timestamp: Option<i64>,
+}
+
+/// What is known of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// In order.
+    pub closed: &'a [Closed],
+    /// The base offset of the active segment, where the last closed one ends.
+    pub active_base: i64,
+    pub log_start: i64,
+    pub log_end: i64,
+    pub high_watermark: i64,
+    /// Where the last cleaning has ended, if there was one.
+    pub checkpoint: Option<i64>,
+}
+
+/// min.compaction.lag.ms and max.compaction.lag.ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lags {
+    pub min_ms: i64,
+    /// `i64::MAX` is none.
+    pub max_ms: i64,
+}
+
+/// What a cleaning would have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dirty {
+    /// Where the last cleaning has ended.
+    pub first_dirty: i64,
+    /// Where what can be cleaned ends: the base offset of a segment.
+    pub end: i64,
+    pub clean_bytes: u64,
+    pub dirty_bytes: u64,
+    /// Whether a dirty record is older than max.compaction.lag.ms.
+    pub is_overdue: bool,
+    /// Whether the checkpoint cannot be of this log.
+    pub is_reset: bool,
+}
+
+impl Dirty {
+    /// Dirty bytes of all that a cleaning would read.
+    pub fn ratio(&self) -> f64 {
+        match self.clean_bytes + self.dirty_bytes {
+            0 => 0.0,
+            total => self.dirty_bytes as f64 / total as f64,
+        }
+    }
+
+    /// Whether it is time; `min_ratio` is min.cleanable.dirty.ratio.
+    pub fn is_due(&self, min_ratio: f64) -> bool {
+        self.dirty_bytes > 0 && (self.is_overdue || self.ratio() > min_ratio)
+    }
+}
+
+/// What a cleaning of the log would have to do now.
+pub fn dirty(log: &Facts<'_>, lags: Lags, now_ms: i64) -> Dirty {
+    let known = log.checkpoint.filter(|offset| (log.log_start..=log.log_end).contains(offset));
+    let first_dirty = known.unwrap_or(log.log_start);
+    let end = end_of_cleanable(log, first_dirty, lags.min_ms, now_ms);
+    let (mut clean_bytes, mut dirty_bytes) = (0, 0);
+    let mut oldest = i64::MAX;
+    for (segment, segment_end) in with_ends(log) {
+        if segment.base_offset >= end {
+            break;
+        }
+        // A cleaning that ran out of memory ends within a segment, which then counts as dirty.
+        if segment_end <= first_dirty {
+            clean_bytes += segment.size;
+        } else {
+            dirty_bytes += segment.size;
+        }
+    }
+    for (segment, segment_end) in with_ends(log) {
+        if segment_end > first_dirty {
+            oldest = segment.first_timestamp.filter(|&time| time > 0).map_or(oldest, |time| oldest.min(time));
+        }
+    }
+    let is_overdue = lags.max_ms != i64::MAX && oldest < now_ms.saturating_sub(lags.max_ms);
+    let is_reset = log.checkpoint.is_some() && known.is_none();
+    Dirty { first_dirty, end, clean_bytes, dirty_bytes, is_overdue, is_reset }
+}
+
+/// Where what can be cleaned ends, which is where a segment begins.
+fn end_of_cleanable(log: &Facts<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
+    let too_new = now_ms.saturating_sub(min_lag_ms);
+    for (segment, segment_end) in with_ends(log) {
+        let is_new = min_lag_ms > 0
+            && segment_end > first_dirty
+            && segment.largest_timestamp.is_some_and(|timestamp| timestamp > too_new);
+        if segment_end > log.high_watermark || is_new {
+            return segment.base_offset;
+        }
+    }
+    log.active_base
+}
+
+fn with_ends<'a>(log: &Facts<'a>) -> impl Iterator<Item = (&'a Closed, i64)> {
+    let active_base = log.active_base;
+    let ends = log.closed.iter().skip(1).map(|next| next.base_offset).chain(std::iter::once(active_base));
+    log.closed.iter().zip(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Lags = Lags { min_ms: 0, max_ms: i64::MAX };
+
+    /// Segments of 100 offsets and 10 bytes, one a second.
+    fn closed(count: i64) -> Vec<Closed> {
+        let segment = |n| Closed {
+            base_offset: n * 100,
+            size: 10,
+            first_timestamp: Some(n * 1000 + 1),
+            largest_timestamp: Some(n * 1000 + 999),
+        };
+        (0..count).map(segment).collect()
+    }
+
+    fn facts(closed: &[Closed], checkpoint: Option<i64>) -> Facts<'_> {
+        let active_base = closed.len() as i64 * 100;
+        let log_end = active_base + 50;
+        Facts { closed, active_base, log_start: 0, log_end, high_watermark: log_end, checkpoint }
+    }
+
+    #[test]
+    fn what_was_never_cleaned_is_all_dirty_up_to_the_active_segment() {
+        let closed = closed(4);
+        let found = dirty(&facts(&closed, None), NONE, 10_000);
+        assert_eq!((found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes), (0, 400, 0, 40));
+        assert!(found.is_due(0.5) && !found.is_reset && !found.is_overdue);
+    }
+
+    #[test]
+    fn the_ratio_must_be_passed_and_not_only_reached() {
+        let closed = closed(4);
+        let found = dirty(&facts(&closed, Some(200)), NONE, 10_000);
+        assert_eq!((found.clean_bytes, found.dirty_bytes, found.ratio()), (20, 20, 0.5));
+        assert!(!found.is_due(0.5) && found.is_due(0.49));
+        let found = dirty(&facts(&closed, Some(400)), NONE, 10_000);
+        assert!(!found.is_due(0.0));
+    }
+
+    #[test]
+    fn a_checkpoint_out_of_the_log_is_not_believed() {
+        let closed = closed(4);
+        let mut log = facts(&closed, Some(451));
+        assert_eq!((dirty(&log, NONE, 0).first_dirty, dirty(&log, NONE, 0).is_reset), (0, true));
+        (log.log_start, log.checkpoint) = (150, Some(100));
+        assert_eq!((dirty(&log, NONE, 0).first_dirty, dirty(&log, NONE, 0).is_reset), (150, true));
+    }
+
+    #[test]
+    fn neither_new_records_nor_those_past_the_high_watermark_are_cleaned() {
+        let closed = closed(4);
+        let lags = Lags { min_ms: 1500, ..NONE };
+        assert_eq!(dirty(&facts(&closed, None), lags, 3498).end, 100);
+        assert_eq!(dirty(&facts(&closed, None), lags, 3499).end, 200);
+        let mut log = facts(&closed, None);
+        log.high_watermark = 299;
+        assert_eq!(dirty(&log, NONE, 10_000).end, 200);
+        log.high_watermark = 300;
+        assert_eq!(dirty(&log, NONE, 10_000).end, 300);
+    }
+
+    #[test]
+    fn a_dirty_record_past_the_largest_lag_is_overdue_whatever_the_ratio() {
+        let closed = closed(4);
+        let lags = Lags { max_ms: 5000, ..NONE };
+        let found = |now_ms| dirty(&facts(&closed, Some(300)), lags, now_ms);
+        assert!(!found(8001).is_due(0.99));
+        assert!(found(8002).is_due(0.99));
+        assert!(!dirty(&facts(&closed, Some(400)), lags, 100_000).is_overdue);
+    }
+}

@@ -1,0 +1,49 @@
+//! Whether a record survives a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
+
+/// When the tombstones of a batch may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Horizon {
+    /// No cleaning has seen the batch yet: tombstones stay, and one that stays sets the time.
+    Unset,
+    /// From this time on, in ms.
+    At(i64),
+}
+
+/// Whether a record survives. `newest` is the newest offset of its key as far as the map goes, which is up to
+/// `mapped_to`, exclusive.
+pub fn survives(
+    offset: i64,
+    newest: Option<i64>,
+    mapped_to: i64,
+    has_value: bool,
+    horizon: Horizon,
+    now_ms: i64,
+) -> bool {
+    if offset >= mapped_to {
+        return true;
+    }
+    let is_newest = newest.is_none_or(|newest| offset >= newest);
+    let stays = has_value
+        || match horizon {
+            Horizon::Unset => true,
+            Horizon::At(time_ms) => now_ms < time_ms,
+        };
+    is_newest && stays
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_a_key_stays_and_a_tombstone_until_its_time() {
+        let value = |offset, newest| survives(offset, newest, 100, true, Horizon::At(0), 1000);
+        assert!(value(5, None) && value(5, Some(5)) && !value(5, Some(6)));
+        assert!(value(100, Some(99)), "past the map nothing is known");
+        let tombstone = |horizon, now_ms| survives(5, Some(5), 100, false, horizon, now_ms);
+        assert!(tombstone(Horizon::Unset, 1000));
+        assert!(tombstone(Horizon::At(1000), 999) && !tombstone(Horizon::At(1000), 1000));
+        assert!(!survives(5, Some(6), 100, false, Horizon::Unset, 0), "superseded like any record");
+        assert!(survives(100, None, 100, false, Horizon::At(0), 1000), "past the map nothing is known");
+    }
+}

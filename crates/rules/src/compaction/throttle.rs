@@ -1,0 +1,40 @@
+//! How long to pause so that a rate is kept.
+//!
+//! Not a clock and not a sleep. Invariant: over any span, no more bytes than the rate allows, but for the last piece.
+
+use std::time::Duration;
+
+/// The longest pause for one piece, whatever the rate.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// When the bytes so far are paid for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Throttle {
+    paid_at: Duration,
+}
+
+impl Throttle {
+    /// Takes note of bytes read or written at `now`, a time since some beginning; how long to pause.
+    pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
+        let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);
+        let cost = Duration::try_from_secs_f64(cost).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);
+        self.paid_at = self.paid_at.max(now) + cost;
+        (self.paid_at - now).min(PAUSE_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_add_up_to_the_rate_and_idleness_saves_nothing_up() {
+        let mut throttle = Throttle::default();
+        let ms = Duration::from_millis;
+        assert_eq!(throttle.pause_after(ms(0), 100, 1000.0), ms(100));
+        assert_eq!(throttle.pause_after(ms(40), 100, 1000.0), ms(160));
+        assert_eq!(throttle.pause_after(ms(10_000), 100, 1000.0), ms(100));
+        assert_eq!(throttle.pause_after(ms(20_000), u64::MAX, f64::MAX), ms(0));
+        assert_eq!(throttle.pause_after(ms(20_000), 1, 0.0), PAUSE_MAX);
+    }
+}

@@ -1,0 +1,247 @@
+//! Compaction from outside: what a consumer finds while it runs, after it, and after kill -9 in the middle of it.
+
+use bytes::{Bytes, BytesMut};
+use fullbore_tests::{Broker, Client, produce_request, wait_until};
+use fullbore_wire::apis::produce::PartitionProduceResponse;
+use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches, decompress};
+use fullbore_wire::{ErrorCode, Records};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const PRODUCE: i16 = 8;
+const KEYS: u32 = 50;
+const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.delay.ms=100"];
+const COMPACTED: &[(&str, &str)] =
+    &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), ("segment.bytes", "1048576")];
+
+type Rows = BTreeMap<i64, (Vec<u8>, Option<Vec<u8>>)>;
+
+fn batch(codec: Compression, stamp: Stamp, rows: &[(Option<&[u8]>, Option<&[u8]>)]) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
+    rows.iter().for_each(|(key, value)| builder.append(now, *key, *value, &[]));
+    builder.seal(stamp).expect("sealed").0.freeze()
+}
+
+fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
+    let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
+    response.responses.remove(0).partition_responses.remove(0)
+}
+
+/// A few hundred records of the round, each with one of the keys and a value that says which.
+fn round_of(number: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let row = |at: u32| {
+        let key = (number.wrapping_mul(7).wrapping_add(at)) % KEYS;
+        let mut value = format!("{number}-{at}-").into_bytes();
+        value.resize(500, b'.');
+        (format!("key-{key}").into_bytes(), value)
+    };
+    (0..200).map(row).collect()
+}
+
+fn append_round(client: &mut Client, topic: &str, number: u32, stamp: Stamp, written: &mut Rows) {
+    let rows = round_of(number);
+    let refs: Vec<_> = rows.iter().map(|(key, value)| (Some(&key[..]), Some(&value[..]))).collect();
+    let codec = [Compression::None, Compression::Lz4, Compression::Snappy][number as usize % 3];
+    let answer = produce(client, topic, batch(codec, stamp, &refs));
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+    for (offset, (key, value)) in (answer.base_offset..).zip(rows) {
+        written.insert(offset, (key, Some(value)));
+    }
+}
+
+/// Everything there is, as a consumer reads it; a fetch never stands still before the end.
+fn consume(client: &mut Client, topic: &str) -> Rows {
+    let mut rows = Rows::new();
+    let mut offset = 0;
+    loop {
+        let data = client.fetch(topic, 0, offset);
+        assert_eq!(data.error_code, ErrorCode::NONE);
+        let bytes = match data.records {
+            Some(Records::Memory(bytes)) => bytes,
+            _ => Bytes::new(),
+        };
+        if bytes.is_empty() {
+            assert!(offset >= data.high_watermark, "stuck at {offset} of {}", data.high_watermark);
+            return rows;
+        }
+        for batch in batches(&bytes) {
+            let batch = batch.expect("a batch");
+            batch.check_crc().expect("a checksum");
+            offset = batch.last_offset() + 1;
+            let codec = batch.compression().expect("a codec");
+            let payload = if batch.record_count() == 0 {
+                Bytes::new()
+            } else {
+                decompress(codec, batch.payload(), 1 << 24).expect("opens")
+            };
+            for record in RecordIter::new(&payload, batch.record_count()) {
+                let record = record.expect("a record");
+                let row = (record.key.expect("a key").to_vec(), record.value.map(<[u8]>::to_vec));
+                rows.insert(record.offset(&batch), row);
+            }
+        }
+    }
+}
+
+/// Every record is one that was written there, and the newest of each key is there.
+fn assert_holds(found: &Rows, written: &Rows) {
+    for (offset, row) in found {
+        assert_eq!(written.get(offset), Some(row), "at {offset}");
+    }
+    let newest = |rows: &Rows| {
+        let newest: BTreeMap<_, _> = rows.iter().map(|(offset, (key, _))| (key.clone(), *offset)).collect();
+        newest
+    };
+    assert_eq!(newest(found), newest(written));
+}
+
+fn log_bytes(broker: &Broker, topic: &str) -> u64 {
+    let files = broker.partition_files(topic, 0, "log");
+    files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
+}
+
+#[test]
+fn a_log_is_compacted_while_it_is_written_and_read_and_offsets_stay() {
+    let broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    client.create_topic("t", 1, COMPACTED);
+    let (done, seen) = (AtomicBool::new(false), AtomicI64::new(0));
+    let mut written = Rows::new();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut client = broker.client();
+            while !done.load(Ordering::Relaxed) {
+                let rows = consume(&mut client, "t");
+                seen.fetch_add(rows.len() as i64, Ordering::Relaxed);
+            }
+        });
+        for number in 0..300 {
+            append_round(&mut client, "t", number, Stamp::NONE, &mut written);
+        }
+        wait_until("the log is compacted", DEADLINE, || log_bytes(&broker, "t") < 3 << 20);
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("the reader was never stuck");
+    });
+    assert!(seen.into_inner() > 0);
+    let found = consume(&mut client, "t");
+    assert_holds(&found, &written);
+    assert!(found.len() < written.len() / 4, "{} of {} are left", found.len(), written.len());
+    assert_eq!(client.latest("t", 0), written.len() as i64);
+    assert_eq!(client.earliest("t", 0), 0);
+}
+
+#[test]
+fn whenever_it_is_killed_no_newest_record_and_no_producer_is_lost() {
+    let mut broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    client.create_topic("t", 1, COMPACTED);
+    let producer_id = client.init_producer_id();
+    let mut written = Rows::new();
+    let mut stamp = Stamp { producer_id, producer_epoch: 0, base_sequence: 0 };
+    for number in 0..160 {
+        append_round(&mut client, "t", number, stamp, &mut written);
+        stamp.base_sequence += 200;
+        if number % 8 == 7 {
+            broker.kill();
+            broker.restart();
+            client = broker.client();
+            assert_holds(&consume(&mut client, "t"), &written);
+        }
+    }
+    wait_until("the log is compacted", DEADLINE, || log_bytes(&broker, "t") < 3 << 20);
+    broker.kill();
+    for file in broker.partition_files("t", 0, "snapshot") {
+        std::fs::remove_file(file).expect("removed");
+    }
+    broker.restart();
+    client = broker.client();
+    assert_holds(&consume(&mut client, "t"), &written);
+    append_round(&mut client, "t", 1000, stamp, &mut written);
+    assert_holds(&consume(&mut client, "t"), &written);
+}
+
+#[test]
+fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() {
+    let broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    client.create_topic("t", 1, COMPACTED);
+    client.create_topic("plain", 1, &[]);
+    let rows: &[(Option<&[u8]>, Option<&[u8]>)] = &[(Some(b"k"), Some(b"v")), (None, Some(b"v")), (None, None)];
+    for codec in [Compression::None, Compression::Zstd] {
+        let answer = produce(&mut client, "t", batch(codec, Stamp::NONE, rows));
+        assert_eq!(answer.error_code, ErrorCode::INVALID_RECORD);
+        let told: Vec<_> = answer.record_errors.iter().map(|error| error.batch_index).collect();
+        assert_eq!(told, [1, 2]);
+        let message = answer.record_errors[0].batch_index_error_message.as_deref().unwrap_or_default();
+        assert!(message.contains("cannot accept message without key in topic partition t-0"), "{message}");
+        assert_eq!(produce(&mut client, "plain", batch(codec, Stamp::NONE, rows)).error_code, ErrorCode::NONE);
+    }
+    assert_eq!(client.latest("t", 0), 0);
+}
+
+#[test]
+fn a_topic_is_compacted_once_it_is_told_to_be_and_tombstones_go_after_their_time() {
+    const TOPIC: i8 = 2;
+    let broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[("segment.bytes", "1048576"), ("delete.retention.ms", "0")]);
+    let mut written = Rows::new();
+    for number in 0..30 {
+        append_round(&mut client, "t", number, Stamp::NONE, &mut written);
+    }
+    let before = consume(&mut client, "t");
+    assert_eq!(before.len(), written.len());
+    let keys: Vec<_> = (0..KEYS).map(|key| format!("key-{key}").into_bytes()).collect();
+    let tombstones: Vec<_> = keys.iter().map(|key| (Some(&key[..]), None)).collect();
+    assert_eq!(
+        produce(&mut client, "t", batch(Compression::None, Stamp::NONE, &tombstones)).error_code,
+        ErrorCode::NONE
+    );
+    client.set_config(TOPIC, "t", "min.cleanable.dirty.ratio", "0.01");
+    client.set_config(TOPIC, "t", "cleanup.policy", "compact");
+    // What is written meanwhile has other keys.
+    let mut number: u32 = 0;
+    wait_until("the tombstones are gone", DEADLINE, || {
+        let other = format!("other-{}", number % 3).into_bytes();
+        let answer = produce(
+            &mut client,
+            "t",
+            batch(Compression::None, Stamp::NONE, &[(Some(&other[..]), Some(&[b'x'; 200_000][..]))]),
+        );
+        assert_eq!(answer.error_code, ErrorCode::NONE);
+        number += 1;
+        number.is_multiple_of(5) && consume(&mut client, "t").values().all(|(key, _)| key.starts_with(b"other"))
+    });
+    assert_eq!(client.latest("t", 0), 30 * 200 + i64::from(KEYS) + i64::from(number));
+}
+
+#[test]
+fn a_damaged_batch_makes_its_partition_uncleanable_and_others_go_on() {
+    let mut broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    let mut written = Rows::new();
+    for topic in ["bad", "good"] {
+        client.create_topic(topic, 1, &[("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")]);
+        for number in 0..30 {
+            append_round(&mut client, topic, number, Stamp::NONE, &mut written);
+        }
+    }
+    broker.stop();
+    let first = broker.partition_files("bad", 0, "log").remove(0);
+    let mut bytes = std::fs::read(&first).expect("read");
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&first, &bytes).expect("written");
+    broker.restart();
+    let mut client = broker.client();
+    for topic in ["bad", "good"] {
+        client.set_config(2, topic, "cleanup.policy", "compact");
+    }
+    wait_until("the good one is compacted", DEADLINE, || log_bytes(&broker, "good") < 3 << 20);
+    wait_until("the bad one is told of", DEADLINE, || broker.stderr().contains("damaged at byte"));
+    assert_eq!(std::fs::read(&first).expect("read"), bytes, "nothing has touched it");
+    assert_eq!(client.latest("bad", 0), 6000);
+}
