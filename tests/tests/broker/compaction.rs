@@ -16,9 +16,12 @@ const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.del
 const COMPACTED: &[(&str, &str)] =
     &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), ("segment.bytes", "1048576")];
 
+/// Key and value to be written.
+type Row<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+/// Key and value by offset.
 type Rows = BTreeMap<i64, (Vec<u8>, Option<Vec<u8>>)>;
 
-fn batch(codec: Compression, stamp: Stamp, rows: &[(Option<&[u8]>, Option<&[u8]>)]) -> Bytes {
+fn batch(codec: Compression, stamp: Stamp, rows: &[Row<'_>]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
     rows.iter().for_each(|(key, value)| builder.append(now, *key, *value, &[]));
@@ -169,7 +172,7 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     let mut client = broker.client();
     client.create_topic("t", 1, COMPACTED);
     client.create_topic("plain", 1, &[]);
-    let rows: &[(Option<&[u8]>, Option<&[u8]>)] = &[(Some(b"k"), Some(b"v")), (None, Some(b"v")), (None, None)];
+    let rows: &[Row<'_>] = &[(Some(b"k"), Some(b"v")), (None, Some(b"v")), (None, None)];
     for codec in [Compression::None, Compression::Zstd] {
         let answer = produce(&mut client, "t", batch(codec, Stamp::NONE, rows));
         assert_eq!(answer.error_code, ErrorCode::INVALID_RECORD);
