@@ -111,6 +111,20 @@ members() { # a group with a member, with librdkafka in it
   eventually described_as " Empty +0$" groups describe --group "$topic-group" --state
 }
 
+member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the group
+  local group=$topic-848 protocol=(--command-property group.protocol=consumer)
+  java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" \
+    "${secured[@]}" --topic "$topic" --group "$group" "${protocol[@]}" >"$work/read" 2>"$work/reader" &
+  local reader=$!
+  trap "kill $reader 2>/dev/null || :" EXIT
+  eventually described_as "^$group .* uniform +Stable +([0-9]+) +\1 +1$" groups describe --group "$group" --state --verbose
+  has "^$group +Consumer +Stable$" "$(groups list --type consumer --state)"
+  local mode
+  for mode in --members --state --offsets; do
+    eventually theirs ConsumerGroupCommand --describe --group "$group" $mode --verbose -- groups describe --group "$group" $mode --verbose
+  done
+}
+
 offsets() { # of a group without members
   local reset=(reset-offsets --group "$topic-group" --topic "$topic-read:0")
   has "^$topic-group +$topic-read +0 +0$" "$(groups "${reset[@]}" --to-earliest --dry-run)"
@@ -166,6 +180,7 @@ check 'configs alter, describe' settings
 [ -z "${JARS:-}" ] || check "configs describe prints the lines of Kafka's tool" same_settings
 check 'groups: the first group of a cluster' first_group
 check 'groups: a group with a member' members
+[ -z "${JARS:-}" ] || check 'groups: a group of the consumer protocol' member_of_the_consumer_protocol
 check 'groups: reset-offsets, delete-offsets, delete' offsets
 check 'topics delete' delete
 summary
