@@ -182,5 +182,6 @@ check 'groups: the first group of a cluster' first_group
 check 'groups: a group with a member' members
 [ -z "${JARS:-}" ] || check 'groups: a group of the consumer protocol' member_of_the_consumer_protocol
 check 'groups: reset-offsets, delete-offsets, delete' offsets
+. "$(dirname "$0")/pipes.sh"
 check 'topics delete' delete
 summary
