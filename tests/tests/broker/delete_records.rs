@@ -121,6 +121,19 @@ fn a_log_start_outlives_its_own_file() {
 }
 
 #[test]
+fn records_of_a_topic_that_is_only_compacted_stay() {
+    let (_broker, mut client) = broker_with_records(3);
+    for (policy, expected) in
+        [("compact", ErrorCode::POLICY_VIOLATION), ("compact,delete", ErrorCode::NONE), ("delete", ErrorCode::NONE)]
+    {
+        client.set_config(2, TOPIC, "cleanup.policy", policy);
+        assert_eq!(delete_from(&mut client, TOPIC, 0, 1, 2).error_code, expected, "{policy}");
+        let past_the_end = delete_from(&mut client, TOPIC, 0, 9, 2).error_code;
+        assert!(past_the_end.is_err());
+    }
+}
+
+#[test]
 fn the_log_start_of_a_deleted_topic_is_not_that_of_the_next_with_its_name() {
     let (mut broker, mut client) = broker_with_records(10);
     deleted(&mut client, 8);

@@ -63,6 +63,9 @@ fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsT
 fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
     let topic = topics::find(image, &topic.name, Uuid::ZERO)?;
     let partition = topics::partition(broker, topic, asked.partition_index)?;
+    if !topic.config.cleanup.delete {
+        return Err(ErrorCode::POLICY_VIOLATION);
+    }
     let log_start = partition.delete_records_before(asked.offset).map_err(|error| error.code())?;
     Ok((partition, log_start))
 }
