@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use fullbore_wire::batch::{Compression, Stamp};
+use fullbore_broker::config::{CleanupPolicy, Ratio};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
 use crate::folder::*;
 
@@ -70,4 +71,48 @@ fn kafka_reads_segments_indexes_and_snapshots() {
     }
     let snapshot = dump(&lib, &paths(&folder, ".snapshot"), &[]);
     assert!(snapshot.contains("producerId: 1 producerEpoch: 0"), "{snapshot}");
+}
+
+#[test]
+fn kafka_reads_compacted_segments_tombstones_and_batches_without_records() {
+    let Some(lib) = jars() else {
+        eprintln!("skipped: no Kafka jars");
+        return;
+    };
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = 6000;
+        config.index_interval_bytes = 200;
+        config.cleanup = CleanupPolicy { delete: false, compact: true };
+        config.min_cleanable_dirty_ratio = Ratio(0.0);
+        config.delete_retention_ms = 5000;
+    });
+    folder.settings.cleaner.threads = 0;
+    folder.crash();
+    let partition = folder.partition();
+    let codecs = [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+    for n in 0..200_u8 {
+        let mut builder = BatchBuilder::new(Default::default(), codecs[usize::from(n % 5)], None);
+        for at in 0..3 {
+            let value = vec![n ^ at; 60];
+            let value = (n % 9 != 0).then_some(&value[..]);
+            builder.append(NOW + i64::from(n), Some(&[b'k', (n + at) % 40]), value, &[]);
+        }
+        let stamp = if n == 20 { Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 } } else { Stamp::NONE };
+        offset(&partition, &builder.seal(stamp).expect("sealed").0);
+    }
+    while folder.logs.clean_dirtiest(NOW + 1000) {}
+    folder.logs.close();
+
+    let records = dump(&lib, &paths(&folder, ".log"), &["--deep-iteration", "--print-data-log"]);
+    assert!(!records.contains("isvalid: false"), "{records}");
+    assert!(records.matches("| offset: ").count() < 300, "{records}");
+    let lines = |what: &str| records.lines().filter(|line| line.contains(what)).count();
+    assert!(lines("producerId: 7 ") == 1 && lines(" count: 0 ") >= 1, "{records}");
+    assert!(lines(&format!("deleteHorizonMs: OptionalLong[{}]", NOW + 6000)) > 0, "{records}");
+    for suffix in [".index", ".timeindex"] {
+        let entries = dump(&lib, &paths(&folder, suffix), &[]);
+        for complaint in ["Mismatch", "mismatch", "not found", "Found", "out of order"] {
+            assert!(!entries.contains(complaint), "{entries}");
+        }
+    }
 }
