@@ -15,6 +15,8 @@ pub mod consumer;
 mod effects;
 pub mod expiry;
 mod migration;
+#[cfg(test)]
+mod migration_tests;
 mod snapshot;
 
 pub use effects::{Answer, Effect, Effects, Event, Ticket};

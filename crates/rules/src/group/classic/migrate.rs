@@ -13,6 +13,10 @@ use fullbore_wire::consumer_protocol::{
 };
 use std::collections::BTreeSet;
 
+/// Clients' own assignors: what they add to an assignment is theirs to lose. Kafka refuses the change for any addition,
+/// and librdkafka's `cooperative-sticky` makes one.
+const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
+
 impl Classic {
     /// An empty group that goes on after this generation.
     pub(in crate::group) fn after(generation: i32, settings: Settings, now: i64) -> Classic {
@@ -50,7 +54,8 @@ impl Classic {
                 let (_, assignment) =
                     consumer_protocol::decode::<ConsumerProtocolAssignment>(member.assignment.clone())
                         .map_err(|_| MALFORMED)?;
-                if assignment.user_data.is_some_and(|data| !data.is_empty()) {
+                let data = assignment.user_data.is_some_and(|data| !data.is_empty());
+                if data && !self.protocol.as_deref().is_some_and(|protocol| BUILT_IN.contains(&protocol)) {
                     return Err("an unsupported custom assignor is in use");
                 }
                 hold(&mut held, &assignment.assigned_partitions, topics, self.generation);
@@ -89,9 +94,11 @@ impl Classic {
         }
     }
 
-    /// The classic group of a group whose members all speak the classic protocol: stable, with what they have.
+    /// The classic group of a group whose members all speak the classic protocol: stable, with what they have, in the
+    /// generation they know, so that they may still commit while they are asked to join again.
     pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: Settings, now: i64) -> Classic {
-        let mut classic = Classic::after(group.group_epoch(), settings, now);
+        let generation = group.members().map(|member| member.epoch).max().unwrap_or(0).max(0);
+        let mut classic = Classic::after(generation, settings, now);
         classic.protocol_type = Some(Text::from_static(consumer::PROTOCOL_TYPE));
         for member in group.members() {
             let Some(speaks) = &member.classic else { continue };

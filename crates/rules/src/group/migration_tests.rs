@@ -1,0 +1,311 @@
+//! A group changes its protocol and back, member by member; who is who is told by what they may read.
+
+use super::consumer::{Call, JOINING, LEAVING, Migration, Partition};
+use super::*;
+use bytes::Bytes;
+use fullbore_wire::Uuid;
+use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
+use fullbore_wire::apis::sync_group::{SyncGroupRequestAssignment, SyncGroupResponse};
+use fullbore_wire::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+
+const T: Uuid = Uuid([7; 16]);
+
+/// One topic, `t`, of four partitions.
+struct OneTopic;
+
+impl Topics for OneTopic {
+    fn version(&self) -> u64 {
+        1
+    }
+    fn find(&self, name: &str) -> Option<(Uuid, i32)> {
+        (name == "t").then_some((T, 4))
+    }
+}
+
+struct Bench {
+    group: Group,
+    settings: Settings,
+    now: i64,
+    tickets: u64,
+}
+
+impl Bench {
+    fn new(migration: Migration) -> Bench {
+        let classic = classic::Settings {
+            session_timeout_min_ms: 1_000,
+            session_timeout_max_ms: 60_000,
+            initial_rebalance_delay_ms: 0,
+            members_max: 10,
+        };
+        let consumer = consumer::Settings { assignment_interval_ms: 0, migration, ..Default::default() };
+        let settings = Settings { classic, consumer };
+        Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0 }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn join_later(&mut self, id: &str, version: i16, owned: &[i32]) -> (Ticket, Effects) {
+        let subscription = ConsumerProtocolSubscription {
+            topics: vec![Text::from("t")],
+            owned_partitions: of_t(owned),
+            ..Default::default()
+        };
+        let protocol = JoinGroupRequestProtocol {
+            name: Text::from("range"),
+            metadata: consumer_protocol::encode(&subscription, 1).expect("small"),
+            ..Default::default()
+        };
+        let request = JoinGroupRequest {
+            group_id: Text::from("g"),
+            member_id: Text::from(id),
+            session_timeout_ms: 10_000,
+            rebalance_timeout_ms: 20_000,
+            protocol_type: Text::from("consumer"),
+            protocols: vec![protocol],
+            ..Default::default()
+        };
+        let nth = if self.tickets == 0 { String::new() } else { self.tickets.to_string() };
+        let new_member_id = Text::from(format!("new{nth}"));
+        let (client_id, client_host) = ("c", "/h");
+        let joining = Joining { request: &request, version, client_id, client_host, new_member_id: &new_member_id };
+        let (ticket, mut effects) = (self.ticket(), Effects::new());
+        self.group.join(joining, &OneTopic, ticket, self.now, &mut effects);
+        (ticket, effects)
+    }
+
+    /// A JoinGroup that is answered at once.
+    fn join(&mut self, id: &str, owned: &[i32]) -> JoinGroupResponse {
+        let (ticket, effects) = self.join_later(id, 3, owned);
+        match answer(effects, ticket) {
+            Some(Answer::Join(response)) => *response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn sync(&mut self, id: &str, generation: i32, assign: &[(&str, &[i32])]) -> SyncGroupResponse {
+        let assignment = |(id, partitions): &(&str, &[i32])| SyncGroupRequestAssignment {
+            member_id: Text::from(*id),
+            assignment: assignment(partitions),
+            ..Default::default()
+        };
+        let request = SyncGroupRequest {
+            group_id: Text::from("g"),
+            generation_id: generation,
+            member_id: Text::from(id),
+            assignments: assign.iter().map(assignment).collect(),
+            ..Default::default()
+        };
+        let (ticket, mut effects) = (self.ticket(), Effects::new());
+        self.group.sync(&request, ticket, self.now, &mut effects);
+        match answer(effects, ticket) {
+            Some(Answer::Sync(response)) => *response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn alive(&mut self, id: &str, generation: i32) -> ErrorCode {
+        let request = HeartbeatRequest {
+            group_id: Text::from("g"),
+            generation_id: generation,
+            member_id: Text::from(id),
+            ..Default::default()
+        };
+        let (ticket, mut effects) = (self.ticket(), Effects::new());
+        self.group.heartbeat(&request, ticket, self.now, &mut effects);
+        match answer(effects, ticket) {
+            Some(Answer::Heartbeat(code)) => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn beat(&mut self, id: &str, epoch: i32) -> ConsumerGroupHeartbeatResponse {
+        let joins = epoch == JOINING;
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: Text::from("g"),
+            member_id: Text::from(id),
+            member_epoch: epoch,
+            rebalance_timeout_ms: if joins { 10_000 } else { -1 },
+            subscribed_topic_names: joins.then(|| vec![Text::from("t")]),
+            topic_partitions: joins.then(Vec::new),
+            ..Default::default()
+        };
+        let call = Call {
+            request: &request,
+            fresh_id: Text::default(),
+            client_id: "c",
+            client_host: "/h",
+            resolved: Vec::new(),
+            resolved_version: 1,
+        };
+        let (ticket, mut effects) = (self.ticket(), Effects::new());
+        self.group.consumer_heartbeat(call, &OneTopic, self.settings, ticket, self.now, &mut effects);
+        match answer(effects, ticket) {
+            Some(Answer::ConsumerHeartbeat(response)) => *response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tick(&mut self) -> Effects {
+        let mut effects = Effects::new();
+        self.group.tick(self.now, &mut effects);
+        effects
+    }
+
+    /// A classic group of one member, `m1`, that has all of the topic.
+    fn classic(migration: Migration) -> Bench {
+        let mut bench = Bench::new(migration);
+        let (ticket, effects) = bench.join_later("", 3, &[]);
+        assert!(answer(effects, ticket).is_none(), "it waits for others");
+        let effects = bench.tick();
+        let Some(Answer::Join(joined)) = answer(effects, ticket) else { panic!("alone, it is joined") };
+        let id = joined.member_id.to_string();
+        assert_eq!(id, "new");
+        let synced = bench.sync(&id, 1, &[("new", &[0, 1, 2, 3])]);
+        assert_eq!(synced.error_code, ErrorCode::NONE);
+        bench
+    }
+
+    fn commit(&mut self, id: &str, generation: i32) -> Result<(), ErrorCode> {
+        let committer = Committer { member_id: id, instance_id: None, generation, version: 9 };
+        self.group.check_commit(&committer, self.now)?;
+        self.group.check_commit_of(&committer, &Partition { topic: T, index: 0 })
+    }
+}
+
+fn answer(effects: Effects, asked: Ticket) -> Option<Answer> {
+    effects.into_iter().find_map(|effect| match effect {
+        Effect::Answer(ticket, answer) if ticket == asked => Some(answer),
+        _ => None,
+    })
+}
+
+fn of_t(partitions: &[i32]) -> Vec<TopicPartition> {
+    vec![TopicPartition { topic: Text::from("t"), partitions: partitions.to_vec(), ..Default::default() }]
+}
+
+fn assignment(partitions: &[i32]) -> Bytes {
+    let message = ConsumerProtocolAssignment { assigned_partitions: of_t(partitions), ..Default::default() };
+    consumer_protocol::encode(&message, 1).expect("small")
+}
+
+fn assigned(bytes: Bytes) -> Vec<i32> {
+    let (_, message) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes).expect("one of ours");
+    message.assigned_partitions.into_iter().flat_map(|topic| topic.partitions).collect()
+}
+
+fn given(response: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
+    let assignment = response.assignment.as_ref()?;
+    Some(assignment.topic_partitions.iter().flat_map(|topic| topic.partitions.clone()).collect())
+}
+
+#[test]
+fn a_group_moves_over_and_back_without_a_partition_read_twice() {
+    let mut bench = Bench::classic(Migration::Bidirectional);
+    let joined = bench.beat("k1", JOINING);
+    assert_eq!((joined.error_code, joined.member_epoch), (ErrorCode::NONE, 2));
+    assert_eq!(given(&joined), Some(vec![]), "the classic member has it all");
+    assert_eq!(bench.group.protocol(), Protocol::Consumer);
+    assert_eq!(bench.commit("new", 1), Ok(()), "it may commit in its generation");
+    assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS);
+
+    // The classic member joins again and still owns all: it must give two up, and stays in its generation.
+    let again = bench.join("new", &[0, 1, 2, 3]);
+    assert_eq!((again.error_code, again.generation_id), (ErrorCode::NONE, 1));
+    assert_eq!((again.protocol_name.as_deref(), &*again.leader), (Some("range"), ""));
+    assert_eq!(assigned(bench.sync("new", 1, &[]).assignment), [0, 1]);
+    assert_eq!(given(&bench.beat("k1", 2)), None, "nothing is free yet");
+    assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS, "it has to say that it gave them up");
+    let done = bench.join("new", &[0, 1]);
+    assert_eq!(done.generation_id, 2);
+    assert_eq!(assigned(bench.sync("new", 2, &[]).assignment), [0, 1]);
+    assert_eq!(given(&bench.beat("k1", 2)), Some(vec![2, 3]));
+    assert_eq!(bench.alive("new", 2), ErrorCode::NONE);
+    assert_eq!(bench.group.state(), State::Stable);
+    assert_eq!(bench.alive("new", 1), ErrorCode::ILLEGAL_GENERATION);
+    assert_eq!(bench.alive("k1", 2), ErrorCode::UNKNOWN_MEMBER_ID, "it does not speak the classic protocol");
+
+    // The last member of the consumer protocol goes: back, in the generation that the classic member knows.
+    bench.beat("k1", LEAVING);
+    assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, State::PreparingRebalance));
+    assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
+    assert_eq!(bench.alive("new", 2), ErrorCode::REBALANCE_IN_PROGRESS);
+    assert_eq!(bench.join("new", &[0, 1]).generation_id, 3);
+}
+
+#[test]
+fn a_classic_member_that_does_not_come_again_is_fenced() {
+    let mut bench = Bench::classic(Migration::Bidirectional);
+    bench.beat("k1", JOINING);
+    for second in 1..=20 {
+        bench.now = second * 1_000;
+        bench.alive("new", 1);
+    }
+    bench.now = 21_001;
+    bench.tick();
+    assert_eq!(bench.alive("new", 1), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(given(&bench.beat("k1", 2)), Some(vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn the_policy_decides() {
+    let mut bench = Bench::classic(Migration::Downgrade);
+    let refused = bench.beat("k1", JOINING);
+    assert_eq!(refused.error_code, ErrorCode::GROUP_ID_NOT_FOUND);
+    assert!(refused.error_message.is_some_and(|why| why.contains("online upgrade is disabled")));
+    assert_eq!(bench.alive("new", 1), ErrorCode::NONE, "nothing has happened to the classic group");
+
+    let mut bench = Bench::classic(Migration::Upgrade);
+    bench.beat("k1", JOINING);
+    bench.beat("k1", LEAVING);
+    assert_eq!(bench.group.protocol(), Protocol::Consumer, "it does not go back");
+
+    let mut bench = Bench::new(Migration::Disabled);
+    bench.beat("k1", JOINING);
+    assert_eq!(bench.join("", &[]).error_code, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+}
+
+#[test]
+fn an_empty_group_is_what_its_first_member_wants() {
+    let mut bench = Bench::new(Migration::Disabled);
+    let joined = bench.beat("k1", JOINING);
+    assert_eq!(given(&joined), Some(vec![0, 1, 2, 3]));
+    bench.beat("k1", LEAVING);
+    let (ticket, _) = bench.join_later("", 3, &[]);
+    let effects = bench.tick();
+    let Some(Answer::Join(joined)) = answer(effects, ticket) else { panic!("it is joined") };
+    assert_eq!(bench.group.protocol(), Protocol::Classic);
+    assert!(joined.generation_id > 2, "generations go on after the epochs");
+}
+
+#[test]
+fn who_waits_when_the_group_moves_over_joins_again() {
+    let mut bench = Bench::classic(Migration::Bidirectional);
+    let (ticket, effects) = bench.join_later("", 3, &[]);
+    assert!(answer(effects, ticket).is_none(), "it waits for the first member");
+    let (waiting, mut effects) = (ticket, Effects::new());
+    let request = ConsumerGroupHeartbeatRequest {
+        group_id: Text::from("g"),
+        member_id: Text::from("k1"),
+        rebalance_timeout_ms: 1,
+        subscribed_topic_names: Some(vec![Text::from("t")]),
+        topic_partitions: Some(Vec::new()),
+        ..Default::default()
+    };
+    let call = Call {
+        request: &request,
+        fresh_id: Text::default(),
+        client_id: "",
+        client_host: "",
+        resolved: Vec::new(),
+        resolved_version: 1,
+    };
+    bench.group.consumer_heartbeat(call, &OneTopic, bench.settings, Ticket(99), 0, &mut effects);
+    let Some(Answer::Join(refused)) = answer(effects, waiting) else { panic!("it is answered") };
+    assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
+}
