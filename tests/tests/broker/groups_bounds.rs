@@ -28,6 +28,28 @@ fn a_group_has_so_many_members_and_a_broker_so_many_groups() {
 }
 
 #[test]
+fn what_members_say_of_themselves_takes_so_much_memory_and_no_more() {
+    let mut sets = QUICK.to_vec();
+    sets.push("fullbore.groups.bytes.max=1048576");
+    let broker = Broker::start(&sets);
+    let mut client = broker.client();
+    let mut join = |group: &str, bytes: usize| {
+        let mut request = Member::new(&broker, group).request();
+        request.protocols[0].metadata = vec![0; bytes].into();
+        let response = client.call(&request, 3);
+        (response.error_code, response.member_id)
+    };
+    assert_eq!(join("too-much", 2 << 20).0, ErrorCode::GROUP_MAX_SIZE_REACHED);
+    let (code, id) = join("first", 900_000);
+    assert_eq!(code, ErrorCode::NONE);
+    assert_eq!(join("second", 200_000).0, ErrorCode::GROUP_MAX_SIZE_REACHED);
+    assert_eq!(join("small", 10).0, ErrorCode::NONE);
+    let members = vec![MemberIdentity { member_id: id, ..Default::default() }];
+    broker.client().call(&LeaveGroupRequest { group_id: Text::from("first"), members, ..Default::default() }, 5);
+    assert_eq!(join("second", 200_000).0, ErrorCode::NONE);
+}
+
+#[test]
 fn a_group_nobody_ever_was_in_does_not_stay() {
     let broker = Broker::start(QUICK);
     let mut member = Member::new(&broker, "g");

@@ -24,6 +24,10 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     if request.group_id.is_empty() {
         return refused(request, ErrorCode::INVALID_GROUP_ID);
     }
+    let incoming: usize = request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len()).sum();
+    if !call.broker.groups.has_room(incoming, !request.member_id.is_empty()) {
+        return refused(request, ErrorCode::GROUP_MAX_SIZE_REACHED);
+    }
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),

@@ -23,6 +23,11 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
     if request.group_id.is_empty() {
         return refused(ErrorCode::INVALID_GROUP_ID);
     }
+    let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
+    if !call.broker.groups.has_room(incoming, true) {
+        // As Kafka answers when an assignment is too large for its log.
+        return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
+    }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.sync(request, ticket, now, effects);

@@ -101,12 +101,20 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),
+    Key::long(
+        "fullbore.groups.bytes.max",
+        Some("268435456"),
+        1_048_576,
+        "Memory for what members of all groups said of themselves and were assigned; past it new members, and large requests of others, are refused.",
+    )
+    .differs("not a Kafka key"),
 ];
 
 /// What the coordinator needs to know.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
     pub groups_max: usize,
+    pub groups_bytes_max: usize,
     pub session_timeout_min_ms: i32,
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
@@ -119,6 +127,7 @@ impl GroupConfig {
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
         Ok(Self {
             groups_max: values.number("fullbore.groups.max"),
+            groups_bytes_max: values.number("fullbore.groups.bytes.max"),
             session_timeout_min_ms: values.number("group.min.session.timeout.ms"),
             session_timeout_max_ms: values.number("group.max.session.timeout.ms"),
             initial_rebalance_delay_ms: values.number("group.initial.rebalance.delay.ms"),

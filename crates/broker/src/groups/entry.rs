@@ -21,6 +21,8 @@ pub(super) struct Inner {
     pub group: Group,
     pub waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
     tickets: u64,
+    /// What the group was last known to hold for its members.
+    pub bytes: usize,
     /// Effects not done yet, in order; not empty only while a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
     /// Such a task runs.
@@ -35,6 +37,7 @@ impl Entry {
             group,
             waiting: HashMap::new(),
             tickets: 0,
+            bytes: 0,
             outbox: VecDeque::new(),
             is_keeping: false,
             is_gone: false,

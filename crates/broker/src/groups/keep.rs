@@ -15,6 +15,7 @@ impl Groups {
     /// Does the effects, and sees to the next deadline.
     pub(super) fn follow(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, Inner>, effects: Effects) {
         inner.outbox.extend(effects);
+        self.note_bytes(&mut inner);
         if !self.drain_now(entry, &mut inner) {
             inner.is_keeping = true;
             let (groups, entry) = (Arc::clone(self), Arc::clone(entry));
@@ -111,9 +112,11 @@ impl Groups {
                 tracing::info!(group, generation, members, "generation");
             }
             Event::Assigned { generation } => {
+                self.metrics.group_stable();
                 tracing::debug!(group, generation, "stable");
             }
             Event::Expired { member_id, waited_for } => {
+                self.metrics.group_member_expired();
                 tracing::info!(group, member = %member_id, waited_for, "member removed");
             }
             Event::Left { member_id, reason } => {

@@ -24,7 +24,7 @@ use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use timer::Timer;
 
@@ -37,13 +37,18 @@ pub enum Missing {
     Refuse(ErrorCode),
 }
 
+/// What a member may always bring, such as its subscription to some topics, as long as it brought no more before.
+const SMALL_BYTES: usize = 64 * 1024;
+
 /// Every group of this broker.
 pub struct Groups {
     table: Mutex<HashMap<Text, Arc<Entry>>>,
     groups_max: usize,
+    bytes_max: usize,
+    /// What all groups hold for their members.
+    bytes: AtomicUsize,
     settings: Settings,
     control: Control,
-    #[allow(dead_code, reason = "its counters come next")]
     metrics: Metrics,
     timer: Timer,
     /// Nobody is made to wait any more.
@@ -60,6 +65,8 @@ impl Groups {
         let groups = Arc::new(Groups {
             table: Mutex::default(),
             groups_max: config.groups_max,
+            bytes_max: config.groups_bytes_max,
+            bytes: AtomicUsize::new(0),
             settings: config.settings(),
             control,
             metrics,
@@ -83,6 +90,7 @@ impl Groups {
             Ok(group) => {
                 let id = Text::from(&*id);
                 let entry = Entry::new(id.clone(), group);
+                self.note_bytes(&mut entry.lock());
                 self.arm(&entry, &entry.lock());
                 self.table.lock().insert(id, entry);
             }
@@ -133,6 +141,24 @@ impl Groups {
             self.follow(&entry, inner, effects);
             return pending;
         }
+    }
+
+    /// Whether a request that brings so many bytes to be held still fits (`fullbore.groups.bytes.max`). Small ones of
+    /// members do: they are in already.
+    pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
+        let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
+        if !fits {
+            tracing::warn!(incoming_bytes, is_member, "groups hold all the memory they may: fullbore.groups.bytes.max");
+        }
+        fits || (is_member && incoming_bytes <= SMALL_BYTES)
+    }
+
+    /// Takes note of what the group holds now.
+    fn note_bytes(&self, inner: &mut Inner) {
+        let (before, now) = (inner.bytes, inner.group.bytes());
+        inner.bytes = now;
+        // Modulo 2^64, as atomics are: a decrease is the addition of its complement.
+        self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Looks at a group.
@@ -252,6 +278,7 @@ impl Groups {
         inner.is_gone = true;
         let mut effects = Effects::new();
         inner.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);
+        self.note_bytes(inner);
         effects.into_iter().for_each(|effect| inner.outbox.push_back(effect));
         self.drain_now(entry, inner);
         let mut table = self.table.lock();

@@ -5,6 +5,7 @@
 use super::errors::Errors;
 use super::page::Page;
 use crate::api::SERVED;
+use fullbore_rules::group::State;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
 use prometheus_client::registry::Unit;
@@ -28,6 +29,7 @@ static SECONDS: Unit = Unit::Seconds;
 
 const API: &[&str] = &["api"];
 const CODE: &[&str] = &["code"];
+const STATE: &[&str] = &["state"];
 
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[Family] = &[
@@ -108,6 +110,16 @@ pub(super) static FAMILIES: &[Family] = &[
     Family { name: "fullbore_telemetry_errors", unit: None, kind: Counter, labels: CODE,
         help: "Pushes of clients' own metrics that were refused, by Kafka's error code; a code shows once it occurred.",
         write: |page, encoder| errors(encoder, &page.counters().telemetry.errors) },
+
+    Family { name: "fullbore_groups", unit: None, kind: Gauge, labels: STATE,
+        help: "Groups in each state, those that only have offsets under Empty; at most fullbore.groups.max.",
+        write: groups },
+    Family { name: "fullbore_group_rebalances", unit: None, kind: Counter, labels: &[],
+        help: "Times a group of the classic protocol became stable with a new assignment.",
+        write: |page, encoder| counter(encoder, page.counters().groups.stable.get()) },
+    Family { name: "fullbore_group_expired_members", unit: None, kind: Counter, labels: &[],
+        help: "Members of groups removed because no heartbeat, or no next step of a rebalance, came from them in time.",
+        write: |page, encoder| counter(encoder, page.counters().groups.expired_members.get()) },
 
     Family { name: "fullbore_topics", unit: None, kind: Gauge, labels: &[],
         help: "Topics of the cluster.",
@@ -195,6 +207,13 @@ fn response_bytes(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     SERVED.iter().try_for_each(|api| {
         let labels = [("api", api.name())];
         counter(encoder.encode_family(&labels)?, page.counters().api(*api).response_bytes.get())
+    })
+}
+
+fn groups(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    State::ALL.iter().zip(page.gauges.groups).try_for_each(|(state, count)| {
+        let labels = [("state", state.name())];
+        gauge(encoder.encode_family(&labels)?, count)
     })
 }
 

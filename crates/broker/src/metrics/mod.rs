@@ -50,6 +50,7 @@ struct Counters {
     produce: Produce,
     fetch: Fetch,
     telemetry: Telemetry,
+    groups: Groups,
 }
 
 /// A count that only rises.
@@ -132,6 +133,12 @@ struct Telemetry {
     errors: Errors,
 }
 
+#[derive(Debug, Default)]
+struct Groups {
+    stable: Counter,
+    expired_members: Counter,
+}
+
 impl Default for Counters {
     fn default() -> Self {
         Counters {
@@ -141,6 +148,7 @@ impl Default for Counters {
             produce: Produce::default(),
             fetch: Fetch::default(),
             telemetry: Telemetry::default(),
+            groups: Groups::default(),
         }
     }
 }
@@ -230,6 +238,16 @@ impl Metrics {
     /// A client's push was refused.
     pub fn telemetry_refused(&self, code: ErrorCode) {
         self.counters.telemetry.errors.add(code);
+    }
+
+    /// A group has a new assignment.
+    pub fn group_stable(&self) {
+        self.counters.groups.stable.add(1);
+    }
+
+    /// A member was removed because nothing came from it in time.
+    pub fn group_member_expired(&self) {
+        self.counters.groups.expired_members.add(1);
     }
 
     fn connections_open(&self) -> u64 {

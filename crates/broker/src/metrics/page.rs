@@ -6,6 +6,7 @@ use super::families::FAMILIES;
 use super::{Counters, Metrics, Process};
 use crate::broker::Shared;
 use crate::classic::CleanerStatus;
+use fullbore_rules::group::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -30,6 +31,8 @@ pub struct Gauges {
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
     pub fetch_sessions: usize,
+    /// Groups in each state, in the order of [`State::ALL`].
+    pub groups: [usize; State::ALL.len()],
     /// This process.
     pub process: Process,
 }
@@ -47,6 +50,7 @@ impl Gauges {
             cleaner: broker.logs.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
+            groups: broker.groups.count_by_state(),
             process: Process::read(),
         }
     }
@@ -104,6 +108,8 @@ mod tests {
         metrics.produce_failed(ErrorCode::MESSAGE_TOO_LARGE);
         metrics.fetched(700);
         metrics.fetch_failed(ErrorCode::OFFSET_OUT_OF_RANGE);
+        metrics.group_stable();
+        metrics.group_member_expired();
         metrics
     }
 
@@ -126,6 +132,7 @@ mod tests {
             },
             metadata_epoch: 5,
             fetch_sessions: 2,
+            groups: [3, 0, 0, 0, 0, 2, 0],
             process,
         };
         page(&used(), gauges)
@@ -153,6 +160,10 @@ mod tests {
             "fullbore_fetch_bytes_total 700",
             "fullbore_fetch_errors_total{code=\"OFFSET_OUT_OF_RANGE\"} 1",
             "fullbore_fetch_sessions 2",
+            "fullbore_groups{state=\"Empty\"} 3",
+            "fullbore_groups{state=\"Stable\"} 2",
+            "fullbore_group_rebalances_total 1",
+            "fullbore_group_expired_members_total 1",
             "fullbore_topics 3",
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",
