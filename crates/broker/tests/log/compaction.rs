@@ -290,3 +290,39 @@ proptest! {
         world.check();
     }
 }
+
+#[test]
+fn records_are_left_alone_for_the_least_lag_and_cleaned_after_the_largest_though_nobody_writes() {
+    let mut folder = compacted(1 << 20, 1 << 20);
+    folder.config.min_cleanable_dirty_ratio = Ratio(1.0);
+    folder.config.min_compaction_lag_ms = 1000;
+    folder.config.max_compaction_lag_ms = 5000;
+    let partition = folder.partition();
+    for n in 0..20 {
+        offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
+    }
+    let records = |partition: &Partition| {
+        let (mut count, mut offset) = (0, 0);
+        while offset < partition.offsets().expect("offsets").log_end {
+            let bytes = bytes(&partition.read(offset, 1 << 20, true).expect("read").records);
+            let batch = BatchView::first(&bytes).expect("a batch");
+            (count, offset) = (count + batch.record_count(), batch.last_offset() + 1);
+        }
+        count
+    };
+    assert!(!folder.logs.clean_dirtiest(NOW + 5000), "not yet too old");
+    assert!(folder.logs.clean_dirtiest(NOW + 5001), "its oldest record is, and its segment is closed for that");
+    assert_eq!((records(&partition), partition.offsets().expect("offsets").log_end), (1, 20));
+    assert!(!folder.logs.clean_dirtiest(NOW + 60_000), "there is nothing new");
+
+    folder.config.max_compaction_lag_ms = i64::MAX;
+    folder.config.min_cleanable_dirty_ratio = Ratio(0.0);
+    folder.config.segment_bytes = 300;
+    let partition = folder.partition();
+    for n in 20..40 {
+        offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
+    }
+    assert!(!folder.logs.clean_dirtiest(NOW + 1020), "all of them are too new");
+    assert!(folder.logs.clean_dirtiest(NOW + 1039));
+    assert!(records(&partition) < 21);
+}
