@@ -93,7 +93,7 @@ fn kafka_reads_compacted_segments_tombstones_and_batches_without_records() {
     for n in 0..200_u8 {
         let mut builder = BatchBuilder::new(Default::default(), codecs[usize::from(n % 5)], None);
         for at in 0..3 {
-            let value = vec![n ^ at; 60];
+            let value = [n ^ at; 60];
             let value = (n % 9 != 0).then_some(&value[..]);
             builder.append(NOW + i64::from(n), Some(&[b'k', (n + at) % 40]), value, &[]);
         }
