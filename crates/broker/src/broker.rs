@@ -202,6 +202,9 @@ impl Broker {
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
         tokio::spawn(Arc::clone(&shared.groups).run_timer(shared.stopping()));
+        let (retention, every) =
+            (shared.config.offsets_retention_ms, shared.config.offsets_retention_check_interval_ms);
+        tokio::spawn(Arc::clone(&shared.groups).run_expiry(retention, every, shared.stopping()));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }

@@ -539,3 +539,87 @@ fn a_topic_created_again_has_no_old_offsets() {
     assert_eq!(commit(&mut client, &group, &name, 2), OK);
     assert_eq!(committed(&mut client, &group, &name), 2);
 }
+
+/// Commits with the retention of old versions.
+fn commit_for(client: &mut Client, group: &str, name: &str, index: i32, retention_time_ms: i64) {
+    let topics = vec![topic(name, Uuid::ZERO, vec![partition(index, 1, None)])];
+    let response = client.call(&OffsetCommitRequest { retention_time_ms, ..commit_request(group, topics) }, 3);
+    assert_eq!(codes(&response), [[OK]]);
+}
+
+#[test]
+fn offsets_live_as_long_as_the_client_says() {
+    let mut broker = Broker::start(&["offsets.retention.check.interval.ms=20"]);
+    let mut client = broker.client();
+    client.create_topic("t", 3, &[]);
+    for group in ["short", "both"] {
+        commit_for(&mut client, group, "t", 0, 1);
+    }
+    for (group, retention) in [("both", 3_600_000), ("brokers", -1)] {
+        commit_for(&mut client, group, "t", 1, retention);
+    }
+    let partitions = |client: &mut Client, group: &str| -> Vec<i32> {
+        all(client, group, 9).into_iter().map(|(_, partition, ..)| partition).collect()
+    };
+    wait_until("the short ones have expired", DONE_MAX, || {
+        partitions(&mut client, "short").is_empty() && partitions(&mut client, "both") == [1]
+    });
+    assert_eq!(partitions(&mut client, "brokers"), [1]);
+    wait_until("a group with nothing left is gone", DONE_MAX, || {
+        delete_offsets(&mut client, "short", &[]).0 == ErrorCode::GROUP_ID_NOT_FOUND
+    });
+    commit_for(&mut client, "short", "t", 2, -1);
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(["short", "both", "brokers"].map(|group| partitions(&mut client, group)), [[2], [1], [1]]);
+}
+
+#[test]
+fn a_commit_of_thousands_of_partitions() {
+    let mut broker = Broker::start(&["fullbore.offsets.max=5000"]);
+    let mut client = broker.client();
+    client.create_topic("wide", 5_010, &[]);
+    let wide = |offset| {
+        let partitions = (0..5_010).map(|index| partition(index, offset + i64::from(index), None)).collect();
+        commit_request("wide", vec![topic("wide", Uuid::ZERO, partitions)])
+    };
+    for offset in [0, 100_000] {
+        let found = codes(&client.call(&wide(offset), COMMIT)).remove(0);
+        assert_eq!(found[..5_000], [OK; 5_000]);
+        assert_eq!(found[5_000..], [ErrorCode::INVALID_COMMIT_OFFSET_SIZE; 10]);
+    }
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    let found = all(&mut client, "wide", 9);
+    assert_eq!(found.len(), 5_000);
+    assert!(found.iter().all(|(_, index, offset, ..)| *offset == 100_000 + i64::from(*index)));
+    assert_eq!(commit(&mut client, "other", "wide", 1), ErrorCode::INVALID_COMMIT_OFFSET_SIZE);
+    assert_eq!(delete_offsets(&mut client, "wide", &[("wide", 4_999)]), (OK, vec![OK]));
+    assert_eq!(commit(&mut client, "other", "wide", 1), OK);
+}
+
+#[test]
+fn what_is_named_twice_is_answered_once() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    let metadata = "m".repeat(4_096);
+    let topics = vec![topic("t", Uuid::ZERO, vec![partition(0, 1, Some(&metadata)), partition(0, 2, Some(&metadata))])];
+    assert_eq!(codes(&client.call(&commit_request("g", topics), COMMIT)), [[OK, OK]]);
+    let topic =
+        OffsetFetchRequestTopics { name: Text::from("t"), partition_indexes: vec![0; 100_000], ..Default::default() };
+    let group = OffsetFetchRequestGroup { topics: Some(vec![topic.clone(), topic]), ..fetch_group("g") };
+    let request = OffsetFetchRequest { groups: vec![group.clone(), group], ..Default::default() };
+    let response = client.call(&request, FETCH);
+    let found: Vec<i64> = response
+        .groups
+        .iter()
+        .flat_map(|g| &g.topics)
+        .flat_map(|t| &t.partitions)
+        .map(|p| p.committed_offset)
+        .collect();
+    assert_eq!(found, [2], "the last of a commit counts");
+    assert_eq!(delete_groups(&mut client, &["g", "g"], 2), [("g".to_owned(), OK)]);
+}

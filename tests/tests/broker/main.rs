@@ -3,6 +3,7 @@
 mod bulk;
 mod cluster;
 mod committed;
+mod committed_kill;
 mod compaction;
 mod configs;
 mod consumer_groups;

@@ -7,6 +7,7 @@
 //! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
 
 mod entry;
+mod expiry;
 mod keep;
 mod regex;
 mod timer;

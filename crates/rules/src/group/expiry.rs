@@ -56,3 +56,50 @@ pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
         _ => Err(ErrorCode::NON_EMPTY_GROUP),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::{Settings, classic};
+
+    fn empty_group() -> Group {
+        let classic = classic::Settings {
+            session_timeout_min_ms: 1,
+            session_timeout_max_ms: 1_000,
+            initial_rebalance_delay_ms: 0,
+            members_max: 10,
+        };
+        Group::new(Settings { classic }, 50)
+    }
+
+    #[test]
+    fn a_group_nobody_was_in_counts_from_each_commit() {
+        assert_eq!(since(&empty_group()), Since::Committed);
+        assert_eq!(check_delete_offsets(&empty_group()), Ok(()));
+    }
+
+    #[test]
+    fn retention_counts_from_its_base() {
+        let cases = [
+            (Since::Never, 0, i64::MAX, false),
+            (Since::Committed, 100, 1_099, false),
+            (Since::Committed, 100, 1_100, true),
+            (Since::Empty(500), 100, 1_499, false),
+            (Since::Empty(500), 100, 1_500, true),
+            // A clock that was put back.
+            (Since::Committed, 5_000, 100, false),
+        ];
+        for (since, committed, now, expected) in cases {
+            assert_eq!(is_expired(since, committed, None, 1_000, now), expected, "{since:?} {committed} {now}");
+        }
+    }
+
+    #[test]
+    fn what_the_client_said_goes_before_the_retention_but_not_before_the_group() {
+        for since in [Since::Committed, Since::Empty(0)] {
+            assert!(!is_expired(since, 0, Some(700), 10, 699));
+            assert!(is_expired(since, 0, Some(700), 10_000, 700));
+        }
+        assert!(!is_expired(Since::Never, 0, Some(700), 10, i64::MAX));
+    }
+}

@@ -1,0 +1,164 @@
+//! How many offsets a broker commits a second: HOST:PORT CONNECTIONS SECONDS.
+//!
+//! Each connection commits for a group of its own, one partition a request, and the next request goes out when the answer
+//! is in. Requests are made once and patched, so that it is the broker that is measured. Not a part of `fullbore`: this is what
+//! `bench/groups/commit` runs against two brokers in turn.
+
+use fullbore_wire::api::{Request, decode_response, encode_request};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::{ErrorCode, Part, Text};
+use hdrhistogram::Histogram;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Connections are shared out among so many threads at most.
+const THREADS_MAX: usize = 2;
+/// The version by name that every broker of today serves.
+const COMMIT: i16 = 8;
+const WARM_UP: Duration = Duration::from_secs(2);
+/// An offset that the encoded request is searched for, to be patched.
+const MARK: i64 = 0x0102_0304_0506_0708;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    offset_at: usize,
+    offset: i64,
+    sent: Instant,
+    answer: Vec<u8>,
+}
+
+fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
+    let frame = encode_request(request, version, 0, Some(&Text::from_static("commit_rate")))?;
+    Ok(frame
+        .parts
+        .iter()
+        .flat_map(|part| if let Part::Bytes(bytes) = part { bytes.to_vec() } else { vec![] })
+        .collect())
+}
+
+fn read_frame(stream: &mut TcpStream, frame: &mut Vec<u8>) -> Result<(), Failure> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    frame.resize(usize::try_from(i32::from_be_bytes(length))?, 0);
+    Ok(stream.read_exact(frame)?)
+}
+
+fn call<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> Result<R::Response, Failure> {
+    stream.write_all(&encoded(request, version)?)?;
+    let mut frame = Vec::new();
+    read_frame(stream, &mut frame)?;
+    Ok(decode_response::<R>(frame.into(), version).map_err(|error| format!("{error}"))?.1)
+}
+
+impl Connection {
+    fn open(addr: &str, group: &str, topic: &str) -> Result<Connection, Failure> {
+        let mut stream = TcpStream::connect(addr)?;
+        stream.set_nodelay(true)?;
+        let partition = OffsetCommitRequestPartition { committed_offset: MARK, ..Default::default() };
+        let topic =
+            OffsetCommitRequestTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
+        let commit = OffsetCommitRequest { group_id: Text::from(group), topics: vec![topic], ..Default::default() };
+        let request = encoded(&commit, COMMIT)?;
+        let offset_at =
+            request.windows(8).position(|bytes| bytes == MARK.to_be_bytes()).ok_or("no offset in the request")?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let find = FindCoordinatorRequest { coordinator_keys: vec![Text::from(group)], ..Default::default() };
+        loop {
+            let found = call(&mut stream, &find, 4)?.coordinators[0].error_code;
+            let committed = call(&mut stream, &commit, COMMIT)?.topics[0].partitions[0].error_code;
+            match (found, committed) {
+                (ErrorCode::NONE, ErrorCode::NONE) => break,
+                _ if Instant::now() > deadline => {
+                    return Err(format!("coordinator: {found}, commit: {committed}").into());
+                }
+                _ => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+        Ok(Connection { stream, request, offset_at, offset: 0, sent: Instant::now(), answer: Vec::new() })
+    }
+
+    fn send(&mut self) -> Result<(), Failure> {
+        self.offset += 1;
+        self.request[self.offset_at..self.offset_at + 8].copy_from_slice(&self.offset.to_be_bytes());
+        self.sent = Instant::now();
+        Ok(self.stream.write_all(&self.request)?)
+    }
+
+    fn receive(&mut self) -> Result<Duration, Failure> {
+        read_frame(&mut self.stream, &mut self.answer)?;
+        let took = self.sent.elapsed();
+        let frame = std::mem::take(&mut self.answer);
+        let (_, response) =
+            decode_response::<OffsetCommitRequest>(frame.into(), COMMIT).map_err(|error| format!("{error}"))?;
+        match response.topics[0].partitions[0].error_code {
+            ErrorCode::NONE => Ok(took),
+            code => Err(format!("a commit failed: {code}").into()),
+        }
+    }
+}
+
+/// One request in flight on each connection, until the time is up.
+fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Result<Histogram<u64>, Failure> {
+    let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
+    while Instant::now() < until {
+        for connection in &mut connections {
+            connection.send()?;
+        }
+        for connection in &mut connections {
+            let took = connection.receive()?;
+            if connection.sent >= from {
+                taken.record(u64::try_from(took.as_nanos())?)?;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [addr, connections, seconds] = &args[..] else { return Err("HOST:PORT CONNECTIONS SECONDS".into()) };
+    let (connections, seconds) = (connections.parse::<usize>()?, seconds.parse::<u64>()?);
+    let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let topic = format!("commits-{unique}");
+    let new = CreatableTopic {
+        name: Text::from(topic.as_str()),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let create = CreateTopicsRequest { topics: vec![new], timeout_ms: 30_000, ..Default::default() };
+    let created = call(&mut TcpStream::connect(addr)?, &create, 7)?.topics[0].error_code;
+    if created.is_err() {
+        return Err(format!("{topic}: {created}").into());
+    }
+    let mut shares: Vec<Vec<Connection>> = (0..connections.min(THREADS_MAX)).map(|_| Vec::new()).collect();
+    let threads = shares.len();
+    for number in 0..connections {
+        shares[number % threads].push(Connection::open(addr, &format!("{topic}-{number}"), &topic)?);
+    }
+    let from = Instant::now() + WARM_UP;
+    let until = from + Duration::from_secs(seconds);
+    let drivers: Vec<_> =
+        shares.into_iter().map(|share| std::thread::spawn(move || drive(share, from, until))).collect();
+    let mut taken = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;
+    for driver in drivers {
+        taken.add(driver.join().map_err(|_| "a thread panicked")??)?;
+    }
+    let rate = taken.len() / seconds;
+    let at = |quantile| taken.value_at_quantile(quantile) as f64 / 1e3;
+    println!(
+        "{connections} connections: {rate} commits/s, p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, max {:.0} us",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(1.0)
+    );
+    Ok(())
+}

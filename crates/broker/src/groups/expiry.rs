@@ -1,0 +1,81 @@
+//! The task that forgets committed offsets that have served their time, and groups with neither members nor offsets.
+//!
+//! When that is, is `rules::group::expiry`'s to say. Invariant: an offset is forgotten only as it was looked at; one
+//! committed meanwhile stays.
+
+use super::Groups;
+use crate::control::{Command, Committed, DeleteOffset, DeleteOffsets, Image};
+use fullbore_rules::group::{Group, expiry};
+use fullbore_wire::Text;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+impl Groups {
+    /// Looks again and again, until the broker stops.
+    pub async fn run_expiry(self: Arc<Self>, retention_ms: u64, every_ms: u64, mut stop: watch::Receiver<bool>) {
+        let retention_ms = i64::try_from(retention_ms).unwrap_or(i64::MAX);
+        let every = Duration::from_millis(every_ms);
+        let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = rounds.tick() => {}
+            }
+            for id in self.ids() {
+                self.expire(&id, retention_ms).await;
+            }
+        }
+    }
+
+    /// One group's turn.
+    async fn expire(&self, id: &Text, retention_ms: i64) {
+        let now = self.now_ms();
+        let image = self.control.image();
+        let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
+        if self.look(id, |group| !due(group).is_empty()).unwrap_or(false) {
+            let Ok(place) = self.control.enter().await else { return };
+            // Again, under the lock under which it is asked: a member may have joined that reads the topic.
+            let asked = self.touch(id, |group, _| {
+                let offsets = due(group);
+                tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");
+                place.ask(Command::DeleteOffsets(DeleteOffsets { group: Arc::from(&**id), offsets }))
+            });
+            let Some(asked) = asked else { return };
+            if let Err(error) = asked.done().await {
+                tracing::error!(group = %id, %error, "expired offsets could not be deleted; they are looked at again");
+                return;
+            }
+        }
+        let is_over = self.look(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
+        if is_over && self.delete(id, false).await.is_ok() {
+            tracing::info!(group = %id, "a group without members and offsets is forgotten");
+        }
+    }
+
+    fn due(&self, image: &Image, id: &str, group: &Group, retention_ms: i64, now: i64) -> Vec<DeleteOffset> {
+        let since = expiry::since(group);
+        let is_due = |committed: &Committed| {
+            expiry::is_expired(since, committed.committed_ms, committed.expires_ms, retention_ms, now)
+        };
+        self.control.offsets().read(id, |held| {
+            let mut due = Vec::new();
+            for (topic, of_topic) in held.into_iter().flatten() {
+                // What is being deleted takes its offsets along.
+                let Some(name) = image.topic_by_id(*topic).map(|topic| &topic.name) else { continue };
+                let mut partitions = of_topic.iter().filter(|(_, committed)| is_due(committed)).peekable();
+                if partitions.peek().is_none() || group.reads(name) {
+                    continue;
+                }
+                due.extend(partitions.map(|(partition, committed)| DeleteOffset {
+                    topic: *topic,
+                    partition: *partition,
+                    committed_ms: Some(committed.committed_ms),
+                }));
+            }
+            due
+        })
+    }
+}

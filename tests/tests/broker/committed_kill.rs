@@ -1,0 +1,105 @@
+//! kill -9 while several connections commit: what was acknowledged is there afterwards, or something newer
+//! (invariant: committed offsets never go back unless reset).
+
+use fullbore_tests::{Broker, Client};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use fullbore_wire::{ErrorCode, Text};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const ROUNDS: usize = 6;
+const CONNECTIONS: usize = 4;
+/// Connections 0 and 1 share the first group and its partition.
+const GROUPS: [&str; CONNECTIONS] = ["shared", "shared", "alone-2", "alone-3"];
+const COMMIT: i16 = 8;
+const ENOUGH: usize = 400;
+
+fn request(group: &str, offset: i64) -> OffsetCommitRequest {
+    let partition = OffsetCommitRequestPartition { committed_offset: offset, ..Default::default() };
+    let topic = OffsetCommitRequestTopic { name: Text::from("t"), partitions: vec![partition], ..Default::default() };
+    OffsetCommitRequest { group_id: Text::from(group), topics: vec![topic], ..Default::default() }
+}
+
+fn committed(client: &mut Client, group: &str) -> i64 {
+    let topic = OffsetFetchRequestTopics { name: Text::from("t"), partition_indexes: vec![0], ..Default::default() };
+    let asked = OffsetFetchRequestGroup {
+        group_id: Text::from(group),
+        member_epoch: -1,
+        topics: Some(vec![topic]),
+        ..Default::default()
+    };
+    let response = client.call(&OffsetFetchRequest { groups: vec![asked], ..Default::default() }, 8);
+    response.groups[0].topics[0].partitions[0].committed_offset
+}
+
+/// What one connection knows of its commits.
+#[derive(Default, Clone)]
+struct Seen {
+    acknowledged: Vec<i64>,
+    /// Sent last; whether it was committed is not known.
+    in_flight: i64,
+}
+
+/// Commits ever higher offsets, two requests in flight, until the broker is gone.
+fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count: &AtomicUsize) -> Seen {
+    let mut seen = Seen::default();
+    let mut sent = std::collections::VecDeque::new();
+    loop {
+        while sent.len() < 2 {
+            let offset = next.fetch_add(1, Ordering::SeqCst);
+            if client.try_send(&request(group, offset), COMMIT).is_err() {
+                return seen;
+            }
+            seen.in_flight = offset;
+            sent.push_back(offset);
+        }
+        let Some((_, response)) = client.try_receive::<OffsetCommitRequest>(COMMIT) else { return seen };
+        assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::NONE);
+        seen.acknowledged.extend(sent.pop_front());
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
+    let mut broker = Broker::start(&[]);
+    broker.client().create_topic("t", 1, &[]);
+    let next = AtomicI64::new(1);
+    for round in 0..ROUNDS {
+        let count = AtomicUsize::new(0);
+        let clients: Vec<Client> = GROUPS.iter().map(|_| broker.client()).collect();
+        let seen = Mutex::new(vec![Seen::default(); CONNECTIONS]);
+        std::thread::scope(|scope| {
+            for (index, client) in clients.into_iter().enumerate() {
+                let (next, count, seen) = (&next, &count, &seen);
+                scope.spawn(move || {
+                    let of_one = commit_until_killed(client, GROUPS[index], next, count);
+                    seen.lock().expect("no holder panics")[index] = of_one;
+                });
+            }
+            fullbore_tests::wait_until("enough commits", Duration::from_secs(60), || {
+                count.load(Ordering::SeqCst) >= ENOUGH
+            });
+            broker.kill();
+        });
+        broker.restart();
+        let mut client = broker.client();
+        let seen = seen.into_inner().expect("no holder panicked");
+        for index in [2, 3] {
+            let found = committed(&mut client, GROUPS[index]);
+            let acknowledged = *seen[index].acknowledged.last().expect("each connection committed");
+            assert!(
+                (acknowledged..=seen[index].in_flight).contains(&found),
+                "round {round}, {}: {found}, acknowledged {acknowledged}",
+                GROUPS[index]
+            );
+        }
+        // Of two that commit the same partition the order is the broker's; but it is one of their last: anything older was
+        // overwritten by a commit that was acknowledged after it.
+        let found = committed(&mut client, "shared");
+        let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
+        assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");
+    }
+}
