@@ -29,6 +29,14 @@ pub enum Command {
     DeleteGroup(DeleteGroup),
 }
 
+impl Command {
+    /// Whether it is about groups alone, which needs no flush.
+    pub(super) fn is_of_groups(&self) -> bool {
+        use Command::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
+        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
+    }
+}
+
 /// What became of a command; the lists are in the order asked.
 #[derive(Debug, Clone)]
 pub enum Outcome {

@@ -1,9 +1,9 @@
 //! The control plane of one machine: topics, configurations, producer ids, the cluster's identity.
 //!
-//! Commands go to one thread that owns the database and gathers them into transactions; reads never
-//! wait for it, they take the published [`Image`]. Not here: partitions' logs, which follow the image.
+//! Commands go to the one owner of the database, which gathers them into transactions; reads never wait for it, they take
+//! the published [`Image`] and [`Offsets`]. Not here: partitions' logs, which follow the image.
 //!
-//! Invariant: what a caller was told is on disk, and every image from then on shows it.
+//! Invariant: what a caller was told is on disk (of groups: with the operating system), and every image from then on shows it.
 
 mod command;
 mod decide;
@@ -12,6 +12,7 @@ mod image;
 mod lock;
 mod offsets;
 mod owner;
+mod queue;
 mod resources;
 mod store;
 #[cfg(test)]
@@ -22,10 +23,11 @@ use std::thread::JoinHandle;
 
 use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{SemaphorePermit, oneshot, watch};
 
 use crate::config::BrokerConfig;
 use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
+use queue::Queue;
 use store::Store;
 
 pub use command::{
@@ -43,9 +45,6 @@ pub use lock::FolderLock;
 pub use offsets::{Committed, GroupOffsets, Offsets};
 pub use resources::ConfiguredResource;
 
-/// Commands waiting for the control thread; past it, callers wait to enter.
-const QUEUE_MAX: usize = 1024;
-
 /// A handle on the control plane, cheap to clone. When the last one is dropped the thread finishes what
 /// it was asked, the database is closed, and the drop returns.
 #[derive(Clone)]
@@ -60,8 +59,8 @@ struct Shared {
     offsets: Arc<Offsets>,
     /// As they were at the start, until they are taken.
     groups: Mutex<Vec<StoredGroup>>,
+    queue: Arc<Queue>,
     /// `None` only while dropping.
-    queue: Option<mpsc::Sender<Asked>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -70,13 +69,14 @@ impl Control {
     pub fn open(broker: Arc<BrokerConfig>, folder: &FolderLock) -> Result<Self, OpenError> {
         let (store, loaded) = Store::open(folder.folder(), &broker, random_id())?;
         let (published, image) = watch::channel(Arc::new(loaded.image));
-        let (queue, asked) = mpsc::channel(QUEUE_MAX);
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
         let offsets = Arc::new(loaded.offsets);
         let owner = Owner { store, broker, published, offsets: Arc::clone(&offsets), producer_ids };
+        let queue = Arc::new(Queue::new(owner));
+        let served = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || owner.run(asked))
+            .spawn(move || served.run())
             .map_err(OpenError::Thread)?;
         let shared = Shared {
             cluster_id: loaded.cluster_id,
@@ -84,7 +84,7 @@ impl Control {
             image,
             offsets,
             groups: Mutex::new(loaded.groups),
-            queue: Some(queue),
+            queue,
             thread: Some(thread),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -92,7 +92,7 @@ impl Control {
 
     /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
     pub fn is_serving(&self) -> bool {
-        self.shared.queue.as_ref().is_some_and(|queue| !queue.is_closed())
+        !self.shared.queue.is_stopped()
     }
 
     /// The same for ever; its text is 22 characters.
@@ -172,8 +172,9 @@ impl Control {
 
     /// Waits for a place in the queue. Whoever must ask in a fixed order, under a lock of their own, enters first.
     pub async fn enter(&self) -> Result<Place<'_>, Refusal> {
-        let queue = self.shared.queue.as_ref().expect("the queue is open while a handle lives");
-        queue.reserve().await.map(Place).map_err(|_| stopped())
+        let queue = &self.shared.queue;
+        let permit = queue.enter().await;
+        if queue.is_stopped() { Err(stopped()) } else { Ok(Place { queue, permit }) }
     }
 
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -191,28 +192,49 @@ impl Control {
     }
 }
 
-/// A place in the control thread's queue.
-pub struct Place<'a>(mpsc::Permit<'a, Asked>);
+/// A place in the queue.
+pub struct Place<'a> {
+    queue: &'a Arc<Queue>,
+    permit: SemaphorePermit<'a>,
+}
 
 impl Place<'_> {
     /// Takes the place, without waiting. Commands are served in the order in which this was called.
     pub fn ask(self, command: Command) -> Pending {
         let gone = refuse_all(&command, &stopped());
+        let queue = command.is_of_groups().then(|| Arc::clone(self.queue));
         let (answer, outcome) = oneshot::channel();
-        self.0.send(Asked { command, answer });
-        Pending { gone, outcome }
+        self.queue.push(self.permit, Asked { command, answer });
+        Pending { queue, gone: Some(gone), outcome }
     }
 }
 
 /// A command under way. Dropping it does not take the command back.
 pub struct Pending {
-    gone: Outcome,
+    /// Until somebody is sure to serve the command.
+    queue: Option<Arc<Queue>>,
+    /// The outcome when nobody is left to serve it.
+    gone: Option<Outcome>,
     outcome: oneshot::Receiver<Outcome>,
 }
 
 impl Pending {
-    pub async fn outcome(self) -> Outcome {
-        self.outcome.await.unwrap_or(self.gone)
+    pub async fn outcome(mut self) -> Outcome {
+        if self.queue.is_some() {
+            // Others that are ready now ask first, and share the transaction.
+            tokio::task::yield_now().await;
+            if let Ok(outcome) = self.outcome.try_recv() {
+                self.queue = None;
+                return outcome;
+            }
+        }
+        if let Some(queue) = self.queue.take() {
+            queue.serve_of_groups();
+        }
+        match (&mut self.outcome).await {
+            Ok(outcome) => outcome,
+            Err(_) => self.gone.take().expect("taken once"),
+        }
     }
 
     /// Of a command on a group other than a commit.
@@ -232,13 +254,21 @@ impl Pending {
     }
 }
 
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.queue {
+            queue.wake_thread();
+        }
+    }
+}
+
 fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        drop(self.queue.take());
+        self.queue.close();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

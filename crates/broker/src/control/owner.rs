@@ -1,6 +1,6 @@
-//! The one thread that owns the database: gathers commands, decides, writes, publishes, answers.
+//! The owner of the database: takes a batch of commands, decides, writes, publishes, answers.
 //!
-//! Not where rules live (`decide`) nor SQL (`store`). The order is fixed: a command is answered only
+//! Not where rules live (`decide`), nor SQL (`store`), nor who calls it when (`queue`). The order is fixed: a command is answered only
 //! after the transaction with its changes is on disk and the image that shows them is published.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fullbore_wire::{ErrorCode, Uuid};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use super::command::{
     AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions,
@@ -20,8 +20,6 @@ use super::offsets::Offsets;
 use super::store::{Change, Store};
 use crate::config::BrokerConfig;
 
-/// Commands gathered into one transaction.
-const BATCH_MAX: usize = 256;
 /// Producer ids of one block: one write of the disk per this many producers.
 pub(super) const PRODUCER_ID_BLOCK: i64 = 1000;
 
@@ -35,7 +33,7 @@ pub(super) struct Owner {
     pub store: Store,
     pub broker: Arc<BrokerConfig>,
     pub published: watch::Sender<Arc<Image>>,
-    /// Written by this thread alone.
+    /// Written by the owner alone.
     pub offsets: Arc<Offsets>,
     pub producer_ids: ProducerIds,
 }
@@ -68,19 +66,6 @@ struct Draft<'a> {
 }
 
 impl Owner {
-    /// Serves until every handle is gone.
-    pub fn run(mut self, mut queue: mpsc::Receiver<Asked>) {
-        while let Some(first) = queue.blocking_recv() {
-            let mut batch = vec![first];
-            while batch.len() < BATCH_MAX
-                && let Ok(next) = queue.try_recv()
-            {
-                batch.push(next);
-            }
-            self.serve(batch);
-        }
-    }
-
     /// One batch, one transaction.
     pub(super) fn serve(&mut self, batch: Vec<Asked>) {
         let mut draft = Draft {

@@ -26,9 +26,14 @@ const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Pages of 4 KiB in the write-ahead log after which they are moved to the file, which stops commits for two flushes: at
-/// SQLite's own 1,000 that would be 50 times a second under many commits of offsets.
-const CHECKPOINT_PAGES: u32 = 16_384;
+/// Pages of 4 KiB in the write-ahead log after which they are moved to the file. That flushes twice; at SQLite's own
+/// 1,000 it would be dozens of times a second under many commits of offsets.
+const CHECKPOINT_PAGES: usize = 16_384;
+/// SQLite does so itself, in the middle of a commit, when the estimate was that wrong.
+const CHECKPOINT_PAGES_MAX: usize = 4 * CHECKPOINT_PAGES;
+/// Statements that are kept compiled.
+const STATEMENTS_MAX: usize = 32;
+const PAGE_BYTES: usize = 4096;
 
 /// One change to the tables, accepted and not written yet.
 #[derive(Debug, Clone)]
@@ -55,6 +60,16 @@ impl Change {
         use Change::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
         matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
     }
+
+    /// About how many pages it writes.
+    fn pages(&self) -> usize {
+        match self {
+            Change::CommitOffsets(commit) => commit.offsets.len(),
+            Change::DeleteOffsets(delete) => delete.offsets.len(),
+            Change::KeepGroup(group) => 1 + group.state.len() / PAGE_BYTES,
+            _ => 1,
+        }
+    }
 }
 
 /// SQLite's `synchronous`.
@@ -77,10 +92,19 @@ pub(super) struct Loaded {
     pub groups: Vec<StoredGroup>,
 }
 
-/// The open database. Its one owner is the control thread.
+/// The open database.
 pub(super) struct Store {
     connection: Connection,
+    /// Has one use: to move pages out of the write-ahead log while the other connection writes.
+    mover: Option<Connection>,
     synchronous: Synchronous,
+    /// An estimate of those in the write-ahead log: a change has about one.
+    pages: usize,
+}
+
+/// The first part of a checkpoint: runs beside the store's own writes.
+pub(super) struct Checkpoint {
+    mover: Connection,
 }
 
 impl Store {
@@ -99,21 +123,55 @@ impl Store {
         }
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
-        Ok((Self { connection, synchronous: Synchronous::Full }, loaded))
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        let mover = Some(connect(&file).map_err(unusable)?);
+        Ok((Self { connection, mover, synchronous: Synchronous::Full, pages: 0 }, loaded))
     }
 
     /// Writes all changes and the image's epoch, or nothing.
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
         let of_groups = changes.iter().all(Change::is_of_groups);
         self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
-        let transaction = self.connection.transaction()?;
-        for change in changes {
-            write(&transaction, change)?;
+        self.pages += changes.iter().map(Change::pages).sum::<usize>();
+        self.run("BEGIN IMMEDIATE")?;
+        let written = self.write(changes, (!of_groups).then_some(epoch)).and_then(|()| self.run("COMMIT"));
+        if written.is_err() {
+            // Nothing is open when SQLite has rolled back by itself.
+            let _ = self.run("ROLLBACK");
         }
-        if !of_groups {
-            transaction.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
+        written
+    }
+
+    fn write(&self, changes: &[Change], epoch: Option<u64>) -> rusqlite::Result<()> {
+        changes.iter().try_for_each(|change| write(&self.connection, change))?;
+        if let Some(epoch) = epoch {
+            self.connection.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
         }
-        transaction.commit()
+        Ok(())
+    }
+
+    /// A statement that is not compiled again each time.
+    fn run(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
+
+    pub fn is_checkpoint_due(&self) -> bool {
+        self.pages >= CHECKPOINT_PAGES
+    }
+
+    /// The part of a checkpoint that is run without the store, if one is due.
+    pub fn begin_checkpoint(&mut self) -> Option<Checkpoint> {
+        if !self.is_checkpoint_due() {
+            return None;
+        }
+        self.pages = 0;
+        self.mover.take().map(|mover| Checkpoint { mover })
+    }
+
+    /// The rest: what was written since. With all of it in the file, the log begins anew.
+    pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> rusqlite::Result<()> {
+        self.mover = Some(checkpoint.mover);
+        move_pages(&self.connection)
     }
 
     /// How the next transactions are committed. A flush to disk takes along what was written before it.
@@ -143,13 +201,24 @@ impl Store {
     }
 }
 
+impl Checkpoint {
+    pub fn run(&self) -> rusqlite::Result<()> {
+        move_pages(&self.mover)
+    }
+}
+
+/// Moves what it can without waiting for anybody: busy is no error.
+fn move_pages(connection: &Connection) -> rusqlite::Result<()> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
 fn connect(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES_MAX)?;
     Ok(connection)
 }
 
@@ -267,7 +336,7 @@ fn topic(
     Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config: Arc::new(config) })
 }
 
-fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()> {
+fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
     match change {
         Change::Create(topic) => {
             let insert = "INSERT INTO topics (id, name, partitions, replication_factor) VALUES (?1, ?2, ?3, ?4)";
@@ -303,7 +372,7 @@ fn write(transaction: &Transaction<'_>, change: &Change) -> rusqlite::Result<()>
     }
 }
 
-fn write_configs(transaction: &Transaction<'_>, topic: &Topic) -> rusqlite::Result<()> {
+fn write_configs(transaction: &Connection, topic: &Topic) -> rusqlite::Result<()> {
     let mut insert =
         transaction.prepare_cached("INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)")?;
     for (name, value) in &topic.overrides {
@@ -323,7 +392,7 @@ fn load_dynamic(transaction: &Transaction<'_>) -> rusqlite::Result<DynamicConfig
     Ok(dynamic)
 }
 
-fn write_dynamic(transaction: &Transaction<'_>, dynamic: &DynamicConfig) -> rusqlite::Result<()> {
+fn write_dynamic(transaction: &Connection, dynamic: &DynamicConfig) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM broker_configs", [])?;
     let mut insert =
         transaction.prepare_cached("INSERT INTO broker_configs (every_broker, name, value) VALUES (?1, ?2, ?3)")?;

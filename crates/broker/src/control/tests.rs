@@ -333,16 +333,19 @@ fn create_command(name: &str) -> Command {
     Command::CreateTopics(CreateTopics { topics: vec![wanted(name)], validate_only: false })
 }
 
-#[test]
-fn commands_that_wait_together_are_written_together() {
+#[tokio::test]
+async fn commands_that_wait_together_are_written_together() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
-    let (queue, commands) = mpsc::channel(500);
+    let queue = Queue::new(owner);
     let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| asked(create_command(&format!("t{n}")))).unzip();
-    asked.into_iter().for_each(|asked| assert!(queue.try_send(asked).is_ok(), "the queue has room"));
-    drop(queue);
-    owner.run(commands);
+    for asked in asked {
+        queue.push(queue.enter().await, asked);
+    }
+    queue.close();
+    queue.run();
+    assert!(queue.is_stopped());
     for answer in &mut answers {
         let outcome = answer.try_recv().expect("answered");
         assert!(matches!(outcome, Outcome::Topics(topics) if topics[0].is_ok()));

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_wire::Uuid;
-use rusqlite::{Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::{CommitOffsets, DeleteGroup, DeleteOffsets, Offsets, StoredGroup};
 use crate::control::command::CommitOffset;
 use crate::control::offsets::Committed;
 
-pub(super) fn commit_offsets(transaction: &Transaction<'_>, commit: &CommitOffsets) -> rusqlite::Result<()> {
+pub(super) fn commit_offsets(transaction: &Connection, commit: &CommitOffsets) -> rusqlite::Result<()> {
     let mut put = transaction.prepare_cached(
         "INSERT INTO group_offsets
          (group_id, topic_id, partition, offset, leader_epoch, metadata, committed_ms, expires_ms)
@@ -36,7 +36,7 @@ pub(super) fn commit_offsets(transaction: &Transaction<'_>, commit: &CommitOffse
     Ok(())
 }
 
-pub(super) fn delete_offsets(transaction: &Transaction<'_>, delete: &DeleteOffsets) -> rusqlite::Result<()> {
+pub(super) fn delete_offsets(transaction: &Connection, delete: &DeleteOffsets) -> rusqlite::Result<()> {
     let mut remove = transaction.prepare_cached(
         "DELETE FROM group_offsets WHERE group_id = ?1 AND topic_id = ?2 AND partition = ?3
          AND (?4 IS NULL OR committed_ms = ?4)",
@@ -47,13 +47,13 @@ pub(super) fn delete_offsets(transaction: &Transaction<'_>, delete: &DeleteOffse
     Ok(())
 }
 
-pub(super) fn keep(transaction: &Transaction<'_>, group: &StoredGroup) -> rusqlite::Result<()> {
+pub(super) fn keep(transaction: &Connection, group: &StoredGroup) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO groups (group_id, version, state) VALUES (?1, ?2, ?3)";
     transaction.prepare_cached(put)?.execute(params![group.group, group.version, &group.state[..]])?;
     Ok(())
 }
 
-pub(super) fn delete(transaction: &Transaction<'_>, delete: &DeleteGroup) -> rusqlite::Result<()> {
+pub(super) fn delete(transaction: &Connection, delete: &DeleteGroup) -> rusqlite::Result<()> {
     let row = "DELETE FROM groups WHERE group_id = ?1";
     transaction.prepare_cached(row)?.execute(params![delete.group])?;
     if delete.offsets {

@@ -175,6 +175,63 @@ fn only_transactions_of_groups_alone_are_not_flushed() {
     assert!(owner.store.flushes() && epoch(&image) == before + 1);
 }
 
+#[tokio::test]
+async fn who_asks_serves_what_waits_and_leaves_the_rest_to_the_thread() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let lock = FolderLock::take(folder.path()).expect("free");
+    let (owner, image) = owner(&lock);
+    let queue = Queue::new(owner);
+    let keep = || asked(Command::KeepGroup(StoredGroup { group: "g".into(), version: 1, state: Bytes::new() }));
+    let (first, mut first_done) = keep();
+    let (topic, mut topic_done) = asked(create_command("t"));
+    let (last, mut last_done) = keep();
+    for asked in [first, topic, last] {
+        queue.push(queue.enter().await, asked);
+    }
+    queue.serve_of_groups();
+    assert!(first_done.try_recv().is_ok(), "nobody else served it");
+    assert!(topic_done.try_recv().is_err() && last_done.try_recv().is_err(), "a topic waits for the disk, elsewhere");
+    queue.close();
+    queue.run();
+    assert!(topic_done.try_recv().is_ok() && last_done.try_recv().is_ok() && image.borrow().topic("t").is_some());
+}
+
+/// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_commit_of_many_at_once_is_answered() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let t = topic(&opened.control, "t").await;
+    let commit_all = |task: i32| {
+        let control = opened.control.clone();
+        async move {
+            let group = format!("g{task}");
+            for offset in 0..200 {
+                let offsets = vec![one(t, 0, committed(offset, offset))];
+                let command = Command::CommitOffsets(CommitOffsets { group: group.as_str().into(), offsets });
+                let pending = control.enter().await.expect("a place").ask(command);
+                if offset % 3 == 0 {
+                    drop(pending);
+                } else {
+                    assert_eq!(pending.committed().await.expect("committed"), []);
+                    assert_eq!(control.offsets().get(&group, t, 0), Some(committed(offset, offset)));
+                }
+                if offset % 50 == i64::from(task) % 50 {
+                    topic(&control, &format!("of-{task}-{offset}")).await;
+                }
+            }
+        }
+    };
+    let tasks: Vec<_> = (0..16).map(|task| tokio::spawn(commit_all(task))).collect();
+    for task in tasks {
+        task.await.expect("done");
+    }
+    drop(opened);
+    let opened = open(folder.path());
+    let found = (0..16).map(|task| opened.control.offsets().get(&format!("g{task}"), t, 0));
+    assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
+}
+
 /// What may happen; the numbers choose among few groups, topics and partitions.
 #[derive(Debug, Clone)]
 enum Step {
