@@ -398,7 +398,6 @@ fn each_partition_of_a_commit_stands_for_itself() {
 }
 
 #[test]
-#[ignore = "JoinGroup is not served yet"]
 fn from_outside_a_group_only_an_empty_one_is_committed_to() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -422,7 +421,6 @@ fn from_outside_a_group_only_an_empty_one_is_committed_to() {
 }
 
 #[test]
-#[ignore = "JoinGroup is not served yet"]
 fn a_member_commits_in_its_generation() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -457,7 +455,6 @@ fn a_member_commits_in_its_generation() {
 }
 
 #[test]
-#[ignore = "JoinGroup is not served yet"]
 fn offsets_are_deleted_where_nobody_reads() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -488,7 +485,6 @@ fn offsets_are_deleted_where_nobody_reads() {
 }
 
 #[test]
-#[ignore = "JoinGroup is not served yet"]
 fn groups_without_members_are_deleted_with_their_offsets() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();

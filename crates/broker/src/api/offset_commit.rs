@@ -31,6 +31,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             Err(code) => wanted.refuse_known(code),
         }
     }
+    for partition in wanted.response.topics.iter().flat_map(|topic| &topic.partitions) {
+        call.broker.metrics.offset_committed(partition.error_code);
+    }
     reply.frame::<OffsetCommitRequest>(&wanted.response)
 }
 

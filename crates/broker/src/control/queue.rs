@@ -122,13 +122,7 @@ impl Queue {
                 waiting.is_awake = false;
                 waiting.is_closed
             };
-            loop {
-                let served = self.serve(&mut self.owner.lock(), Take::All);
-                fence(Ordering::SeqCst);
-                if !served && !self.waiting.lock().begins_with(Take::All) {
-                    break;
-                }
-            }
+            self.serve_all();
             if is_closed {
                 return;
             }
@@ -142,15 +136,28 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Whatever waits, until nothing does.
+    fn serve_all(&self) {
+        loop {
+            let served = self.serve(&mut self.owner.lock(), Take::All);
+            fence(Ordering::SeqCst);
+            if !served && !self.waiting.lock().begins_with(Take::All) {
+                return;
+            }
+        }
+    }
+
     /// Most of it while commands are served; the rest, which is what they wrote meanwhile, under the lock.
     fn checkpoint(&self) {
         let due = self.owner.lock().store.begin_checkpoint();
-        if let Some(checkpoint) = due {
-            let most = checkpoint.run();
-            let rest = self.owner.lock().store.end_checkpoint(checkpoint);
-            if let Err(error) = most.and(rest) {
-                tracing::warn!(%error, "control.db-wal could not be moved to control.db; it grows until that succeeds");
-            }
+        // Whoever found the lock taken has left.
+        self.serve_all();
+        let Some(checkpoint) = due else { return };
+        let most = checkpoint.run();
+        let rest = self.owner.lock().store.end_checkpoint(checkpoint);
+        self.serve_all();
+        if let Err(error) = most.and(rest) {
+            tracing::warn!(%error, "control.db-wal could not be moved to control.db; it grows until that succeeds");
         }
     }
 

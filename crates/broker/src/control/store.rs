@@ -28,7 +28,7 @@ const APPLICATION_ID: i64 = 0x4675_6c6c;
 
 /// Pages of 4 KiB in the write-ahead log after which they are moved to the file. That flushes twice; at SQLite's own
 /// 1,000 it would be dozens of times a second under many commits of offsets.
-const CHECKPOINT_PAGES: usize = 16_384;
+const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
 /// SQLite does so itself, in the middle of a commit, when the estimate was that wrong.
 const CHECKPOINT_PAGES_MAX: usize = 4 * CHECKPOINT_PAGES;
 /// Statements that are kept compiled.
@@ -420,7 +420,7 @@ fn load_resources(
 }
 
 fn write_resource(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     resource: Resource,
     of: &str,
     set: &BTreeMap<String, String>,

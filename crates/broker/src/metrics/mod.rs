@@ -51,6 +51,7 @@ struct Counters {
     fetch: Fetch,
     telemetry: Telemetry,
     groups: Groups,
+    offsets: OffsetCommits,
 }
 
 /// A count that only rises.
@@ -139,6 +140,13 @@ struct Groups {
     expired_members: Counter,
 }
 
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OffsetCommits {
+    committed: Counter,
+    errors: Errors,
+}
+
 impl Default for Counters {
     fn default() -> Self {
         Counters {
@@ -149,6 +157,7 @@ impl Default for Counters {
             fetch: Fetch::default(),
             telemetry: Telemetry::default(),
             groups: Groups::default(),
+            offsets: OffsetCommits::default(),
         }
     }
 }
@@ -217,6 +226,12 @@ impl Metrics {
     /// So many batches waited in vain for those before them.
     pub fn reorder_expired(&self, batches: usize) {
         self.counters.produce.reorder.expired.add(batches as u64);
+    }
+
+    /// A partition's offset was committed, or refused.
+    pub fn offset_committed(&self, code: ErrorCode) {
+        let offsets = &self.counters.offsets;
+        if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
     }
 
     /// So many bytes of records go into the response of a fetch.

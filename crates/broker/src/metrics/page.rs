@@ -33,6 +33,8 @@ pub struct Gauges {
     pub fetch_sessions: usize,
     /// Groups in each state, in the order of [`State::ALL`].
     pub groups: [usize; State::ALL.len()],
+    /// Committed offsets of all groups.
+    pub offsets_held: usize,
     /// This process.
     pub process: Process,
 }
@@ -51,6 +53,7 @@ impl Gauges {
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             groups: broker.groups.count_by_state(),
+            offsets_held: broker.control.offsets().held(),
             process: Process::read(),
         }
     }
@@ -110,6 +113,8 @@ mod tests {
         metrics.fetch_failed(ErrorCode::OFFSET_OUT_OF_RANGE);
         metrics.group_stable();
         metrics.group_member_expired();
+        metrics.offset_committed(ErrorCode::NONE);
+        metrics.offset_committed(ErrorCode::ILLEGAL_GENERATION);
         metrics
     }
 
@@ -133,6 +138,7 @@ mod tests {
             metadata_epoch: 5,
             fetch_sessions: 2,
             groups: [3, 0, 0, 0, 0, 2, 0],
+            offsets_held: 6,
             process,
         };
         page(&used(), gauges)
@@ -164,6 +170,9 @@ mod tests {
             "fullbore_groups{state=\"Stable\"} 2",
             "fullbore_group_rebalances_total 1",
             "fullbore_group_expired_members_total 1",
+            "fullbore_offset_commits_total 1",
+            "fullbore_offset_commit_errors_total{code=\"ILLEGAL_GENERATION\"} 1",
+            "fullbore_committed_offsets 6",
             "fullbore_topics 3",
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",

@@ -69,7 +69,7 @@ mod tests {
             initial_rebalance_delay_ms: 0,
             members_max: 10,
         };
-        Group::new(Settings { classic }, 50)
+        Group::new(Settings { classic, consumer: Default::default() }, 50)
     }
 
     #[test]
