@@ -2,7 +2,7 @@
 //!
 //! What members read is the group's to say ([`Group::reads`]); offsets of such topics neither expire nor are deleted.
 
-use super::{Group, State};
+use super::{Group, Protocol, State};
 use fullbore_wire::ErrorCode;
 
 /// The protocol type of those that read topics, and say which.
@@ -21,6 +21,9 @@ pub enum Since {
 
 /// What the retention counts from in this group, of topics it does not read.
 pub fn since(group: &Group) -> Since {
+    if group.protocol() == Protocol::Consumer {
+        return Since::Committed;
+    }
     match (group.state(), group.empty_since()) {
         // Nobody was ever in it.
         (State::Empty, _) if group.protocol_type().is_empty() => Since::Committed,
