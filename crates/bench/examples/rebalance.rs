@@ -8,6 +8,7 @@
 
 use fullbore_bench::client::{ClientError, Connection};
 use fullbore_producer::Security;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
@@ -201,12 +202,28 @@ impl Plan {
         Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat })
     }
 
+    /// Kafka's coordinator makes the topic for its groups when it is first looked for.
+    fn wait_for_coordinator(&self, group: &Text) -> Result<(), String> {
+        let deadline = Instant::now() + CHANGE_MAX;
+        let mut connection = Connection::connect(&self.address, "rebalance", &Security::default()).map_err(words)?;
+        let request = FindCoordinatorRequest { coordinator_keys: vec![group.clone()], ..Default::default() };
+        loop {
+            let response = connection.call(&request).map_err(words)?;
+            match response.coordinators.first().map_or(response.error_code, |found| found.error_code) {
+                ErrorCode::NONE => return Ok(()),
+                code if Instant::now() > deadline => return Err(format!("no coordinator: {code}")),
+                _ => thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
     /// Milliseconds until stable after: all join, one more joins, one leaves.
     fn round(&self, round: usize) -> Result<[f64; 3], String> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let group = Text::from(format!("rebalance-{since}-{round}"));
         let board = Arc::new(Board::default());
-        let member = |number| self.start(number, &group, &board).map_err(|error| error.to_string());
+        let member = |number| self.start(number, &group, &board).map_err(words);
+        self.wait_for_coordinator(&group)?;
         // Connections are there before the clock starts.
         let first: Vec<Member> = (0..self.members).map(member).collect::<Result<_, _>>()?;
         let last = member(self.members)?;
@@ -237,6 +254,10 @@ impl Plan {
         }
         Ok([all_join, one_joins, one_leaves])
     }
+}
+
+fn words(error: ClientError) -> String {
+    error.to_string()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
