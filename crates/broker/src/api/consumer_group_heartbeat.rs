@@ -36,6 +36,11 @@ async fn heartbeat(
         return Err(Refusal { code: ErrorCode::UNSUPPORTED_VERSION, message: message.to_owned() });
     }
     consumer::check_request(request, version, &settings.consumer)?;
+    let is_member = request.member_epoch > JOINING;
+    if request.member_epoch >= JOINING && !groups.has_room(incoming_bytes(request), is_member) {
+        let message = "Groups hold all the memory they may (fullbore.groups.bytes.max).".to_owned();
+        return Err(Refusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
+    }
     let resolved = resolve(call, request, &image, &settings).await?;
     let client_host = join_group::client_host(call.client.peer);
     let joins = request.member_epoch == JOINING;
@@ -59,6 +64,13 @@ async fn heartbeat(
         Answer::Refused(code) => Err(Refusal { code, message: code.to_string() }),
         _ => unreachable!("a heartbeat of the consumer protocol is answered with one"),
     }
+}
+
+/// What a request brings that would be kept: names, mostly.
+fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
+    let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
+    let regex = request.subscribed_topic_regex.as_deref().map_or(0, str::len);
+    names.sum::<usize>() + regex + request.member_id.len() + request.group_id.len()
 }
 
 /// An id nobody has, for a member of version 0.

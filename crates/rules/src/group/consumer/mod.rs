@@ -157,6 +157,8 @@ pub struct ConsumerGroup {
     topics_version: Option<u64>,
     /// Since when it has had no members.
     empty_since: Option<i64>,
+    /// Memory the members hold, about.
+    bytes: usize,
     /// Whether something changed that is to be kept.
     dirty: bool,
 }
@@ -214,7 +216,7 @@ impl ConsumerGroup {
 
     /// Memory it holds for its members, about.
     pub fn bytes(&self) -> usize {
-        self.members.len() * MEMBER_BYTES + self.holders.len() * PARTITION_BYTES
+        self.bytes
     }
 
     /// Everybody, by id.
@@ -288,6 +290,7 @@ impl ConsumerGroup {
         } else {
             self.dirty = true;
         }
+        self.bytes += member_bytes(&member);
         for (partition, _) in member.holds() {
             let other = self.holders.insert(*partition, member.id.clone());
             assert!(other.is_none(), "a partition is assigned only when nobody holds it");
@@ -301,6 +304,7 @@ impl ConsumerGroup {
 
     /// Strikes what a member holds and its static name.
     fn forget(&mut self, member: &Member) {
+        self.bytes -= member_bytes(member);
         for (partition, _) in member.holds() {
             self.holders.remove(partition);
         }
@@ -310,4 +314,17 @@ impl ConsumerGroup {
             self.statics.remove(instance_id);
         }
     }
+}
+
+/// About what a member costs: what it said, and what it holds.
+fn member_bytes(member: &Member) -> usize {
+    let names: usize = member.topics.iter().map(|name| name.len() + 64).sum();
+    let metadata = |classic: &classic::ClassicMember| {
+        classic.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + 64).sum::<usize>()
+    };
+    MEMBER_BYTES
+        + names
+        + member.regex.as_deref().map_or(0, str::len)
+        + member.classic.as_ref().map_or(0, metadata)
+        + (member.assigned.len() + member.revoking.len()) * PARTITION_BYTES
 }
