@@ -1,7 +1,5 @@
-//! Responses as a client reads them: any version of any API.
+//! Responses as a client reads them.
 
 #![no_main]
 
-use fullbore_fuzz::Side;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fullbore_fuzz::message(Side::Response, data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fullbore_fuzz::responses(data));

@@ -1,23 +1,99 @@
-//! What several fuzz targets do. Not here: the targets themselves, in `fuzz_targets`.
+//! What the fuzz targets do with an input. Not here: the targets themselves, in `fuzz_targets`, which libFuzzer drives, and
+//! `crates/wire/tests/wire/fuzz.rs`, which runs the same for a moment as part of the tests; so this file uses the standard
+//! library, `bytes` and `fullbore_wire` alone.
 //!
 //! Invariant: any input is fine; only a panic, or a message that does not survive its own encoding, is a finding.
 
-use bytes::Bytes;
-use fullbore_wire::api::{ApiKey, Request, Visit};
-use fullbore_wire::consumer_protocol::{self, Embedded};
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
+use fullbore_wire::batch::{self, BatchView, Compression, RecordIter, check_records, compress, decompress};
+use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
+/// What a batch of a few KiB may become.
+const BATCH_DECOMPRESSED_MAX: usize = 1 << 20;
+const DECOMPRESSED_MAX: usize = 1 << 18;
+
+/// Request frames as a broker reads them: a header, any version of any API, and what consumers put inside.
+pub fn requests(data: &[u8]) {
+    message(Side::Request, data);
+    embedded::<ConsumerProtocolSubscription>(data);
+    embedded::<ConsumerProtocolAssignment>(data);
+    if let Ok(header) = RequestHeader::decode(&mut api::request_reader(Bytes::copy_from_slice(data))) {
+        assert!(header.api().is_some() || header.tagged.0.is_empty());
+    }
+}
+
+/// Responses as a client reads them: any version of any API.
+pub fn responses(data: &[u8]) {
+    message(Side::Response, data);
+}
+
+/// Record batches as a broker checks them and a consumer reads them, decompression included.
+pub fn batches(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let mut total = 0;
+    for batch in batch::batches(&bytes).map_while(Result::ok) {
+        total += batch.size();
+        read(&batch);
+    }
+    assert!(total <= bytes.len());
+}
+
+/// Each codec alone: strangers' bytes are decompressed within a bound, and our own come back.
+pub fn compression(data: &[u8]) {
+    let [codec, input @ ..] = data else { return };
+    let codecs = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+    let codec = codecs[usize::from(*codec) % codecs.len()];
+    if let Ok(output) = decompress(codec, input, DECOMPRESSED_MAX) {
+        assert!(output.len() <= DECOMPRESSED_MAX);
+    }
+    let mut compressed = BytesMut::new();
+    compress(codec, None, input, &mut compressed).expect("anything can be compressed");
+    let back = decompress(codec, &compressed, input.len()).expect("our own bytes");
+    assert_eq!(back, input);
+}
+
+fn read(batch: &BatchView<'_>) {
+    let checked = batch.check_crc().and_then(|()| check_records(batch));
+    match batch.compression() {
+        Ok(Compression::None) => {
+            let read = records(batch.payload(), batch);
+            assert!(checked.is_err() || read <= batch.size(), "records take bytes");
+        }
+        Ok(codec) => {
+            if let Ok(payload) = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX) {
+                assert!(payload.len() <= BATCH_DECOMPRESSED_MAX);
+                records(&payload, batch);
+            }
+        }
+        Err(_) => {}
+    }
+}
+
+/// Reads all of every record; says how many there were.
+fn records(payload: &[u8], batch: &BatchView<'_>) -> usize {
+    let mut count = 0;
+    for record in RecordIter::new(payload, batch.record_count()).map_while(Result::ok) {
+        count += 1;
+        let _ = (record.offset(batch), record.timestamp(batch));
+        let headers = record.headers.len();
+        assert_eq!(record.headers.count(), headers, "a record that was read has all of its headers");
+    }
+    count
+}
+
 /// Which of an API's two messages.
 #[derive(Clone, Copy)]
-pub enum Side {
+enum Side {
     Request,
     Response,
 }
 
 /// Takes the first two bytes as API and version and the rest as the message: if it decodes, what it is encoded as
 /// decodes to the same.
-pub fn message(side: Side, data: &[u8]) {
+fn message(side: Side, data: &[u8]) {
     let [key, version, body @ ..] = data else { return };
     let key = ApiKey::ALL[usize::from(*key) % ApiKey::ALL.len()];
     let versions = key.versions();
@@ -54,7 +130,7 @@ fn fixed_point<T: Codec + Debug>(body: Bytes, version: Version) {
 }
 
 /// Takes the data as a message inside JoinGroup or SyncGroup: if it decodes, it survives its own encoding.
-pub fn embedded<T: Embedded + Debug + PartialEq>(data: &[u8]) {
+fn embedded<T: Embedded + Debug + PartialEq>(data: &[u8]) {
     let Ok((version, once)) = consumer_protocol::decode::<T>(Bytes::copy_from_slice(data)) else { return };
     let version = version.min(*consumer_protocol::VERSIONS.end());
     let bytes = consumer_protocol::encode(&once, version).expect("what was decoded can be encoded");

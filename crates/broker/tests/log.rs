@@ -11,6 +11,8 @@ mod dump;
 mod folder;
 #[path = "log/lookup.rs"]
 mod lookup;
+#[path = "log/misled.rs"]
+mod misled;
 #[path = "log/parking.rs"]
 mod parking;
 #[path = "log/restart.rs"]

@@ -25,6 +25,7 @@ mod partition_state;
 mod pipelining;
 mod produce;
 mod produce_bytes;
+mod recovery;
 mod reorder;
 mod reorder_bounds;
 mod resources;

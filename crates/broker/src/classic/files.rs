@@ -78,15 +78,14 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 /// Offsets by topic and partition, as one checkpoint file holds them.
 pub type OffsetsByPartition = HashMap<(String, i32), i64>;
 
-/// Reads an offset checkpoint; one that is missing or damaged knows nothing, which is always safe.
-pub fn read_offsets(path: &Path) -> OffsetsByPartition {
-    let Ok(text) = fs::read_to_string(path) else {
-        return HashMap::new();
-    };
-    parse_offsets(&text).unwrap_or_else(|| {
+/// Reads an offset checkpoint; `None` if it is missing or damaged.
+pub fn read_offsets(path: &Path) -> Option<OffsetsByPartition> {
+    let bytes = fs::read(path).ok()?;
+    let offsets = std::str::from_utf8(&bytes).ok().and_then(parse_offsets);
+    if offsets.is_none() {
         tracing::warn!(path = %path.display(), "damaged checkpoint ignored");
-        HashMap::new()
-    })
+    }
+    offsets
 }
 
 fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
@@ -187,9 +186,9 @@ mod tests {
         let offsets = HashMap::from([(("a.b-c".to_owned(), 3), 17), (("a".to_owned(), 0), 0)]);
         write_offsets(&path, &offsets).expect("written");
         assert_eq!(fs::read_to_string(&path).expect("read"), "0\n2\na 0 0\na.b-c 3 17\n");
-        assert_eq!(read_offsets(&path), offsets);
+        assert_eq!(read_offsets(&path), Some(offsets));
         fs::write(&path, "0\n3\na 0 0\na.b-c 3 17\n").expect("written");
-        assert!(read_offsets(&path).is_empty());
+        assert_eq!(read_offsets(&path), None);
     }
 
     #[test]

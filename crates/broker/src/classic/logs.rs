@@ -82,17 +82,23 @@ struct Checkpoints {
     clean: bool,
     recovery_points: OffsetsByPartition,
     log_starts: OffsetsByPartition,
+    /// Whether their file could be read: then a partition that is not in it begins with its first segment.
+    knows_log_starts: bool,
     /// Partitions not opened since a crash, though the broker was shut down cleanly in between.
     unrecovered: OffsetsByPartition,
 }
 
 impl Checkpoints {
     fn read(dir: &Path) -> Checkpoints {
+        let log_starts = files::read_offsets(&dir.join(LOG_STARTS));
+        let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Checkpoints {
-            clean: dir.join(CLEAN_SHUTDOWN).exists(),
-            recovery_points: files::read_offsets(&dir.join(RECOVERY_POINTS)),
-            log_starts: files::read_offsets(&dir.join(LOG_STARTS)),
-            unrecovered: files::read_offsets(&dir.join(UNRECOVERED)),
+            // The marker is written after the list of partitions it does not vouch for.
+            clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
+            recovery_points: files::read_offsets(&dir.join(RECOVERY_POINTS)).unwrap_or_default(),
+            knows_log_starts: log_starts.is_some(),
+            log_starts: log_starts.unwrap_or_default(),
+            unrecovered: unrecovered.unwrap_or_default(),
         }
     }
 
@@ -100,7 +106,7 @@ impl Checkpoints {
         Known {
             clean: self.clean && !self.unrecovered.contains_key(key),
             recovery_point: self.recovery_points.get(key).copied().unwrap_or(0),
-            log_start: self.log_starts.get(key).copied().unwrap_or(0),
+            log_start: self.knows_log_starts.then(|| self.log_starts.get(key).copied().unwrap_or(0)),
         }
     }
 

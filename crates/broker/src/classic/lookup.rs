@@ -158,40 +158,31 @@ impl Plan {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
         };
-        Ok(self.scan(from, offset)?.map_or(self.size, |batch| batch.position))
+        let scan = Scan::new(&self.file, from, self.size);
+        Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
     /// The batch with the offset, by the index and the headers after the place it gives.
     fn find(&self) -> io::Result<Option<Header>> {
-        let from = self.indexed_position()?;
-        match self.scan(from, self.offset) {
-            Err(ScanError::Bad { position, .. }) if position == from && from > 0 => {
-                // The index is not this log's. Headers alone lead there as well.
-                tracing::warn!(index = %self.index_path.display(), "index points at no batch, reading without it");
-                Ok(self.scan(0, self.offset)?)
-            }
-            result => Ok(result?),
-        }
+        Ok(first_reaching(self.indexed()?, self.offset)?)
     }
 
-    fn indexed_position(&self) -> io::Result<u64> {
+    /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
+    fn indexed(&self) -> io::Result<Scan<'_>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let entry = match self.start {
             Start::From(found) => found.load(&self.index_path, is_before)?,
             Start::At(_) => None,
         };
-        Ok(entry.map_or(0, |entry| u64::from(entry.position)))
-    }
-
-    fn scan(&self, from: u64, offset: i64) -> Result<Option<Header>, ScanError> {
-        let mut scan = Scan::new(&self.file, from, self.size);
-        while let Some(batch) = scan.next()? {
-            if batch.last_offset() >= offset {
-                return Ok(Some(batch));
+        if let Some(entry) = entry {
+            let last_offset = self.base_offset + i64::from(entry.relative_offset);
+            if let Some(scan) = Scan::at_batch(&self.file, u64::from(entry.position), self.size, last_offset)? {
+                return Ok(scan);
             }
+            tracing::warn!(index = %self.index_path.display(), "index names a batch that is not there, reading without it");
         }
-        Ok(None)
+        Ok(Scan::new(&self.file, 0, self.size))
     }
 
     /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
@@ -200,7 +191,7 @@ impl Plan {
         timestamp: i64,
         mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
     ) -> io::Result<Option<T>> {
-        let mut scan = Scan::new(&self.file, self.indexed_position()?, self.size);
+        let mut scan = self.indexed()?;
         while let Some(batch) = scan.next()? {
             if batch.last_offset() >= self.offset
                 && batch.max_timestamp >= timestamp
@@ -219,6 +210,16 @@ impl Plan {
     }
 }
 
+/// The first batch that ends at or after the offset.
+fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
+    while let Some(batch) = scan.next()? {
+        if batch.last_offset() >= offset {
+            return Ok(Some(batch));
+        }
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
@@ -231,7 +232,7 @@ mod tests {
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
-        let known = Known { clean: true, recovery_point: 0, log_start: 0 };
+        let known = Known { clean: true, recovery_point: 0, log_start: Some(0) };
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

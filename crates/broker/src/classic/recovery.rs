@@ -1,7 +1,7 @@
 //! Opening a log: what is on the disk becomes a [`Log`] again, after a clean shutdown or a crash.
 //!
-//! After a clean shutdown the files are believed. After a crash every batch past the recovery point is
-//! read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
+//! After a clean shutdown the files are believed. After a crash every batch past the recovery point, or in the page
+//! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
 //! no batch are
 //! - a torn tail, and cut off, if no batch that could continue the log follows them;
 //! - corruption otherwise: acknowledged records follow, so the partition is refused and the error names
@@ -28,18 +28,23 @@ use super::segment::Segment;
 use super::snapshot;
 use crate::config::TopicConfig;
 
+/// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
+/// torn page is torn as a whole.
+const TORN_MAX: u64 = 4096;
+
 /// What is known of a log before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// Whether the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
-    pub log_start: i64,
+    /// As the checkpoint has it; `None` if that cannot be read.
+    pub log_start: Option<i64>,
 }
 
 impl Known {
     /// Of a partition that was never there.
-    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: 0 };
+    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: Some(0) };
 }
 
 impl Log {
@@ -51,8 +56,8 @@ impl Log {
         let mut log = Log {
             dir: dir.clone(),
             segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
-            log_start: known.log_start,
-            log_end: known.log_start.max(known.recovery_point),
+            log_start: known.log_start.unwrap_or(0),
+            log_end: known.log_start.unwrap_or(0).max(known.recovery_point),
             high_watermark: 0,
             recovery_point: known.recovery_point,
             sealed: Vec::new(),
@@ -73,7 +78,7 @@ impl Log {
             return Ok(log.settled());
         }
         log.recover_segments(known, config)?;
-        log.load_epochs().map_err(failed)?;
+        log.load_epochs(known).map_err(failed)?;
         log.load_producers(now_ms, config).map_err(failed)?;
         // Most are opened to be asked for their offsets only.
         log.close_files(true);
@@ -139,12 +144,14 @@ impl Log {
     fn recover_segment(&mut self, index: usize, checked_from: i64, config: &TopicConfig) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
+        let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
         let segment = &mut self.segments[index];
         let file = segment.file().map_err(failed)?;
         let len = segment.size;
-        let mut walk = Walk { next_offset: segment.base_offset, end: 0 };
+        let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
+        let mut walk = Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked };
         segment.forget_indexes();
-        let bad = walk.run(segment, &file, len, checked_from, config).map_err(failed)?;
+        let bad = walk.run(segment, &file, len, config).map_err(failed)?;
         if let Some(why) = bad {
             self.refuse_corruption(index, &walk, len, why)?;
             let segment = &mut self.segments[index];
@@ -183,9 +190,14 @@ impl Log {
 
     /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
     /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
-    /// log start would hide records of this one.
-    fn load_epochs(&mut self) -> io::Result<()> {
-        match Epochs::load(&self.dir) {
+    /// log start would hide records of this one. But nobody was told of a log start within a segment before the
+    /// checkpoint had it, too: a file that says a larger one is damaged.
+    fn load_epochs(&mut self, known: Known) -> io::Result<()> {
+        let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
+            (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
+            _ => true,
+        };
+        match Epochs::load(&self.dir).filter(believed) {
             Some(epochs) => {
                 self.epochs = epochs;
                 self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
@@ -252,16 +264,28 @@ struct Walk {
     next_offset: i64,
     /// The position after the last good batch.
     end: u64,
+    /// Where the next segment begins; `None` in the last one.
+    next_base: Option<i64>,
+    /// Up to this position no checksums are compared.
+    unchecked: u64,
 }
 
 impl Walk {
+    /// Whether the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
+    /// out, but never of the last segment.
+    fn is_due(&self, batch: &Header) -> bool {
+        match self.next_base {
+            None => batch.base_offset == self.next_offset,
+            Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
+        }
+    }
+
     /// Takes note of good batches up to the first bad one; what is wrong with that.
     fn run(
         &mut self,
         segment: &mut Segment,
         file: &fs::File,
         len: u64,
-        checked_from: i64,
         config: &TopicConfig,
     ) -> io::Result<Option<String>> {
         let mut scan = Scan::new(file, 0, len);
@@ -272,14 +296,10 @@ impl Walk {
                 Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
                 Err(ScanError::Io(error)) => return Err(error),
             };
-            // Compaction takes whole batches out.
-            if batch.base_offset < self.next_offset || !segment.can_hold(batch.last_offset()) {
-                return Ok(Some(format!(
-                    "offset {} where {} or a later one is due",
-                    batch.base_offset, self.next_offset
-                )));
+            if !self.is_due(&batch) || !segment.can_hold(batch.last_offset()) {
+                return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
             }
-            if batch.last_offset() >= checked_from && !batch.has_valid_crc(file)? {
+            if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
                 return Ok(Some("the checksum does not match".to_owned()));
             }
             segment.spill_indexes()?;

@@ -139,6 +139,19 @@ impl<'a> Scan<'a> {
         Scan { file, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
+    /// From the batch at `position`, if its last offset is this one, as an index says; `None` if it is not.
+    pub fn at_batch(file: &'a File, position: u64, limit: u64, last_offset: i64) -> io::Result<Option<Self>> {
+        let mut scan = Scan::new(file, position, limit);
+        match scan.next() {
+            Ok(Some(batch)) if batch.last_offset() == last_offset => {
+                scan.position = position;
+                Ok(Some(scan))
+            }
+            Err(ScanError::Io(error)) => Err(error),
+            Ok(_) | Err(ScanError::Bad { .. }) => Ok(None),
+        }
+    }
+
     /// The next batch; `None` at the limit. After an error it stays where it is.
     pub fn next(&mut self) -> Result<Option<Header>, ScanError> {
         let position = self.position;

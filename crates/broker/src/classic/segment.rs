@@ -285,28 +285,42 @@ impl Segment {
     }
 
     /// Whether the index files can be those of this log file: the last offset entry points at the batch it
-    /// names and is high enough for the number of entries, and none are missing altogether.
+    /// names and is high enough for the number of entries, the last time entry is right and no batch after that is
+    /// newer, and none are missing altogether. What is wrong in the middle is noticed when it is looked up.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);
         }
         let file = self.file()?;
-        let offsets = self.offsets.last(&self.path(OFFSET_INDEX));
-        let times = self.times.last(&self.path(TIME_INDEX));
-        let Some(entry) = offsets? else {
-            let has_times = times?.is_some() || !self.has_records()?;
-            return Ok(self.has_index_files && has_times && !self.has_batch_after(index_interval_bytes)?);
+        let Some(entry) = self.offsets.last(&self.path(OFFSET_INDEX))? else {
+            let has_all = self.has_index_files && !self.has_batch_after(index_interval_bytes)?;
+            return Ok(has_all && self.has_sound_times(Scan::new(&file, 0, self.size))?);
         };
-        let first = Scan::new(&file, u64::from(entry.position), self.size).next();
-        let offset = self.base_offset + i64::from(entry.relative_offset);
-        let is_there = first.is_ok_and(|batch| batch.is_some_and(|batch| batch.last_offset() == offset));
-        let has_times = times?.is_some() || !self.has_records()?;
-        Ok(is_there && has_times && entry.relative_offset as usize >= self.offsets.len() - 1)
+        let (position, last_offset) = (u64::from(entry.position), self.offset_at(entry.relative_offset));
+        if (entry.relative_offset as usize) < self.offsets.len() - 1 {
+            return Ok(false);
+        }
+        match Scan::at_batch(&file, position, self.size, last_offset)? {
+            Some(scan) => self.has_sound_times(scan),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the last time entry is that of a batch, and no batch of these, the last ones, has a larger timestamp.
+    /// Retention goes by that entry.
+    fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
+        let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
+        while let Ok(Some(batch)) = last_batches.next() {
+            if batch.has_records && batch.max_timestamp > entry.timestamp {
+                return Ok(false);
+            }
+        }
+        self.has_batch_of(&entry)
     }
 
     /// Whether any batch has records; one without is what compaction leaves of it.
-    fn has_records(&mut self) -> io::Result<bool> {
-        let file = self.file()?;
+    fn has_records(&self) -> io::Result<bool> {
+        let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
         while let Ok(Some(batch)) = scan.next() {
             if batch.has_records {
@@ -333,15 +347,66 @@ impl Segment {
         let relative = offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let found = self.offsets.last_before(is_before).load(&self.path(OFFSET_INDEX), is_before)?;
-        Ok(found.map_or(0, |entry| u64::from(entry.position)))
+        let Some(entry) = found else { return Ok(0) };
+        let (position, last_offset) = (u64::from(entry.position), self.offset_at(entry.relative_offset));
+        if Scan::at_batch(&*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
+            return Ok(position);
+        }
+        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "index names a batch that is not there, reading without it");
+        Ok(0)
+    }
+
+    /// Where the first batch that ends at or after `offset` begins, or else where the last whole one ends.
+    pub fn position_of(&self, offset: i64) -> io::Result<u64> {
+        let mut end = if offset <= self.base_offset { 0 } else { self.position_before(offset)? };
+        let file = self.file_to_look_at()?;
+        let mut scan = Scan::new(&file, end, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.last_offset() >= offset {
+                return Ok(batch.position);
+            }
+            end = batch.end();
+        }
+        Ok(end)
     }
 
     /// An offset at or before the first batch that reaches `timestamp`, less the base offset, as far as the
-    /// time index knows.
+    /// time index knows and the batch it names bears out.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
-        Ok(found.map_or(0, |entry| i64::from(entry.relative_offset)))
+        let Some(entry) = found else { return Ok(0) };
+        if self.has_batch_of(&entry)? {
+            return Ok(i64::from(entry.relative_offset));
+        }
+        tracing::warn!(path = %self.path(TIME_INDEX).display(), "index names a batch that is not there, reading without it");
+        Ok(0)
+    }
+
+    /// Whether the batch that an entry of the time index names is there, with its timestamp.
+    fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
+        let named = self.offset_at(entry.relative_offset);
+        let start = self.position_before(named)?;
+        let file = self.file_to_look_at()?;
+        let mut scan = Scan::new(&file, start, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.last_offset() >= named {
+                return Ok(batch.last_offset() == named && batch.max_timestamp == entry.timestamp);
+            }
+        }
+        Ok(false)
+    }
+
+    fn offset_at(&self, relative_offset: u32) -> i64 {
+        self.base_offset + i64::from(relative_offset)
+    }
+
+    /// The log file, closed again after a look if it is not open.
+    fn file_to_look_at(&self) -> io::Result<Arc<File>> {
+        match &self.file {
+            Some(open) => Ok(open.0.clone()),
+            None => File::open(self.path(LOG)).map(Arc::new),
+        }
     }
 
     /// The offset of the last record, by the headers after the last index entry.

@@ -68,7 +68,7 @@ fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
     // Base offset and leader epoch are outside the checksum, but the offset is known.
-    for at in (start + 8..start + 12).chain(start + 16..whole.len()) {
+    for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
         check_cut(&mut folder, &whole, &damaged, &ends, start as u64, &format!("byte {at}"));
@@ -82,7 +82,7 @@ fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed(
     let path = folder.file(SEGMENT);
     let whole = fs::read(&path).expect("read");
     let (start, end) = (ends[8] as usize, ends[9] as usize);
-    for at in (start + 8..start + 12).chain(start + 16..end) {
+    for at in (start..start + 12).chain(start + 16..end) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
         fs::write(&path, &damaged).expect("damaged");
@@ -113,4 +113,21 @@ fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to()
     let partition = folder.crash();
     assert_eq!(partition.offsets().expect("recovered").log_end, 1);
     assert_eq!(folder.files(".log"), [SEGMENT]);
+}
+
+/// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
+#[test]
+fn the_page_before_the_recovery_point_is_checked_as_well() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    (0..40).for_each(|n| drop(append(&partition, &idempotent(1, 0, n, 1)).expect("appended")));
+    drop(partition);
+    folder.restart();
+    let path = folder.file(SEGMENT);
+    let mut bytes = fs::read(&path).expect("read");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    fs::write(&path, bytes).expect("damaged");
+    // The marker of the clean shutdown is gone: this is a crash after it.
+    let partition = folder.crash();
+    assert_eq!(partition.offsets().expect("recovered").log_end, 39);
 }

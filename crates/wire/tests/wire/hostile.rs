@@ -1,5 +1,6 @@
 //! Bytes that strangers send: every one is answered with an error or a message, never with a panic.
 
+use crate::mutate::mutate;
 use crate::recode::recode;
 use crate::schema::{Dice, Schema, Side, every_message};
 use bytes::Bytes;
@@ -127,18 +128,6 @@ fn decodes_to_a_fixed_point(key: ApiKey, side: Side, version: Version, bytes: By
     if let Ok(once) = recode(key, side, version, bytes) {
         let twice = recode(key, side, version, once.bytes).expect("our own bytes");
         assert_eq!(twice.debug, once.debug);
-    }
-}
-
-/// Changes, adds or removes one byte.
-fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
-    let at = dice.below(bytes.len() + 1);
-    let Some(byte) = bytes.get_mut(at) else { return bytes.push(dice.below(256) as u8) };
-    match dice.below(4) {
-        0 => *byte ^= 1 << dice.below(8),
-        1 => *byte = [0, 1, 2, 0x7f, 0x80, 0xff][dice.below(6)],
-        2 => bytes.insert(at, dice.below(256) as u8),
-        _ => drop(bytes.remove(at)),
     }
 }
 

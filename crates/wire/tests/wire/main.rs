@@ -1,7 +1,9 @@
 //! The protocol tests: round trips, another implementation as the oracle, hostile bytes.
 
 mod consumer_protocol;
+mod fuzz;
 mod hostile;
+mod mutate;
 mod oracle;
 mod produce;
 mod recode;

@@ -104,7 +104,7 @@ impl Cleaner {
     /// Reads the checkpoint of a data folder. Starts nothing.
     pub fn new(data_dir: &Path, settings: CleanerSettings) -> Cleaner {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
-        let checkpoints = files::read_offsets(&checkpoint_path);
+        let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
         let tracking = Tracking { checkpoints, in_progress: HashSet::new(), uncleanable: HashMap::new(), threads: 0 };
         Cleaner {
             checkpoint_path,

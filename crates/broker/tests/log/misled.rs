@@ -1,0 +1,113 @@
+//! Small files that say something else than the log: they cost time, and mislead nobody.
+
+use std::fs;
+
+use fullbore_broker::classic::Logs;
+use fullbore_wire::batch::{BatchView, Compression, Stamp};
+
+use crate::folder::*;
+
+const INDEX: &str = "00000000000000000000.index";
+const TIMES: &str = "00000000000000000000.timeindex";
+const BATCHES: i64 = 60;
+
+/// A log of batches of one record each, a millisecond apart, stopped; with an index entry for nearly every batch.
+fn stopped() -> Folder {
+    let mut folder = Folder::new().with(|config| config.index_interval_bytes = 0);
+    let partition = folder.partition();
+    for n in 0..BATCHES {
+        offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
+    }
+    drop(partition);
+    folder.logs.close();
+    folder
+}
+
+/// Every record is where it was, by offset and by time.
+fn check(folder: &mut Folder) {
+    let partition = folder.crash();
+    for n in 0..BATCHES {
+        let read = bytes(&partition.read(n, 1, true).expect("read").records);
+        assert_eq!(BatchView::first(&read).expect("a batch").base_offset(), n);
+        let found = partition.offset_for_timestamp(NOW + n).expect("looked up").expect("found");
+        assert_eq!(found.offset, n, "by time");
+    }
+    let newest = partition.max_timestamp().expect("looked up").expect("found");
+    assert_eq!((newest.offset, newest.timestamp), (BATCHES - 1, NOW + BATCHES - 1));
+}
+
+/// Writes each entry of `len` bytes with the number that begins at `at` made smaller.
+fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
+    let mut bytes = fs::read(folder.file(name)).expect("read");
+    let count = bytes.len() / len;
+    // The last entry is looked at when the log is opened, the others are not.
+    for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
+        let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
+        entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
+    }
+    fs::write(folder.file(name), bytes).expect("damaged");
+}
+
+#[test]
+fn an_index_entry_that_names_another_offset_skips_no_record() {
+    let mut folder = stopped();
+    lessen(&folder, INDEX, 8, 0);
+    check(&mut folder);
+}
+
+#[test]
+fn a_time_index_entry_that_names_another_time_skips_no_record() {
+    let mut folder = stopped();
+    lessen(&folder, TIMES, 12, 4);
+    check(&mut folder);
+}
+
+/// Retention goes by the last entry.
+#[test]
+fn a_time_index_cut_between_two_entries_is_built_anew() {
+    for entries in [1, 10, 40] {
+        let mut folder = stopped();
+        let bytes = fs::read(folder.file(TIMES)).expect("read");
+        fs::write(folder.file(TIMES), &bytes[..entries * 12]).expect("cut");
+        check(&mut folder);
+    }
+}
+
+#[test]
+fn a_log_start_that_only_the_epochs_know_hides_nothing() {
+    let mut folder = stopped();
+    fs::write(folder.file("leader-epoch-checkpoint"), "0\n1\n0 40\n").expect("damaged");
+    check(&mut folder);
+    assert_eq!(folder.partition().offsets().expect("open").log_start, 0);
+}
+
+#[test]
+fn a_log_start_that_was_told_stays_when_either_file_is_lost() {
+    for name in ["leader-epoch-checkpoint", "../log-start-offset-checkpoint"] {
+        let mut folder = Folder::new();
+        let partition = folder.partition();
+        (0..9).for_each(|_| drop(offset(&partition, &plain(1, b"v"))));
+        partition.delete_records_before(4).expect("moved");
+        folder.logs.keep_log_starts([(partition.clone(), 4)]).expect("written");
+        drop(partition);
+        fs::write(folder.file(name), "nonsense").expect("damaged");
+        assert_eq!(folder.crash().offsets().expect("open").log_start, 4, "{name}");
+    }
+}
+
+/// The list says which logs the marker of a clean shutdown does not vouch for.
+#[test]
+fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    (0..2).for_each(|_| drop(offset(&partition, &plain(1, b"v"))));
+    drop(partition);
+    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs.close();
+    let path = folder.file("00000000000000000000.log");
+    let mut bytes = fs::read(&path).expect("read");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    fs::write(&path, bytes).expect("damaged");
+    fs::write(folder.dir.join("unrecovered-checkpoint"), "nonsense").expect("damaged");
+    assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
+}

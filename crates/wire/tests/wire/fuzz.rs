@@ -1,0 +1,117 @@
+//! The fuzz targets of `fuzz/` for a moment, on any compiler: the same bodies, fed with valid input that was changed a little.
+//!
+//! No coverage guides it, which is libFuzzer's part. `FULLBORE_FUZZ_RUNS` says how many inputs each target gets;
+//! an input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
+
+use crate::mutate::mutate;
+use crate::schema::{Dice, Schema, Side};
+use bytes::BytesMut;
+use fullbore_wire::Version;
+use fullbore_wire::api::ApiKey;
+use fullbore_wire::batch::{BatchBuilder, Compression, Header, Stamp, compress, crc32c};
+use fullbore_wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+#[path = "../../../../fuzz/src/lib.rs"]
+mod targets;
+
+const CODECS: [Compression; 5] =
+    [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Feeds a target with what `make` makes, changed in up to eight places.
+fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
+    let first = variable("FULLBORE_FUZZ_SEED");
+    let first = first.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64);
+    for seed in (0..variable("FULLBORE_FUZZ_RUNS").unwrap_or(runs)).map(|n| first.wrapping_add(n)) {
+        let mut dice = Dice(seed);
+        let mut input = make(&mut dice);
+        (0..dice.below(9)).for_each(|_| mutate(&mut input, &mut dice));
+        if let Err(why) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
+            eprintln!("this was FULLBORE_FUZZ_SEED={seed}: {input:02x?}");
+            resume_unwind(why);
+        }
+    }
+}
+
+/// A message behind two bytes that say which API and version it is.
+fn message(side: Side, dice: &mut Dice) -> Vec<u8> {
+    let index = dice.below(ApiKey::ALL.len());
+    let key = ApiKey::ALL[index];
+    let versions = key.versions();
+    let past_first = dice.below((versions.end() - versions.start() + 1) as usize);
+    let version = key.version(versions.start() + past_first as i16).expect("from the range");
+    let mut bytes = vec![index as u8, past_first as u8];
+    bytes.extend(Schema::new(key, side, version).message(dice));
+    bytes
+}
+
+fn request(dice: &mut Dice) -> Vec<u8> {
+    let number = dice.below(4) as i16;
+    let version = Version { number, flexible: false };
+    let inside = match dice.below(4) {
+        0 => Schema::of::<ConsumerProtocolSubscription>(version).message(dice),
+        1 => Schema::of::<ConsumerProtocolAssignment>(version).message(dice),
+        _ => return message(Side::Request, dice),
+    };
+    [&number.to_be_bytes()[..], &inside].concat()
+}
+
+fn batches(dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..=dice.below(2) {
+        let mut builder = BatchBuilder::new(BytesMut::new(), CODECS[dice.below(CODECS.len())], None);
+        for _ in 0..=dice.below(4) {
+            let value = vec![dice.below(256) as u8; dice.below(300)];
+            let header = Header { key: "key", value: Some(&value[..value.len() / 2]) };
+            builder.append(dice.below(1 << 40) as i64, Some(b"key"), Some(&value), &[header][..dice.below(2)]);
+        }
+        let mut batch = builder.seal(Stamp::NONE).expect("compresses").0;
+        if dice.below(2) == 0 {
+            // Changed before the checksum, so that it is no protection.
+            let at = 21 + dice.below(batch.len() - 21);
+            batch[at] ^= 1 << dice.below(8);
+            let crc = crc32c(&batch[21..]);
+            batch[17..21].copy_from_slice(&crc.to_be_bytes());
+        }
+        bytes.extend_from_slice(&batch);
+    }
+    bytes
+}
+
+fn compressed(dice: &mut Dice) -> Vec<u8> {
+    let codec = dice.below(4);
+    let input: Vec<u8> = (0..dice.below(600)).map(|at| (at / (1 + codec)) as u8).collect();
+    let mut bytes = BytesMut::from(&[codec as u8][..]);
+    compress(CODECS[1 + codec], None, &input, &mut bytes).expect("anything can be compressed");
+    bytes.to_vec()
+}
+
+#[test]
+fn requests() {
+    fuzz(20_000, targets::requests, request);
+}
+
+#[test]
+fn responses() {
+    fuzz(20_000, targets::responses, |dice| message(Side::Response, dice));
+}
+
+#[test]
+fn record_batches() {
+    fuzz(5_000, targets::batches, batches);
+}
+
+#[test]
+fn compression() {
+    fuzz(2_000, targets::compression, compressed);
+}
+
+#[test]
+#[should_panic(expected = "found")]
+fn a_finding_ends_the_run() {
+    fuzz(1_000, |input| assert!(input.len() < 100, "found"), |dice| message(Side::Request, dice));
+}

@@ -1,0 +1,191 @@
+//! Recovery, by chance: known records are written, the broker is killed, files are damaged at random, and what a restart
+//! serves is compared with what was acknowledged.
+//!
+//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (default 20); each has a seed, printed when it fails, and
+//! `FULLBORE_RECOVERY_SEED` replays that one. Damage chosen by hand is in `damage`.
+//!
+//! What may be lost, and no more:
+//! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows the
+//!   damaged one nothing is cut: the partition is refused, the log names the file, and nothing on the disk is changed.
+//! - Damage in the tail of `control.db-wal`: the last transactions of the control plane, in order.
+//! - Any damage in indexes, producer snapshots, checkpoints and `control.db-shm`: nothing.
+//!
+//! What cannot be known, since Kafka's text files have no checksum: whether a number in a checkpoint was once another
+//! one. A log start that became smaller brings back records that DeleteRecords had taken. A recovery point that became
+//! larger leaves batches unchecked, so it is not damaged together with a segment; and a log start is
+//! written in two files, of which one at a time is damaged.
+
+mod damage;
+mod model;
+
+use damage::{Damaged, Plan};
+use fullbore_tests::{Broker, Client};
+use fullbore_wire::ErrorCode;
+use model::{Control, Log, Random};
+
+const TOPICS: [&str; 2] = ["early", "other"];
+const PARTITIONS: i32 = 2;
+/// Created in the middle of everything else.
+const LATE: &str = "late";
+/// Segments of a few batches, with an index entry for each batch but the first.
+const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
+/// Transactions of which the last 4 KiB of the write-ahead log may hold a part: its frames are a little longer.
+const TRANSACTIONS_LOST_MAX: usize = 2;
+
+fn rounds() -> u64 {
+    let rounds = std::env::var("FULLBORE_RECOVERY_ROUNDS");
+    rounds.map_or(20, |rounds| rounds.parse().expect("FULLBORE_RECOVERY_ROUNDS is a number"))
+}
+
+#[test]
+fn what_was_acknowledged_survives_random_damage() {
+    if let Ok(seed) = std::env::var("FULLBORE_RECOVERY_SEED") {
+        return round(seed.parse().expect("FULLBORE_RECOVERY_SEED is a number"));
+    }
+    let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+    for seed in (0..rounds()).map(|n| first.wrapping_add(n)) {
+        let failed = std::panic::catch_unwind(|| round(seed)).err();
+        if let Some(why) = failed {
+            eprintln!("this was FULLBORE_RECOVERY_SEED={seed}");
+            std::panic::resume_unwind(why);
+        }
+    }
+}
+
+/// What was written in one round.
+struct Written {
+    logs: Vec<Log>,
+    control: Control,
+}
+
+impl Written {
+    fn new(client: &mut Client) -> Written {
+        let mut control = Control::default();
+        TOPICS.iter().for_each(|topic| control.create(client, topic, PARTITIONS, CONFIGS));
+        let partitions = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (topic, partition)));
+        let logs = partitions.map(|(topic, partition)| Log::new(topic, partition, client.init_producer_id())).collect();
+        Written { logs, control }
+    }
+
+    /// Some batches to every partition, and commits in between.
+    fn go_on(&mut self, client: &mut Client, random: &mut Random) {
+        for _ in 0..random.between(1, 5) {
+            for log in &mut self.logs {
+                (0..random.below(12)).for_each(|_| log.append(client, random));
+                self.control.commit(client, random.below(4), log.topic, log.partition, log.end());
+            }
+        }
+    }
+
+    fn delete_some(&mut self, client: &mut Client, random: &mut Random) {
+        let count = self.logs.len();
+        self.logs[random.below(count)].delete_some(client, random);
+    }
+}
+
+fn round(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut broker = Broker::start(&[]);
+    let mut written = Written::new(&mut broker.client());
+    written.go_on(&mut broker.client(), &mut random);
+    if random.below(3) > 0 {
+        written.delete_some(&mut broker.client(), &mut random);
+    }
+    if random.below(3) > 0 {
+        broker.stop();
+        broker.restart();
+    }
+    written.control.create(&mut broker.client(), LATE, 1, &[]);
+    written.go_on(&mut broker.client(), &mut random);
+    let is_clean = random.below(5) == 0;
+    if is_clean {
+        broker.stop();
+    } else {
+        let mut client = broker.client();
+        written.logs.iter_mut().for_each(|log| log.send(&mut client, &mut random));
+        broker.kill();
+    }
+    written.logs.iter_mut().for_each(|log| log.look(&broker));
+    let plan = Plan::choose(&broker, &mut random, is_clean);
+    let damaged = plan.carry_out(&mut written.logs, &mut random);
+    eprintln!("seed {seed}, {}: {damaged}", if is_clean { "stopped" } else { "killed" });
+    broker.restart();
+    let lost_max = if damaged.wal { TRANSACTIONS_LOST_MAX } else { 0 };
+    written.control.check(&mut broker.client(), lost_max);
+    check(&broker, &mut written.logs, &damaged, &mut random);
+    written.logs.retain(Log::is_refused);
+    if !written.logs.is_empty() {
+        broker.kill();
+        written.logs.iter_mut().for_each(Log::restore);
+        broker.restart();
+        check(&broker, &mut written.logs, &damaged, &mut random);
+    }
+}
+
+fn check(broker: &Broker, logs: &mut [Log], damaged: &Damaged, random: &mut Random) {
+    let mut client = broker.client();
+    logs.iter_mut().for_each(|log| log.check(broker, &mut client, damaged.log_starts, random));
+    crate::assert_serves(broker);
+}
+
+/// A broker that was killed after records were written to one partition, and the partition.
+fn killed(batches: usize) -> (Broker, Log) {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    Control::default().create(&mut client, TOPICS[0], PARTITIONS, CONFIGS);
+    let mut log = Log::new(TOPICS[0], 0, client.init_producer_id());
+    let mut random = Random::new(1);
+    (0..batches).for_each(|_| log.append(&mut client, &mut random));
+    broker.kill();
+    log.look(&broker);
+    (broker, log)
+}
+
+fn assert_as_expected(broker: &Broker, mut log: Log) {
+    log.check(broker, &mut broker.client(), false, &mut Random::new(1));
+}
+
+#[test]
+#[should_panic(expected = "the end of")]
+fn the_check_itself_sees_records_that_are_lost() {
+    let (mut broker, log) = killed(40);
+    let newest = broker.partition_files(log.topic, 0, "log").pop().expect("a segment");
+    std::fs::File::options().write(true).open(newest).expect("ours").set_len(0).expect("shorter");
+    broker.restart();
+    assert_as_expected(&broker, log);
+}
+
+#[test]
+#[should_panic(expected = "differ")]
+fn the_check_itself_sees_a_record_that_was_never_written() {
+    let (mut broker, mut log) = killed(40);
+    log.forge_last();
+    broker.restart();
+    assert_as_expected(&broker, log);
+}
+
+#[test]
+#[should_panic(expected = "no prefix of what was acknowledged")]
+fn the_check_itself_sees_an_offset_that_was_never_committed() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let mut control = Control::default();
+    control.create(&mut client, TOPICS[0], 1, &[]);
+    control.commit(&mut client, 0, TOPICS[0], 0, 5);
+    control.commit(&mut client, 1, TOPICS[0], 0, 6);
+    control.forge_last(7);
+    control.check(&mut client, 1);
+}
+
+/// Where in a segment it is damaged matters: the offset at the start of a batch is outside its checksum.
+#[test]
+fn an_offset_that_a_flipped_bit_made_larger_is_damage_like_any_other() {
+    for back in [1, 2] {
+        let (mut broker, mut log) = killed(8);
+        let damaged = log.flip_in_batch_from_the_end(back, 6, 0x01);
+        broker.restart();
+        let expected = if back == 1 { ErrorCode::NONE } else { ErrorCode::KAFKA_STORAGE_ERROR };
+        assert_eq!(broker.client().list_offset(log.topic, 0, -1).error_code, expected, "{damaged}");
+        assert_as_expected(&broker, log);
+    }
+}

@@ -1,0 +1,432 @@
+//! What was written and acknowledged, and whether a broker has just that.
+//!
+//! Not the damage. Invariant: what is expected follows from the requests, and from the files as they were before and after the
+//! damage; never from what the broker answers after it.
+
+use fullbore_tests::{Batch, Broker, Client};
+use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+/// Batches a broker remembers of each producer.
+const WINDOW: usize = 5;
+const EPOCH: std::ops::Range<usize> = 12..16;
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Less than `limit`, which is not 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// At least `least`, less than `limit`.
+    pub fn between(&mut self, least: usize, limit: usize) -> usize {
+        least + self.below(limit - least)
+    }
+}
+
+/// A batch of one producer with a partition of its own, so that sequences are offsets.
+#[derive(Clone)]
+struct One {
+    batch: Batch,
+    first: i64,
+    count: i64,
+    timestamp: i64,
+    /// As it is in the log.
+    bytes: Vec<u8>,
+}
+
+impl One {
+    fn end(&self) -> i64 {
+        self.first + self.count
+    }
+}
+
+/// One partition.
+pub struct Log {
+    pub topic: &'static str,
+    pub partition: i32,
+    producer_id: i64,
+    /// Acknowledged ones, then those sent without waiting.
+    batches: Vec<One>,
+    acknowledged: usize,
+    start: i64,
+    first_timestamp: i64,
+    /// Batches in the files when the broker was gone, damage aside.
+    present: usize,
+    /// Of these, how many are to be served.
+    kept: usize,
+    /// The damaged segment, if batches follow the damage.
+    refused: Option<PathBuf>,
+    newest: PathBuf,
+    /// What is in its place.
+    damaged: Vec<u8>,
+    /// The number of the first batch in the newest segment.
+    newest_from: usize,
+}
+
+impl Log {
+    pub fn new(topic: &'static str, partition: i32, producer_id: i64) -> Log {
+        Log {
+            topic,
+            partition,
+            producer_id,
+            batches: Vec::new(),
+            acknowledged: 0,
+            start: 0,
+            first_timestamp: Batch::of(&["now"]).base_timestamp,
+            present: 0,
+            kept: 0,
+            refused: None,
+            newest: PathBuf::new(),
+            damaged: Vec::new(),
+            newest_from: 0,
+        }
+    }
+
+    /// The offset after the last acknowledged record.
+    pub fn end(&self) -> i64 {
+        self.acknowledged.checked_sub(1).map_or(0, |last| self.batches[last].end())
+    }
+
+    fn next_batch(&mut self, random: &mut Random) -> Batch {
+        let first = self.batches.last().map_or(0, One::end);
+        let count = random.between(1, 5) as i64;
+        let value = |n: i64| {
+            let mut value = format!("{} {} {n} ", self.topic, self.partition).into_bytes();
+            value.resize(value.len() + random.below(400), b'.');
+            value
+        };
+        let values: Vec<Vec<u8>> = (first..first + count).map(value).collect();
+        let timestamp = self.first_timestamp + self.batches.len() as i64;
+        let sequence = i32::try_from(first).expect("few records");
+        let batch = Batch::at(timestamp, &values).from_producer(self.producer_id, 0, sequence);
+        let bytes = Batch { base_offset: first, leader_epoch: 0, ..batch.clone() }.bytes().to_vec();
+        self.batches.push(One { batch: batch.clone(), first, count, timestamp, bytes });
+        batch
+    }
+
+    /// One batch, acknowledged.
+    pub fn append(&mut self, client: &mut Client, random: &mut Random) {
+        let first = self.batches.last().map_or(0, One::end);
+        let batch = self.next_batch(random);
+        assert_eq!(client.produced(self.topic, self.partition, &batch), first);
+        self.acknowledged = self.batches.len();
+    }
+
+    /// A few batches nobody waits for.
+    pub fn send(&mut self, client: &mut Client, random: &mut Random) {
+        for _ in 0..random.below(4) {
+            let batch = self.next_batch(random);
+            client.send_produce(self.topic, self.partition, &batch);
+        }
+    }
+
+    /// DeleteRecords up to somewhere.
+    pub fn delete_some(&mut self, client: &mut Client, random: &mut Random) {
+        if self.end() == 0 {
+            return;
+        }
+        self.start = random.below(self.end() as usize + 1) as i64;
+        let partition =
+            DeleteRecordsPartition { partition_index: self.partition, offset: self.start, ..Default::default() };
+        let topic = DeleteRecordsTopic { name: self.topic.into(), partitions: vec![partition], ..Default::default() };
+        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        let deleted = client.call(&request, 2).topics.remove(0).partitions.remove(0);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, self.start));
+    }
+
+    /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not sent.
+    pub fn look(&mut self, broker: &Broker) {
+        self.kept = self.acknowledged;
+        self.present = self.acknowledged;
+        if self.batches.is_empty() || !broker.partition_dir(self.topic, self.partition).is_dir() {
+            assert_eq!(self.acknowledged, 0);
+            return;
+        }
+        let mut number = 0;
+        for path in broker.partition_files(self.topic, self.partition, "log") {
+            let base: i64 = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
+            // Old segments may have been deleted behind the log start.
+            number = self.batches.iter().position(|one| one.first == base).unwrap_or(self.batches.len());
+            let bytes = fs::read(&path).expect("ours");
+            (self.newest, self.newest_from) = (path, number);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let one = self.batches.get(number).expect("more is in the log than was sent");
+                assert!(rest.starts_with(&one.bytes), "batch {number} in the files is not what was sent");
+                rest = &rest[one.bytes.len()..];
+                number += 1;
+            }
+        }
+        assert!(
+            number >= self.acknowledged,
+            "{number} batches are in the files, {} were acknowledged",
+            self.acknowledged
+        );
+        (self.present, self.kept) = (number, number);
+    }
+
+    pub fn newest(&self) -> &PathBuf {
+        &self.newest
+    }
+
+    /// Has these bytes in the place of the newest segment, and works out what they leave.
+    pub fn damage_newest(&mut self, bytes: &[u8]) {
+        fs::write(&self.newest, bytes).expect("ours");
+        self.damaged = bytes.to_vec();
+        let mut at = 0;
+        let mut is_whole = Vec::new();
+        for one in &mut self.batches[self.newest_from..self.present] {
+            let end = at + one.bytes.len();
+            let found = bytes.get(at..end);
+            // The leader epoch is outside the checksum, and nothing else is known of it: such a batch is served.
+            let same = |found: &[u8]| {
+                found[..EPOCH.start] == one.bytes[..EPOCH.start] && found[EPOCH.end..] == one.bytes[EPOCH.end..]
+            };
+            is_whole.push(found.is_some_and(same));
+            if let Some(found) = found.filter(|found| same(found)) {
+                one.bytes = found.to_vec();
+            }
+            at = end;
+        }
+        let first_damaged = is_whole.iter().position(|whole| !whole).unwrap_or(is_whole.len());
+        self.kept = self.newest_from + first_damaged;
+        let follows = is_whole[first_damaged..].contains(&true);
+        self.refused = follows.then(|| self.newest.clone());
+    }
+
+    /// Flips bits of one byte of one batch of the newest segment, counted from its end.
+    pub fn flip_in_batch_from_the_end(&mut self, back: usize, byte: usize, bits: u8) -> String {
+        let mut bytes = fs::read(&self.newest).expect("ours");
+        let start: usize = self.batches[self.present - back..self.present].iter().map(|one| one.bytes.len()).sum();
+        let at = bytes.len() - start + byte;
+        bytes[at] ^= bits;
+        self.damage_newest(&bytes);
+        format!("byte {byte} of batch {back} from the end")
+    }
+
+    /// Replaces the value of the last record in the file, checksum and all.
+    pub fn forge_last(&mut self) {
+        let one = &self.batches[self.present - 1];
+        let mut forged = Batch { base_offset: one.first, leader_epoch: 0, ..one.batch.clone() };
+        forged.records.last_mut().expect("records").value[0] ^= 1;
+        let mut bytes = fs::read(&self.newest).expect("ours");
+        bytes.truncate(bytes.len() - one.bytes.len());
+        bytes.extend_from_slice(&forged.bytes());
+        fs::write(&self.newest, bytes).expect("ours");
+    }
+
+    pub fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// The newest segment as it was before the damage: all of it is there again.
+    pub fn restore(&mut self) {
+        let path = self.refused.take().expect("it was refused");
+        let found = fs::read(&path).expect("ours");
+        assert!(found == self.damaged, "{} was changed", path.display());
+        self.kept = self.present;
+        let batches = &mut self.batches[self.newest_from..self.present];
+        batches.iter_mut().for_each(|one| one.bytes[EPOCH].fill(0));
+        let whole: Vec<u8> = batches.iter().flat_map(|one| one.bytes.clone()).collect();
+        fs::write(&path, whole).expect("ours");
+    }
+
+    /// Compares; `start_may_differ` if a file that says the log start was damaged.
+    pub fn check(&mut self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
+        if let Some(path) = &self.refused {
+            for timestamp in [-1, -2] {
+                let code = client.list_offset(self.topic, self.partition, timestamp).error_code;
+                assert_eq!(code, ErrorCode::KAFKA_STORAGE_ERROR);
+            }
+            assert_eq!(client.fetch(self.topic, self.partition, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+            return broker.wait_for_stderr(&path.display().to_string());
+        }
+        let end = self.kept.checked_sub(1).map_or(0, |last| self.batches[last].end());
+        let what = format!("{}-{}", self.topic, self.partition);
+        assert_eq!(client.latest(self.topic, self.partition), end, "the end of {what}");
+        let start = client.earliest(self.topic, self.partition);
+        let expected = self.start.min(end);
+        assert!(
+            start <= expected && (start == expected || start_may_differ),
+            "{what} starts at {start}, not {expected}"
+        );
+        self.check_contents(client, start, end, &what);
+        self.check_lookups(client, start, random, &what);
+        self.check_producer(client, end, &what);
+    }
+
+    /// Every byte of what is there.
+    fn check_contents(&self, client: &mut Client, start: i64, end: i64, what: &str) {
+        let kept = self.batches[..self.kept].iter().filter(|one| one.end() > start);
+        let expected: Vec<u8> = kept.flat_map(|one| one.bytes.clone()).collect();
+        let mut found: Vec<u8> = Vec::new();
+        let mut offset = start;
+        while offset < end {
+            let data = client.fetch(self.topic, self.partition, offset);
+            assert_eq!((data.error_code, data.high_watermark, data.log_start_offset), (ErrorCode::NONE, end, start));
+            let records = data.records.expect("records");
+            let bytes = records.memory().expect("read");
+            let batches = Batch::parse_all(bytes);
+            let last = batches.last().expect("a whole batch below the high watermark");
+            offset = last.base_offset + last.records.len() as i64;
+            let len: usize = batches.iter().map(|batch| batch.bytes().len()).sum();
+            found.extend_from_slice(&bytes[..len]);
+        }
+        assert!(found == expected, "the records of {what} differ: {} bytes, not {}", found.len(), expected.len());
+    }
+
+    /// Batches found by offset and by time, through whatever the indexes are now.
+    fn check_lookups(&self, client: &mut Client, start: i64, random: &mut Random, what: &str) {
+        let kept: Vec<&One> = self.batches[..self.kept].iter().filter(|one| one.first >= start).collect();
+        for _ in 0..kept.len().min(30) {
+            let one = kept[random.below(kept.len())];
+            let offset = one.first + random.below(one.count as usize) as i64;
+            let data = client.fetch(self.topic, self.partition, offset);
+            let records = data.records.expect("records");
+            let bytes = records.memory().expect("read");
+            assert!(bytes.starts_with(&one.bytes), "{what}: offset {offset} is in the batch at {}", one.first);
+            let found = client.list_offset(self.topic, self.partition, one.timestamp);
+            assert_eq!((found.error_code, found.offset), (ErrorCode::NONE, one.first), "{what} by time");
+        }
+    }
+
+    /// The producer sends its last batches again, then what it does not know of, then goes on.
+    fn check_producer(&mut self, client: &mut Client, end: i64, what: &str) {
+        for one in self.batches[self.kept.saturating_sub(WINDOW)..self.kept].to_vec() {
+            let again = client.produce(self.topic, self.partition, &one.batch);
+            assert_eq!((again.error_code, again.base_offset), (ErrorCode::NONE, one.first), "{what}: a duplicate");
+        }
+        assert_eq!(client.latest(self.topic, self.partition), end, "{what}: nothing is there twice");
+        let lost = self.kept < self.acknowledged;
+        for one in self.batches[self.kept.max(self.acknowledged)..].to_vec() {
+            let sent = client.produce(self.topic, self.partition, &one.batch);
+            let survived = [ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode::UNKNOWN_PRODUCER_ID];
+            match lost {
+                false => {
+                    assert_eq!((sent.error_code, sent.base_offset), (ErrorCode::NONE, one.first), "{what}: sent again")
+                }
+                true if end > 0 => assert!(survived.contains(&sent.error_code), "{what}: {:?}", sent.error_code),
+                // The partition is as if emptied: what the producer had is not known.
+                true => return,
+            }
+        }
+        let next = client.latest(self.topic, self.partition);
+        let bumped = Batch::of(&["a new epoch"]).from_producer(self.producer_id, 1, 0);
+        assert_eq!(client.produced(self.topic, self.partition, &bumped), next, "{what}: a new epoch");
+    }
+}
+
+/// The state that requests to the control plane made, one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct State {
+    topics: Vec<String>,
+    /// By group, topic and partition.
+    offsets: BTreeMap<(String, String, i32), i64>,
+}
+
+/// Topics and committed offsets.
+#[derive(Default)]
+pub struct Control {
+    /// After each acknowledged request.
+    states: Vec<State>,
+}
+
+impl Control {
+    pub fn create(&mut self, client: &mut Client, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
+        client.create_topic(topic, partitions, configs);
+        self.step(|state| state.topics.push(topic.to_owned()));
+    }
+
+    pub fn commit(&mut self, client: &mut Client, group: usize, topic: &str, partition: i32, offset: i64) {
+        let group = format!("group {group}");
+        let committed =
+            OffsetCommitRequestPartition { partition_index: partition, committed_offset: offset, ..Default::default() };
+        let topics =
+            vec![OffsetCommitRequestTopic { name: topic.into(), partitions: vec![committed], ..Default::default() }];
+        let request = OffsetCommitRequest {
+            group_id: Text::from(&*group),
+            generation_id_or_member_epoch: -1,
+            topics,
+            ..Default::default()
+        };
+        let response = client.call(&request, 9);
+        assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::NONE);
+        self.step(|state| {
+            state.offsets.insert((group, topic.to_owned(), partition), offset);
+        });
+    }
+
+    fn step(&mut self, change: impl FnOnce(&mut State)) {
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        change(&mut state);
+        self.states.push(state);
+    }
+
+    /// As if the last commit had been another one.
+    pub fn forge_last(&mut self, offset: i64) {
+        self.states
+            .iter_mut()
+            .rev()
+            .take(1)
+            .flat_map(|state| state.offsets.values_mut())
+            .for_each(|found| *found = offset);
+    }
+
+    /// What is there is what all requests made, or all but so many of the last ones.
+    pub fn check(&self, client: &mut Client, lost_max: usize) {
+        let found = self.found(client);
+        let allowed: Vec<&State> = self.states.iter().rev().take(lost_max + 1).collect();
+        assert!(
+            allowed.contains(&&found),
+            "no prefix of what was acknowledged: {found:#?}, with everything {:#?}",
+            self.states.last()
+        );
+    }
+
+    fn found(&self, client: &mut Client) -> State {
+        let wanted = self.states.last().expect("something was done");
+        let exists =
+            |topic: &&String| !client.list_offset(topic, 0, -1).error_code.eq(&ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        let topics = wanted.topics.iter().filter(exists).cloned().collect();
+        let mut offsets = BTreeMap::new();
+        for (group, topic, partition) in wanted.offsets.keys() {
+            let asked = OffsetFetchRequestTopics {
+                name: Text::from(&**topic),
+                partition_indexes: vec![*partition],
+                ..Default::default()
+            };
+            let of_group = OffsetFetchRequestGroup {
+                group_id: Text::from(&**group),
+                topics: Some(vec![asked]),
+                member_epoch: -1,
+                ..Default::default()
+            };
+            let request = OffsetFetchRequest { groups: vec![of_group], ..Default::default() };
+            let answer = client.call(&request, 9).groups.remove(0).topics.remove(0).partitions.remove(0);
+            if answer.committed_offset >= 0 {
+                offsets.insert((group.clone(), topic.clone(), *partition), answer.committed_offset);
+            }
+        }
+        State { topics, offsets }
+    }
+}
