@@ -92,22 +92,22 @@ fn compressed(dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn requests() {
-    fuzz(20_000, targets::requests, request);
+    fuzz(60_000, targets::requests, request);
 }
 
 #[test]
 fn responses() {
-    fuzz(20_000, targets::responses, |dice| message(Side::Response, dice));
+    fuzz(60_000, targets::responses, |dice| message(Side::Response, dice));
 }
 
 #[test]
 fn record_batches() {
-    fuzz(5_000, targets::batches, batches);
+    fuzz(20_000, targets::batches, batches);
 }
 
 #[test]
 fn compression() {
-    fuzz(2_000, targets::compression, compressed);
+    fuzz(10_000, targets::compression, compressed);
 }
 
 #[test]
