@@ -13,7 +13,7 @@ const BATCHES: i64 = 60;
 
 /// A log of batches of one record each, a millisecond apart, stopped; with an index entry for nearly every batch.
 fn stopped() -> Folder {
-    let mut folder = Folder::new().with(|config| config.index_interval_bytes = 0);
+    let folder = Folder::new().with(|config| config.index_interval_bytes = 0);
     let partition = folder.partition();
     for n in 0..BATCHES {
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
@@ -86,7 +86,7 @@ fn a_log_start_that_was_told_stays_when_either_file_is_lost() {
     for name in ["leader-epoch-checkpoint", "../log-start-offset-checkpoint"] {
         let mut folder = Folder::new();
         let partition = folder.partition();
-        (0..9).for_each(|_| drop(offset(&partition, &plain(1, b"v"))));
+        (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
         partition.delete_records_before(4).expect("moved");
         folder.logs.keep_log_starts([(partition.clone(), 4)]).expect("written");
         drop(partition);
@@ -100,7 +100,7 @@ fn a_log_start_that_was_told_stays_when_either_file_is_lost() {
 fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
     let mut folder = Folder::new();
     let partition = folder.partition();
-    (0..2).for_each(|_| drop(offset(&partition, &plain(1, b"v"))));
+    (0..2).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
     drop(partition);
     folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
     folder.logs.close();

@@ -112,19 +112,19 @@ fn round(seed: u64) {
     broker.restart();
     let lost_max = if damaged.wal { TRANSACTIONS_LOST_MAX } else { 0 };
     written.control.check(&mut broker.client(), lost_max);
-    check(&broker, &mut written.logs, &damaged, &mut random);
+    check(&broker, &written.logs, &damaged, &mut random);
     written.logs.retain(Log::is_refused);
     if !written.logs.is_empty() {
         broker.kill();
         written.logs.iter_mut().for_each(Log::restore);
         broker.restart();
-        check(&broker, &mut written.logs, &damaged, &mut random);
+        check(&broker, &written.logs, &damaged, &mut random);
     }
 }
 
-fn check(broker: &Broker, logs: &mut [Log], damaged: &Damaged, random: &mut Random) {
+fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) {
     let mut client = broker.client();
-    logs.iter_mut().for_each(|log| log.check(broker, &mut client, damaged.log_starts, random));
+    logs.iter().for_each(|log| log.check(broker, &mut client, damaged.log_starts, random));
     crate::assert_serves(broker);
 }
 
@@ -141,7 +141,7 @@ fn killed(batches: usize) -> (Broker, Log) {
     (broker, log)
 }
 
-fn assert_as_expected(broker: &Broker, mut log: Log) {
+fn assert_as_expected(broker: &Broker, log: &Log) {
     log.check(broker, &mut broker.client(), false, &mut Random::new(1));
 }
 
@@ -152,7 +152,7 @@ fn the_check_itself_sees_records_that_are_lost() {
     let newest = broker.partition_files(log.topic, 0, "log").pop().expect("a segment");
     std::fs::File::options().write(true).open(newest).expect("ours").set_len(0).expect("shorter");
     broker.restart();
-    assert_as_expected(&broker, log);
+    assert_as_expected(&broker, &log);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn the_check_itself_sees_a_record_that_was_never_written() {
     let (mut broker, mut log) = killed(40);
     log.forge_last();
     broker.restart();
-    assert_as_expected(&broker, log);
+    assert_as_expected(&broker, &log);
 }
 
 #[test]
@@ -186,6 +186,6 @@ fn an_offset_that_a_flipped_bit_made_larger_is_damage_like_any_other() {
         broker.restart();
         let expected = if back == 1 { ErrorCode::NONE } else { ErrorCode::KAFKA_STORAGE_ERROR };
         assert_eq!(broker.client().list_offset(log.topic, 0, -1).error_code, expected, "{damaged}");
-        assert_as_expected(&broker, log);
+        assert_as_expected(&broker, &log);
     }
 }

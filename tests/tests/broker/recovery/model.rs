@@ -252,7 +252,7 @@ impl Log {
     }
 
     /// Compares; `start_may_differ` if a file that says the log start was damaged.
-    pub fn check(&mut self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
+    pub fn check(&self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
         if let Some(path) = &self.refused {
             for timestamp in [-1, -2] {
                 let code = client.list_offset(self.topic, self.partition, timestamp).error_code;
@@ -311,14 +311,14 @@ impl Log {
     }
 
     /// The producer sends its last batches again, then what it does not know of, then goes on.
-    fn check_producer(&mut self, client: &mut Client, end: i64, what: &str) {
-        for one in self.batches[self.kept.saturating_sub(WINDOW)..self.kept].to_vec() {
+    fn check_producer(&self, client: &mut Client, end: i64, what: &str) {
+        for one in &self.batches[self.kept.saturating_sub(WINDOW)..self.kept] {
             let again = client.produce(self.topic, self.partition, &one.batch);
             assert_eq!((again.error_code, again.base_offset), (ErrorCode::NONE, one.first), "{what}: a duplicate");
         }
         assert_eq!(client.latest(self.topic, self.partition), end, "{what}: nothing is there twice");
         let lost = self.kept < self.acknowledged;
-        for one in self.batches[self.kept.max(self.acknowledged)..].to_vec() {
+        for one in &self.batches[self.kept.max(self.acknowledged)..] {
             let sent = client.produce(self.topic, self.partition, &one.batch);
             let survived = [ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode::UNKNOWN_PRODUCER_ID];
             match lost {
