@@ -183,6 +183,14 @@ impl Client {
         std::iter::from_fn(|| self.receive_frame()).count()
     }
 
+    /// The bytes the broker sends until it closes, or sends nothing for as long as the read timeout.
+    pub fn take_what_comes(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // What was read before an error is there.
+        let _ = self.stream.read_to_end(&mut bytes);
+        bytes
+    }
+
     /// Tells the broker that nothing more will be sent.
     pub fn finish(&mut self) {
         // The broker may have closed the connection already.

@@ -12,6 +12,9 @@ const TOPIC: &str = "damaged";
 /// Batches written before the damage, one record each.
 const BATCHES: i32 = 20;
 
+/// In the first batch, after its header.
+const FIRST_RECORD: usize = 64;
+
 fn batch(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
@@ -99,11 +102,11 @@ fn a_bit_flipped_in_the_last_batch_costs_that_batch() {
     assert_recovered(&broker, id, BATCHES - 1);
 }
 
-fn flip_a_bit_in_the_middle(broker: &Broker) -> PathBuf {
+fn flip_a_bit(broker: &Broker, at: impl Fn(usize) -> usize) -> PathBuf {
     let path = log_file(broker);
     let mut bytes = fs::read(&path).expect("ours");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x10;
+    let at = at(bytes.len());
+    bytes[at] ^= 0x10;
     fs::write(&path, bytes).expect("ours");
     path
 }
@@ -113,7 +116,7 @@ fn flip_a_bit_in_the_middle(broker: &Broker) -> PathBuf {
 fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_are_served() {
     let (mut broker, id) = written(&[]);
     broker.kill();
-    let path = flip_a_bit_in_the_middle(&broker);
+    let path = flip_a_bit(&broker, |len| len / 2);
     let damaged = fs::read(&path).expect("ours");
     broker.restart();
     let mut client = broker.client();
@@ -127,12 +130,12 @@ fn corruption_before_good_batches_is_refused_by_name_and_the_other_partitions_ar
     assert_serves(&broker);
 }
 
-/// The same damage after a clean stop is not looked for: the files are believed, and the end is where it was.
+/// A record damaged after a clean stop is not looked for: the files are believed, and the end is where it was.
 #[test]
 fn a_clean_stop_skips_recovery() {
     let (mut broker, _) = written(&[]);
     broker.stop();
-    flip_a_bit_in_the_middle(&broker);
+    flip_a_bit(&broker, |_| FIRST_RECORD);
     broker.restart();
     assert_eq!(broker.client().latest(TOPIC, 0), i64::from(BATCHES), "the files are believed");
     assert_eq!(broker.stderr(), "", "nothing was repaired");

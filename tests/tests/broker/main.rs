@@ -17,6 +17,7 @@ mod follow;
 mod groups;
 mod groups_bounds;
 mod hostile;
+mod hostile_load;
 mod limits;
 mod many;
 mod members;

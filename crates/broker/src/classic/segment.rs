@@ -271,6 +271,9 @@ impl Segment {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
         while let Some(batch) = scan.next()? {
+            if !self.can_hold(batch.last_offset()) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
+            }
             self.spill_indexes()?;
             self.account(&batch, index_interval_bytes);
         }

@@ -111,3 +111,16 @@ fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
     fs::write(folder.dir.join("unrecovered-checkpoint"), "nonsense").expect("damaged");
     assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
 }
+
+/// Found when the index is built anew, which a believed log does only if its index is wrong, too.
+#[test]
+fn an_offset_out_of_range_is_no_panic_after_a_clean_stop_either() {
+    let mut folder = stopped();
+    let path = folder.file("00000000000000000000.log");
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[1] = 0x10;
+    fs::write(&path, bytes).expect("damaged");
+    fs::remove_file(folder.file(TIMES)).expect("removed");
+    let refused = folder.crash().read(0, 1, true);
+    assert!(refused.is_err(), "records follow the damage");
+}
