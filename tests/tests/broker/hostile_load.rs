@@ -27,7 +27,7 @@ const FRAMES_A_CONNECTION: usize = 5;
 const ALONE: usize = 300;
 const MIB: u64 = 1 << 20;
 /// What a broker under this load may use more than before, in a debug build.
-const RSS_GROWTH_MAX: u64 = 96 * MIB;
+const RSS_GROWTH_MAX: u64 = 48 * MIB;
 const SOON: Duration = Duration::from_secs(60);
 /// How long a stranger waits for an answer before it hangs up.
 const PATIENCE: Duration = Duration::from_millis(20);
