@@ -84,7 +84,9 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {
     let codec = dice.below(4);
-    let input: Vec<u8> = (0..dice.below(600)).map(|at| (at / (1 + codec)) as u8).collect();
+    // Now and then one that grows past every bound.
+    let (len, repeats) = if dice.below(50) == 0 { (400_000, 100_000) } else { (dice.below(600), 1 + codec) };
+    let input: Vec<u8> = (0..len).map(|at| (at / repeats) as u8).collect();
     let mut bytes = BytesMut::from(&[codec as u8][..]);
     compress(CODECS[1 + codec], None, &input, &mut bytes).expect("anything can be compressed");
     bytes.to_vec()
