@@ -1,6 +1,7 @@
 //! Thousands of frames that are nearly valid, over many connections, while an honest client produces and fetches.
 //!
-//! `FULLBORE_HOSTILE_FRAMES` says how many (default 2,000), `FULLBORE_HOSTILE_SEED` replays them. No time is asserted; what
+//! `FULLBORE_HOSTILE_FRAMES` says how many (default 2,000), `FULLBORE_HOSTILE_STRANGERS` by how many threads (8), and
+//! `FULLBORE_HOSTILE_SEED` replays them. No time is asserted; what
 //! the honest client waited, without and beside them, is printed for `bench/hostile`. Frames that are wrong by design are in
 //! `hostile`.
 
@@ -20,7 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TOPIC: &str = "honest";
-const STRANGERS: u64 = 8;
 /// Frames of one connection, at most.
 const FRAMES_A_CONNECTION: usize = 5;
 /// Requests of the honest client before the others come.
@@ -140,6 +140,7 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
     let frames = variable("FULLBORE_HOSTILE_FRAMES").unwrap_or(2_000);
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
     let seed = variable("FULLBORE_HOSTILE_SEED").unwrap_or(now);
+    let strangers = variable("FULLBORE_HOSTILE_STRANGERS").unwrap_or(8);
     eprintln!("FULLBORE_HOSTILE_SEED={seed}");
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -153,8 +154,8 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let beside = std::thread::scope(|scope| {
         let (broker, offered, done, answered) = (&broker, &offered, &done, &answered);
-        let strangers: Vec<_> = (0..STRANGERS)
-            .map(|n| scope.spawn(move || be_hostile(broker, offered, frames / STRANGERS, seed.wrapping_add(n << 32))))
+        let strangers: Vec<_> = (0..strangers)
+            .map(|n| scope.spawn(move || be_hostile(broker, offered, frames / strangers, seed.wrapping_add(n << 32))))
             .collect();
         scope.spawn(move || {
             let ended: Vec<_> = strangers.into_iter().map(|stranger| stranger.join()).collect();
