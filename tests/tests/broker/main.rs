@@ -19,6 +19,7 @@ mod groups_bounds;
 mod hostile;
 mod hostile_load;
 mod limits;
+mod load;
 mod many;
 mod members;
 mod offsets;

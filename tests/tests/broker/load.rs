@@ -1,0 +1,121 @@
+//! Many who do nothing, many who are slow, many who heartbeat, and one far behind, all at once: everybody is served, memory
+//! stays within a stated sum, and nothing is left of them when they go. How fast all that is, bench/load tells.
+
+use super::groups::{Member, QUICK, SOON, describe, stable};
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
+use fullbore_wire::apis::fetch::FetchRequest;
+use fullbore_wire::apis::list_groups::ListGroupsRequest;
+use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::{ErrorCode, Records};
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+const IDLE: usize = 500;
+const SLOW: usize = 50;
+/// Answers of about 1 MiB each that a slow reader asks for at once: more than the kernel's buffers take.
+const ANSWERS: usize = 12;
+const GROUPS: usize = 200;
+/// Batches of the topic that is read, and bytes of each.
+const BATCHES: usize = 64;
+const BATCH: usize = 1_000_000;
+const FETCH: i16 = 12;
+
+/// What all of them together may add to the broker's memory. A slow reader's answers are ranges of files, so that it costs
+/// no more than anybody; a produce of a batch is held while it is appended.
+const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + GROUPS as u64 * 16 * KIB + 8 * MIB;
+
+struct Crowd {
+    idle: Vec<Client>,
+    slow: Vec<Client>,
+    members: Vec<Member>,
+}
+
+impl Crowd {
+    fn gather(broker: &Broker, round: usize) -> Crowd {
+        let mut idle: Vec<Client> = (0..IDLE).map(|_| broker.client()).collect();
+        idle.iter_mut().for_each(ask_metadata);
+        let mut slow: Vec<Client> = (0..SLOW).map(|_| broker.client()).collect();
+        for reader in &mut slow {
+            (0..ANSWERS).for_each(|_| _ = reader.send(&from_start("large"), FETCH));
+        }
+        slow.iter_mut().for_each(Client::wait_for_answer);
+        let member = |number| {
+            let mut member = [Member::new(broker, &format!("group-{round}-{number}"))];
+            stable(&mut member);
+            let [member] = member;
+            member
+        };
+        Crowd { idle, slow, members: (0..GROUPS).map(member).collect() }
+    }
+
+    /// Whether each of them is answered, the slow ones as soon as they read.
+    fn assert_served(&mut self) {
+        self.idle.iter_mut().for_each(ask_metadata);
+        for member in &mut self.members {
+            assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
+        }
+        for reader in self.slow.iter_mut().take(5) {
+            for _ in 0..ANSWERS {
+                let (_, response) = reader.receive::<FetchRequest>(FETCH);
+                assert_eq!(first_batch(response.responses[0].partitions[0].records.as_ref()), 0);
+            }
+        }
+    }
+
+    /// Most leave their groups; some just go, with all connections, slow ones in the middle of an answer.
+    fn go(mut self) {
+        for member in self.members.iter_mut().skip(20) {
+            assert_eq!(member.leave().error_code, ErrorCode::NONE);
+        }
+    }
+}
+
+fn ask_metadata(client: &mut Client) {
+    client.call(&MetadataRequest { topics: Some(Vec::new()), ..Default::default() }, 9);
+}
+
+fn from_start(topic: &str) -> FetchRequest {
+    fetch_request(&[FetchFrom { topic, partition: 0, offset: 0 }], 1, 500)
+}
+
+fn first_batch(records: Option<&Records>) -> i64 {
+    let bytes = records.and_then(Records::memory).expect("records read from a socket");
+    i64::from_be_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn everybody_is_served_and_nothing_is_left_of_those_who_go() {
+    let broker = Broker::start(QUICK);
+    let mut client = broker.client();
+    client.create_topic("large", 1, &[("segment.bytes", "16777216")]);
+    client.create_topic("honest", 1, &[]);
+    let batch = Batch::of(&[vec![b'x'; BATCH]]);
+    (0..BATCHES).for_each(|_| _ = client.produced("large", 0, &batch));
+    client.produced("honest", 0, &Batch::of(&["first"]));
+    let (rss, descriptors) = (broker.rss(), broker.descriptors());
+    let mut peaks = Vec::new();
+    for round in 0..3 {
+        let mut crowd = Crowd::gather(&broker, round);
+        let mut behind = broker.client();
+        for n in 0..BATCHES {
+            let offset = i64::try_from(n).expect("few");
+            assert_eq!(first_batch(behind.fetch("large", 0, offset).records.as_ref()), offset);
+            assert_eq!(client.produced("honest", 0, &Batch::of(&[format!("{n}")])) as usize, 1 + round * BATCHES + n);
+        }
+        let grown = broker.rss().saturating_sub(rss);
+        assert!(grown < GROWN_MAX, "{} of {} KiB in round {round}", grown / KIB, GROWN_MAX / KIB);
+        peaks.push(grown);
+        crowd.assert_served();
+        crowd.go();
+        drop(behind);
+        wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + 8);
+        wait_until("every group is empty", SOON, || {
+            (0..GROUPS).all(|number| &*describe(&mut client, &format!("group-{round}-{number}"), 5).group_state == "Empty")
+        });
+    }
+    assert_eq!(client.call(&ListGroupsRequest::default(), 5).groups.len(), 3 * GROUPS);
+    // What the first round took is used again: what grows with the rounds are groups that are kept though empty.
+    let growth = peaks[2].saturating_sub(peaks[0]);
+    assert!(growth < 2 * GROUPS as u64 * 16 * KIB + 2 * MIB, "{} KiB in two rounds: {peaks:?}", growth / KIB);
+    assert_eq!(client.fetch_records("honest", 0).len(), 1 + 3 * BATCHES);
+}
