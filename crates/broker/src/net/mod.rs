@@ -1,5 +1,6 @@
 //! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
 
+mod cold;
 mod connection;
 mod idleness;
 mod input;

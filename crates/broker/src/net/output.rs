@@ -3,6 +3,7 @@
 //!
 //! Invariant: a frame is written whole or the connection is closed.
 
+use super::cold;
 use super::stream::Stream;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -107,6 +108,7 @@ async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::R
     let mut bytes = vec![0; left.min(READ_MAX)];
     while left > 0 {
         let piece = &mut bytes[..left.min(READ_MAX)];
+        cold::bring(&slice.file, position, piece.len()).await?;
         slice.file.read_exact_at(piece, position).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => too_short(),
             _ => error,
@@ -127,11 +129,15 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
     let end = slice.position + u64::from(slice.len);
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
-        let sent = stream
-            .async_io(Interest::WRITABLE, || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?))
-            .await?;
-        if sent == 0 {
-            return Err(too_short());
+        // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
+        stream.writable().await?;
+        cold::bring(&slice.file, position, count).await?;
+        let send = || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?);
+        match stream.try_io(Interest::WRITABLE, send) {
+            Ok(0) => return Err(too_short()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
