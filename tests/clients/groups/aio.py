@@ -1,0 +1,60 @@
+"""A member of a group on aiokafka, in the words of Kafka's VerifiableConsumer: see `groups.py`."""
+
+import argparse
+import asyncio
+import signal
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError
+
+from say import consumed, say
+
+arguments = argparse.ArgumentParser()
+for name in ("bootstrap-server", "group-id", "topic", "pattern", "group-instance-id", "group-protocol", "assignment-strategy"):
+    arguments.add_argument(f"--{name}")
+arguments.add_argument("--session-timeout", type=int)
+given = arguments.parse_args()
+
+
+def tell(event, partitions):
+    say(event, partitions=[{"topic": p.topic, "partition": p.partition} for p in partitions])
+
+
+class Told(ConsumerRebalanceListener):
+    def on_partitions_assigned(self, assigned):
+        tell("partitions_assigned", assigned)
+
+    def on_partitions_revoked(self, revoked):
+        tell("partitions_revoked", revoked)
+
+
+async def main():
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=given.bootstrap_server, group_id=given.group_id, group_instance_id=given.group_instance_id,
+        enable_auto_commit=False, auto_offset_reset="earliest", session_timeout_ms=given.session_timeout,
+        heartbeat_interval_ms=500, metadata_max_age_ms=1000, partition_assignment_strategy=[RangePartitionAssignor])
+    if given.pattern:
+        consumer.subscribe(pattern=given.pattern, listener=Told())
+    else:
+        consumer.subscribe([given.topic], listener=Told())
+    await consumer.start()
+    say("startup_complete")
+    while not stopping.is_set():
+        batches = await consumer.getmany(timeout_ms=100, max_records=500)
+        if not batches:
+            continue
+        consumed((record.topic, record.partition, record.offset) for batch in batches.values() for record in batch)
+        try:
+            await consumer.commit()
+            say("offsets_committed", success=True, offsets=[
+                {"topic": p.topic, "partition": p.partition, "offset": batch[-1].offset + 1} for p, batch in batches.items()])
+        except KafkaError as error:  # a rebalance came between: whoever has the partition now reads it again
+            say("offsets_committed", success=False, error=repr(error), offsets=[])
+    await consumer.stop()
+    say("shutdown_complete")
+
+
+asyncio.run(main())

@@ -1,0 +1,346 @@
+"""Groups of real clients against a broker: `groups.py BOOTSTRAP [CLIENT...]`.
+
+A member is a process that says what it does as Kafka's VerifiableConsumer does, in lines of JSON, and ends at SIGTERM
+after leaving its group. So one scenario serves every client, and groups in which several kinds of client are together.
+Every scenario ends with the same question: was each record read, in order, and by one member, but for what a killed
+member had not committed? All run at once: they mostly wait. FULLBORE_BIN, if set, is our own client's binary.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+BOOTSTRAP = sys.argv[1]
+HERE = os.path.dirname(os.path.abspath(__file__))
+TARGET = os.path.abspath(f"{HERE}/../../../target/clients")
+RUN = f"groups-{os.getpid()}-{int(time.time())}"
+WAIT_S = 60
+SESSION_MS = 6000
+PARTITIONS = 6
+ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
+
+JAVA = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-tools/*",
+        "org.apache.kafka.tools.VerifiableConsumer", "--reset-policy", "earliest"]
+PYTHON = sys.executable
+ASSIGNOR = {"range": "org.apache.kafka.clients.consumer.RangeAssignor",
+            "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"}
+
+
+def until(what, condition, limit_s=WAIT_S):
+    deadline = time.time() + limit_s
+    while not (found := condition()):
+        assert time.time() < deadline, f"not in time: {what() if callable(what) else what}"
+        time.sleep(0.05)
+    return found
+
+
+def command(client, protocol, strategy, session_ms):
+    """The program of a member, without what it is to read."""
+    if client == "java":
+        options = ["--group-protocol", protocol]
+        if protocol == "classic":
+            options += ["--session-timeout", str(session_ms), "--assignment-strategy", ASSIGNOR[strategy]]
+        return JAVA + options
+    program = {
+        "librdkafka": [PYTHON, f"{HERE}/librdkafka.py"],
+        "aiokafka": [PYTHON, f"{HERE}/aio.py"],
+        "franz": [f"{TARGET}/go-member"],
+        "kafkajs": ["node", f"{HERE}/kafkajs.js"],
+    }[client]
+    return program + ["--group-protocol", protocol, "--session-timeout", str(session_ms), "--assignment-strategy", strategy]
+
+
+class Member:
+    """One member: what it owns, what it read, what it committed."""
+
+    def __init__(self, group, client, protocol="classic", strategy="range", topic=None, pattern=None, instance=None):
+        self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
+        self.owned, self.read, self.committed = set(), [], {}
+        self.events, self.raw, self.lock = [], [], threading.Lock()
+        # Of a static member nobody waits for the end of its session, but it must have the time to start again.
+        words = command(client, protocol, strategy, 30_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
+        words += ["--pattern", pattern] if pattern else ["--topic", topic]
+        words += ["--group-instance-id", instance] if instance else []
+        env = os.environ | {"NODE_PATH": f"{TARGET}/kafkajs/node_modules"}
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        threading.Thread(target=self.follow, daemon=True).start()
+        threading.Thread(target=lambda: self.raw.extend(self.process.stderr), daemon=True).start()
+
+    def follow(self):
+        for line in self.process.stdout:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                self.raw.append(line)
+                continue
+            with self.lock:
+                self.hear(said)
+
+    def hear(self, said):
+        name = said.get("name")
+        self.events.append(name)
+        if name in ("partitions_assigned", "partitions_revoked"):
+            partitions = {(p["topic"], p["partition"]) for p in said["partitions"]}
+            self.owned = self.owned | partitions if name == "partitions_assigned" else self.owned - partitions
+        elif name == "records_consumed":
+            for p in said["partitions"]:
+                assert p["maxOffset"] - p["minOffset"] + 1 == p["count"], f"{self.name}: a gap in {p}"
+                self.read.append((p["topic"], p["partition"], p["minOffset"], p["maxOffset"]))
+        elif name == "offsets_committed" and said.get("success"):
+            for p in said["offsets"]:
+                self.committed[p["topic"], p["partition"]] = p["offset"]
+
+    def count(self, event):
+        with self.lock:
+            return self.events.count(event)
+
+    def leave(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(WAIT_S)
+
+    def die(self):
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def complaint(self):
+        return f"{self.name} owns {sorted(self.owned)}, ended {self.process.poll()}, said {self.events[-8:]}, {''.join(self.raw)[-600:]}"
+
+
+class Scene:
+    """A topic, a group and its members; everybody is gone at the end."""
+
+    def __init__(self, name, partitions=PARTITIONS):
+        self.group = self.topic = f"{RUN}-{name}"
+        self.partitions, self.members, self.written = partitions, [], {}
+        self.killed = False
+        self.create(self.topic, partitions)
+
+    def create(self, topic, partitions):
+        ADMIN.create_topics([NewTopic(topic, partitions, 1)])[topic].result(WAIT_S)
+        until(f"topic {topic}", lambda: len(ADMIN.list_topics(topic, timeout=WAIT_S).topics[topic].partitions) == partitions)
+        self.written |= {(topic, partition): 0 for partition in range(partitions)}
+
+    def join(self, client, **how):
+        member = Member(self.group, client, **({"topic": self.topic} | how))
+        self.members.append(member)
+        return member
+
+    def write(self, count=600):
+        producer = Producer({"bootstrap.servers": BOOTSTRAP, "linger.ms": 5})
+        targets = sorted(self.written)
+        for i in range(count):
+            topic, partition = targets[i % len(targets)]
+            producer.produce(topic, b"%d" % i, partition=partition)
+            self.written[topic, partition] += 1
+        assert producer.flush(WAIT_S) == 0
+
+    def complaint(self):
+        return f"{self.group}: written {self.written}; " + "; ".join(member.complaint() for member in self.members)
+
+    def alive(self):
+        return [member for member in self.members if member.process.poll() is None]
+
+    def all_owned(self):
+        """Every partition has one owner, and every living member has one."""
+        owned = [partition for member in self.alive() for partition in member.owned]
+        wanted = min(len(self.alive()), len(self.written))
+        return sorted(owned) == sorted(self.written) and sum(bool(member.owned) for member in self.alive()) == wanted
+
+    def settled(self):
+        until(self.complaint, self.all_owned)
+
+    def all_read(self):
+        until(self.complaint, lambda: all(self.covers(key, end) for key, end in self.written.items()))
+        until(self.complaint, self.all_committed)
+
+    def ranges(self, key):
+        return sorted((first, last) for member in self.members for *of, first, last in list(member.read) if tuple(of) == key)
+
+    def covers(self, key, end):
+        reached = 0
+        for first, last in self.ranges(key):
+            if first > reached:
+                return False
+            reached = max(reached, last + 1)
+        return reached >= end
+
+    def all_committed(self):
+        wanted = {key: end for key, end in self.written.items() if end}
+        return all(self.committed().get(key) == end for key, end in wanted.items())
+
+    def committed(self):
+        found = ADMIN.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)])[self.group].result(WAIT_S)
+        return {(p.topic, p.partition): p.offset for p in found.topic_partitions}
+
+    def read_once(self):
+        """No record was read twice; a killed member's last ones may be."""
+        for key, end in self.written.items():
+            count = sum(last - first + 1 for first, last in self.ranges(key))
+            assert count == end or (self.killed and count >= end), f"{key}: {count} records read of {end}; {self.complaint()}"
+
+    def close(self):
+        for member in self.alive():
+            member.die()
+
+
+# --- scenarios -----------------------------------------------------------------------------------
+
+def life(scene, kinds):
+    """Join, share, join, leave, die, come back: nothing is lost, and nothing read twice by those who leave in order."""
+    first, second, third = (kinds * 3)[:3]
+    one = scene.join(**first)
+    scene.settled()
+    two = scene.join(**second)
+    scene.settled()
+    scene.write()
+    scene.all_read()
+    three = scene.join(**third)
+    scene.settled()
+    scene.write()
+    scene.all_read()
+    two.leave()
+    scene.settled()
+    scene.read_once()
+    scene.write()
+    scene.all_read()
+    scene.killed = True
+    three.die()
+    scene.settled()
+    scene.write()
+    scene.all_read()
+    one.leave()
+    scene.write()
+    back = scene.join(**first)
+    scene.settled()
+    scene.all_read()
+    assert all(back_first > 0 for _, _, back_first, _ in back.read), "it began anew"
+    back.leave()
+    scene.read_once()
+
+
+def static(scene, kinds):
+    """A static member that comes back within its session has what it had, and the other one notices nothing."""
+    first, second = (kinds * 2)[:2]
+    other = scene.join(**first, instance="a")
+    member = scene.join(**second, instance="b")
+    scene.settled()
+    scene.write()
+    scene.all_read()
+    had, noticed = set(member.owned), other.count("partitions_revoked")
+    # Under the consumer protocol a name is free again only when its member said that it comes back.
+    member.leave() if second["protocol"] == "consumer" else member.die()
+    scene.write()
+    again = scene.join(**second, instance="b")
+    until(scene.complaint, lambda: again.owned == had)
+    scene.all_read()
+    assert other.count("partitions_revoked") == noticed, f"a rebalance was seen: {scene.complaint()}"
+    scene.read_once()
+
+
+def pattern(scene, kinds):
+    """A topic that appears later and matches is read, too."""
+    kind = kinds[0] | {"topic": None, "pattern": f"^{scene.topic}.*"}
+    scene.join(**kind)
+    scene.join(**kind)
+    scene.settled()
+    scene.write()
+    scene.all_read()
+    scene.create(f"{scene.topic}-later", 3)
+    scene.settled()
+    scene.write()
+    scene.all_read()
+
+
+def growth(scene, kinds):
+    """Partitions that are added get an owner."""
+    from confluent_kafka.admin import NewPartitions
+    scene.join(**kinds[0])
+    scene.settled()
+    ADMIN.create_partitions([NewPartitions(scene.topic, scene.partitions + 3)])[scene.topic].result(WAIT_S)
+    scene.written |= {(scene.topic, scene.partitions + more): 0 for more in range(3)}
+    scene.settled()
+    scene.write()
+    scene.all_read()
+
+
+def migration(scene, kinds):
+    """From the classic protocol to the consumer protocol and back, a member at a time (KIP-848)."""
+    classic, consumer = ({"client": kinds[0]["client"], "protocol": protocol} for protocol in ("classic", "consumer"))
+    old = [scene.join(**classic), scene.join(**classic)]
+    scene.settled()
+    for before, after in [(old[0], consumer), (old[1], consumer)]:
+        scene.write()
+        scene.join(**after)
+        scene.settled()
+        before.leave()
+        scene.settled()
+        scene.all_read()
+    new = scene.alive()
+    for before in new:
+        scene.join(**classic)
+        scene.settled()
+        before.leave()
+        scene.settled()
+        scene.write()
+        scene.all_read()
+    scene.read_once()
+
+
+def kind(client, protocol="classic", strategy="range"):
+    return {"client": client, "protocol": protocol, "strategy": strategy}
+
+
+EAGER = [kind(client) for client in ("java", "librdkafka", "franz", "aiokafka")]
+COOPERATIVE = [kind(client, strategy="cooperative-sticky") for client in ("java", "librdkafka", "franz")]
+NEXT = [kind(client, "consumer") for client in ("java", "librdkafka")]
+
+CASES = (
+    [(f"{one['client']}: joins, leaves, dies, comes back", life, [one]) for one in EAGER + [kind("kafkajs")]]
+    + [(f"{one['client']}, cooperative: joins, leaves, dies, comes back", life, [one]) for one in COOPERATIVE]
+    + [(f"{one['client']}, group.protocol=consumer: joins, leaves, dies, comes back", life, [one]) for one in NEXT]
+    + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
+       ("several clients in one group, group.protocol=consumer", life, NEXT)]
+    + [(f"{one['client']}, static", static, [one]) for one in EAGER]
+    # A JVM takes longer to start than a session of this protocol, which is the broker's setting, should last in a test.
+    + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
+    + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
+    + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]
+    + [(f"{one['client']}-{one['protocol']}: partitions are added", growth, [one]) for one in [kind("librdkafka"), *NEXT]]
+    + [(f"{client}: classic to consumer protocol and back", migration, [kind(client)]) for client in ("java", "librdkafka")]
+)
+AT_ONCE = 6
+
+
+def run(number, case):
+    name, scenario, kinds = case
+    scene = None
+    try:
+        scene = Scene(str(number))
+        scenario(scene, kinds)
+        print(f"ok   groups: {name}", flush=True)
+        return True
+    except Exception as error:  # a case may fail in any way; the others still run
+        print(f"FAIL groups: {name}: {type(error).__name__}: {error}", flush=True)
+        return False
+    finally:
+        if scene:
+            scene.close()
+
+
+def main():
+    wanted = [case for case in CASES if len(sys.argv) < 3 or any(word in case[0] for word in sys.argv[2:])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        passed = sum(pool.map(run, range(len(wanted)), wanted))
+    print(f"{passed} passed, {len(wanted) - passed} failed")
+    sys.exit(passed < len(wanted))
+
+
+main()

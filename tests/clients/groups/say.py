@@ -1,0 +1,19 @@
+"""What the members in Python say: lines of JSON as Kafka's VerifiableConsumer writes them."""
+
+import json
+
+
+def say(name, **more):
+    print(json.dumps({"name": name} | more), flush=True)
+
+
+def consumed(records):
+    """Tells of records as (topic, partition, offset), which are in order within a partition."""
+    ranges = {}
+    for topic, partition, offset in records:
+        first, _, count = ranges.get((topic, partition), (offset, offset, 0))
+        ranges[topic, partition] = (first, offset, count + 1)
+    say("records_consumed", count=sum(count for *_, count in ranges.values()), partitions=[
+        {"topic": topic, "partition": partition, "count": count, "minOffset": first, "maxOffset": last}
+        for (topic, partition), (first, last, count) in ranges.items()
+    ])
