@@ -69,7 +69,7 @@ class Member:
         words = command(client, protocol, strategy, 30_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
-        env = os.environ | {"NODE_PATH": f"{TARGET}/kafkajs/node_modules"}
+        env = os.environ | {"NODE_PATH": f"{TARGET}/js/node_modules"}
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         threading.Thread(target=self.follow, daemon=True).start()
         threading.Thread(target=lambda: self.raw.extend(self.process.stderr), daemon=True).start()
