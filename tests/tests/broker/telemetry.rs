@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use fullbore_tests::{Broker, Client};
+use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::get_telemetry_subscriptions::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
@@ -43,6 +44,7 @@ fn push(client: &mut Client, push: &PushTelemetryRequest) -> ErrorCode {
 #[test]
 fn without_a_subscription_nothing_is_wanted_of_anyone() {
     let broker = Broker::start(&["telemetry.max.bytes=5000"]);
+    assert!(!broker.client().offered().contains(&ApiKey::PushTelemetry), "without a subscription it is not offered");
     let mut client = broker.client();
     let first = ask(&mut client, ZERO);
     assert_eq!(first.error_code, ErrorCode::NONE);
@@ -74,6 +76,7 @@ fn a_client_is_asked_for_what_fits_it_together_and_at_the_shortest_interval() {
         }
     };
     subscribe(&mut client, "all", "b.,a.", "60000", "");
+    assert!(client.offered().contains(&ApiKey::PushTelemetry));
     assert_eq!(wanted(&mut client), ["a.", "b."]);
     subscribe(
         &mut client,

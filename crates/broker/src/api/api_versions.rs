@@ -35,6 +35,17 @@ pub fn max_of(broker: &Shared, key: ApiKey) -> i16 {
     }
 }
 
+/// Whether clients are told of an API. Once they know of those for telemetry, most ask at every start and log it, so they
+/// hear of them only while there is a subscription; Kafka tells of them only where it has a receiver.
+fn is_offered(broker: &Shared, key: ApiKey) -> bool {
+    match key {
+        ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
+            broker.control.image().client_metrics().next().is_some()
+        }
+        _ => true,
+    }
+}
+
 fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
@@ -44,7 +55,7 @@ fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
     };
     ApiVersionsResponse {
         error_code,
-        api_keys: SERVED.iter().map(range).collect(),
+        api_keys: SERVED.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
         supported_features: features::supported(),
         finalized_features_epoch: features::epoch(broker),
         finalized_features: features::finalized(),
