@@ -2,7 +2,7 @@
 //! and a data folder of its own, and the others are told so.
 
 use fullbore_tests::{Broker, binary};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// The commands: the README's indented lines, without their remarks.
@@ -30,6 +30,19 @@ fn links(arguments: &[&str]) {
     assert!(read.is_ok() && line.contains("127.0.0.1:"), "{arguments:?}: {line}");
 }
 
+/// The words of a command with the address of the test's broker for the README's.
+fn told<'a>(words: &[&'a str], addr: &'a str) -> Vec<&'a str> {
+    let words: Vec<&str> = words.iter().map(|word| if *word == "127.0.0.1:9092" { addr } else { *word }).collect();
+    assert!(words.contains(&addr), "{words:?} does not say which broker");
+    words
+}
+
+fn pipes(text: &str, arguments: &[&str]) {
+    let mut tool = Command::new(binary()).args(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
+    tool.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
+    assert!(tool.wait().expect("it ends").success(), "{arguments:?}");
+}
+
 #[test]
 fn every_command_works() {
     let broker = Broker::start(&[]);
@@ -46,15 +59,16 @@ fn every_command_works() {
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", rest @ ..] => {
                 links(&[&["perf", "link", "--listen", "127.0.0.1:0"], rest].concat());
             }
+            ["echo", said, "|", "fullbore", rest @ ..] => {
+                pipes(&format!("{said}\n"), &told(rest, &addr));
+                tools += 1;
+            }
             ["fullbore", rest @ ..] => {
-                let rest: Vec<&str> =
-                    rest.iter().map(|word| if *word == "127.0.0.1:9092" { &addr } else { *word }).collect();
-                assert!(rest.contains(&addr.as_str()), "{command} does not say which broker");
-                succeeds(&rest);
+                succeeds(&told(rest, &addr));
                 tools += 1;
             }
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 4, "the README shows topics twice, perf produce and perf consume");
+    assert_eq!(tools, 9, "the README shows so many commands that are told which broker");
 }
