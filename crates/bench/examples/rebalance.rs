@@ -121,9 +121,9 @@ impl Member {
             ..Default::default()
         };
         let joined = self.connection.call(&request)?;
-        if joined.error_code != ErrorCode::UNKNOWN_MEMBER_ID {
-            self.id = joined.member_id.clone();
-        }
+        // Whoever was removed meanwhile begins anew.
+        let is_unknown = joined.error_code == ErrorCode::UNKNOWN_MEMBER_ID;
+        self.id = if is_unknown { Text::default() } else { joined.member_id.clone() };
         Ok(joined)
     }
 
