@@ -191,6 +191,7 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting.lock();
         waiting.is_stopped = true;
+        self.0.places.add_permits(waiting.commands.len());
         waiting.commands.clear();
     }
 }
