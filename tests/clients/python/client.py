@@ -1,7 +1,6 @@
 """confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
 
-Not a test of groups or transactions: consumers are assigned by hand and commit nothing.
-Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+Not a test of transactions, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 """
 
 import os
@@ -9,8 +8,8 @@ import sys
 import time
 
 from confluent_kafka import (
-    OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicCollection,
-    TopicPartition,
+    OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError,
+    KafkaException, Producer, TopicCollection, TopicPartition,
 )
 from confluent_kafka.admin import (
     AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic, OffsetSpec,
@@ -393,6 +392,112 @@ def exists_or_not():
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.delete_topics([absent])[absent].result(WAIT_S))
     resource = ConfigResource(ConfigResource.Type.TOPIC, absent)
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.describe_configs([resource])[resource].result(WAIT_S))
+
+
+# --- one member of a group, and its administration -----------------------------------------------
+
+def member(topic, group, **config):
+    settings = connection() | {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer(settings | {key.replace("_", "."): value for key, value in config.items()})
+    consumer.subscribe([topic])
+    return consumer
+
+
+def poll(consumer, count):
+    """So many messages' values."""
+    found, deadline = [], time.time() + WAIT_S
+    while len(found) < count:
+        assert time.time() < deadline, f"{len(found)} of {count} messages"
+        found += [message for message in consumer.consume(count - len(found), 0.2) if not message.error()]
+    return [message.value() for message in found]
+
+
+def numbered(count):
+    return [(None, b"%d" % i, []) for i in range(count)]
+
+
+@case("a member commits and resumes, classic", "classic")
+@case("a member commits and resumes, group.protocol=consumer", "consumer")
+def resume(protocol):
+    topic = new_topic(f"resume-{protocol}")
+    group, part = f"{topic}-group", TopicPartition(topic, 0)
+    send(topic, numbered(10))
+    first = member(topic, group, group_protocol=protocol)
+    assert poll(first, 10) == [b"%d" % i for i in range(10)]
+    first.commit(offsets=[TopicPartition(topic, 0, 7, metadata="so far")], asynchronous=False)
+    _, high = first.get_watermark_offsets(part)
+    committed = first.committed([part], WAIT_S)[0]
+    assert (committed.offset, committed.metadata, high - committed.offset) == (7, "so far", 3)
+    first.close()
+    second = member(topic, group, group_protocol=protocol)
+    assert poll(second, 3) == [b"7", b"8", b"9"]
+    second.close()
+
+
+@case("seek, pause and resume in a group")
+def seek_and_pause():
+    topic = new_topic("seek-in-group")
+    part = TopicPartition(topic, 0)
+    send(topic, numbered(10))
+    consumer = member(topic, f"{topic}-group")
+    poll(consumer, 10)
+    consumer.seek(TopicPartition(topic, 0, 8))
+    assert poll(consumer, 2) == [b"8", b"9"]
+    consumer.pause([part])
+    send(topic, [(None, b"10", [])])
+    assert not [message for message in consumer.consume(1, 1) if not message.error()], "it reads while it is paused"
+    consumer.resume([part])
+    assert poll(consumer, 1) == [b"10"]
+    consumer.close()
+
+
+@case("groups: list, describe, reset, delete")
+def administer():
+    topic = new_topic("administer", 2)
+    group = f"{topic}-group"
+    send(topic, numbered(4))
+    consumer = member(topic, group, client_id="the-client")
+    poll(consumer, 4)
+    consumer.commit(asynchronous=False)
+    described = ADMIN.describe_consumer_groups([group])[group].result(WAIT_S)
+    assert described.state == ConsumerGroupState.STABLE and described.partition_assignor == "range", described.state
+    one, = described.members
+    assert one.client_id == "the-client" and {p.partition for p in one.assignment.topic_partitions} == {0, 1}
+    offsets = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1)])
+    refused(KafkaError.UNKNOWN_MEMBER_ID, lambda: alter_offsets(offsets))
+    refused(KafkaError.NON_EMPTY_GROUP, lambda: ADMIN.delete_consumer_groups([group])[group].result(WAIT_S))
+    consumer.close()
+    until(lambda: group in [found.group_id for found in ADMIN.list_consumer_groups(
+        states={ConsumerGroupState.EMPTY}).result(WAIT_S).valid])
+    alter_offsets(offsets)
+    again = member(topic, group)
+    assert poll(again, 3) == [b"1", b"2", b"3"]
+    again.close()
+    until(lambda: ADMIN.describe_consumer_groups([group])[group].result(WAIT_S).state == ConsumerGroupState.EMPTY)
+    ADMIN.delete_consumer_groups([group])[group].result(WAIT_S)
+    assert group not in [found.group_id for found in ADMIN.list_consumer_groups().result(WAIT_S).valid]
+    refused(KafkaError.GROUP_ID_NOT_FOUND, lambda: ADMIN.delete_consumer_groups([group])[group].result(WAIT_S))
+
+
+def alter_offsets(offsets):
+    altered = ADMIN.alter_consumer_group_offsets([offsets])[offsets.group_id].result(WAIT_S)
+    for partition in altered.topic_partitions:
+        if partition.error:
+            raise KafkaException(partition.error)
+
+
+@case("an offset out of range is reset, and one that was never committed is none")
+def out_of_range():
+    topic = new_topic("out-of-range")
+    send(topic, numbered(3))
+    consumer = member(topic, f"{topic}-group")
+    assert consumer.committed([TopicPartition(topic, 0)], WAIT_S)[0].offset == OFFSET_INVALID
+    poll(consumer, 3)
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1000)], asynchronous=False)
+    consumer.close()
+    again = member(topic, f"{topic}-group")
+    assert poll(again, 3) == [b"0", b"1", b"2"]
+    again.close()
 
 
 def remove_topics():
