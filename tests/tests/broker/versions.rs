@@ -34,30 +34,21 @@ fn every_version_of_every_api_is_answered_in_its_own_layout() {
     }
 }
 
-/// Sends an empty request of an API known only when the program runs; whether it is answered.
-struct IsAnswered<'a> {
-    client: &'a mut Client,
-    version: i16,
-}
-
-impl Visit for IsAnswered<'_> {
-    type Output = bool;
-    fn visit<R: Request>(self) -> bool {
-        self.client.send(&R::default(), self.version);
-        self.client.receive_frame().is_some()
-    }
-}
+/// SaslHandshake, AddPartitionsToTxn, EndTxn, AlterUserScramCredentials, ShareFetch, and none of Kafka's.
+const NOT_SERVED: [i16; 6] = [17, 24, 26, 51, 78, 1000];
 
 #[test]
-fn what_is_not_offered_closes_the_connection() {
+fn what_is_not_served_is_not_offered_and_closes_the_connection() {
     let broker = Broker::start(&[]);
     let offered = broker.client().offered();
     assert!(offered.is_sorted() && offered.contains(&ApiKey::Produce), "{offered:?}");
-    for key in ApiKey::ALL.iter().filter(|key| !offered.contains(key)) {
-        for version in [*key.versions().start(), *key.versions().end()] {
-            let answered = key.visit(IsAnswered { client: &mut broker.client(), version });
-            assert!(!answered, "{key:?} {version}");
-        }
+    for key in NOT_SERVED {
+        assert!(offered.iter().all(|offered| offered.code() != key), "{key}");
+        let mut client = broker.client();
+        // Its length, the key, version 0, a correlation id, and no client id.
+        let header = [&10_i32.to_be_bytes()[..], &key.to_be_bytes(), &[0; 6], &[0xff; 2]].concat();
+        client.send_bytes(&header);
+        assert_eq!(client.wait_for_close(), 0, "{key}");
     }
 }
 
