@@ -7,7 +7,7 @@
 
 #[path = "../../../crates/wire/tests/wire/mutate.rs"]
 mod mutate;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests of the wire use more of it")]
 #[path = "../../../crates/wire/tests/wire/schema.rs"]
 mod schema;
 

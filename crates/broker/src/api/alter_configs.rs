@@ -1,12 +1,12 @@
 //! AlterConfigs 0-2, deprecated since Kafka 2.3: what a resource sets is replaced as a whole.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, told};
 use crate::control::{ConfigChange, Refusal};
+use fullbore_wire::Frame;
 use fullbore_wire::apis::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterConfigsRequest = call.body(reply.version)?;
@@ -36,10 +36,7 @@ fn replacement(configs: &[AlterableConfig]) -> Result<Vec<(String, ConfigChange)
 }
 
 fn answer(resource: &AlterConfigsResource, outcome: Result<(), Refusal>) -> AlterConfigsResourceResponse {
-    let (error_code, error_message) = match outcome {
-        Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-    };
+    let (error_code, error_message) = told(outcome);
     AlterConfigsResourceResponse {
         error_code,
         error_message,

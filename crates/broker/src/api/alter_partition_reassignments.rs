@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments 0-1. A partition is on this broker and there is no other, so that a move is either done
 //! already or refused, and there is never one to cancel.
 
-use super::{Call, Fault, Reply, once};
+use super::{Call, Fault, Reply, once, told};
 use crate::control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
@@ -24,10 +24,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 fn reassign(image: &Image, node_id: i32, asked: ReassignableTopic) -> ReassignableTopicResponse {
     let partition = |partition: ReassignablePartition| {
-        let (error_code, error_message) = match check(image, node_id, &asked.name, &partition) {
-            Ok(()) => (ErrorCode::NONE, None),
-            Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-        };
+        let (error_code, error_message) = told(check(image, node_id, &asked.name, &partition));
         let partition_index = partition.partition_index;
         ReassignablePartitionResponse { partition_index, error_code, error_message, ..Default::default() }
     };

@@ -1,11 +1,11 @@
 //! CreatePartitions 0-3. When the answer leaves, the new partitions are on disk and can be produced to.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, told};
 use crate::control::{CreatePartitions, GrowTopic, Refusal};
 use fullbore_wire::apis::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: CreatePartitionsRequest = call.body(reply.version)?;
@@ -27,9 +27,6 @@ fn wanted(topic: &CreatePartitionsTopic) -> GrowTopic {
 }
 
 fn result(name: Text, outcome: Result<(), Refusal>) -> CreatePartitionsTopicResult {
-    let (error_code, error_message) = match outcome {
-        Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-    };
+    let (error_code, error_message) = told(outcome);
     CreatePartitionsTopicResult { name, error_code, error_message, ..Default::default() }
 }

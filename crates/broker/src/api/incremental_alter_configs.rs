@@ -1,13 +1,13 @@
 //! IncrementalAlterConfigs 0-1: changes to what resources set.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, told};
 use crate::control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: IncrementalAlterConfigsRequest = call.body(reply.version)?;
@@ -40,10 +40,7 @@ fn change(config: &AlterableConfig) -> Result<ConfigChange, Refusal> {
 }
 
 fn answer(resource: &AlterConfigsResource, outcome: Result<(), Refusal>) -> AlterConfigsResourceResponse {
-    let (error_code, error_message) = match outcome {
-        Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-    };
+    let (error_code, error_message) = told(outcome);
     AlterConfigsResourceResponse {
         error_code,
         error_message,

@@ -52,8 +52,9 @@ mod update_features;
 pub use fetch::sessions::Sessions;
 
 use crate::broker::Shared;
+use crate::control::Refusal;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
-use fullbore_wire::{DecodeError, EncodeError, Frame, Part, Reader, Text, Version};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
 use std::collections::HashSet;
 use std::future::Future;
 use std::hash::Hash;
@@ -192,6 +193,14 @@ fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
 pub fn waits_for_others(frame: &[u8]) -> bool {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     matches!(key, Some(ApiKey::JoinGroup | ApiKey::SyncGroup))
+}
+
+/// What an answer says of an outcome: its code, and words where there is an error.
+fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
+    match outcome {
+        Ok(()) => (ErrorCode::NONE, None),
+        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+    }
 }
 
 /// Admits a request. `None` when it is not to be answered (acks=0).

@@ -1,7 +1,7 @@
 //! UpdateFeatures 0-2. Every feature has the one level at which this broker is ([`features`]): asking for that changes
 //! nothing, and any other is refused.
 
-use super::{Call, Fault, Reply, features};
+use super::{Call, Fault, Reply, features, told};
 use crate::control::Refusal;
 use fullbore_wire::apis::update_features::{
     FeatureUpdateKey, UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse,
@@ -36,9 +36,6 @@ fn check(update: &FeatureUpdateKey) -> Result<(), Refusal> {
 }
 
 fn result(update: &FeatureUpdateKey, outcome: Result<(), Refusal>) -> UpdatableFeatureResult {
-    let (error_code, error_message) = match outcome {
-        Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-    };
+    let (error_code, error_message) = told(outcome);
     UpdatableFeatureResult { feature: update.feature.clone(), error_code, error_message, ..Default::default() }
 }

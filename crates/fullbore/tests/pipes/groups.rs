@@ -18,20 +18,6 @@ const WAYS: [&[&str]; 4] = [
     &["--group-protocol", "consumer"],
 ];
 
-/// Those of them that the broker serves.
-fn ways(broker: &Broker) -> impl Iterator<Item = &'static [&'static str]> {
-    let told = run(broker, &["consume", "-t", "t", "-G", "probe", "-e", "--group-protocol", "consumer"], b"");
-    let is_served = !told.stderr.contains("does not serve the consumer protocol");
-    WAYS.into_iter().take(if is_served { WAYS.len() } else { WAYS.len() - 1 })
-}
-
-/// A broker that has the topic, for what is found out once.
-fn served() -> Vec<&'static [&'static str]> {
-    let broker = quick_broker();
-    create(&broker, "t", "1");
-    ways(&broker).collect()
-}
-
 /// A broker that misses a member soon.
 fn quick_broker() -> Broker {
     Broker::start(&[
@@ -119,7 +105,7 @@ fn send(broker: &Broker, from: u32, to: u32) {
 
 #[test]
 fn a_group_goes_on_exactly_where_it_was() {
-    for way in served() {
+    for way in WAYS {
         let broker = quick_broker();
         create(&broker, "t", "1");
         send(&broker, 0, 100);
@@ -140,7 +126,7 @@ fn a_group_goes_on_exactly_where_it_was() {
 
 #[test]
 fn three_members_share_and_two_take_over_from_one_that_is_killed() {
-    for way in served() {
+    for way in WAYS {
         let broker = quick_broker();
         create(&broker, "t", "6");
         let seen = Seen::default();
@@ -166,7 +152,7 @@ fn three_members_share_and_two_take_over_from_one_that_is_killed() {
 
 #[test]
 fn a_member_whose_reader_is_slow_stays_in_the_group() {
-    for way in served() {
+    for way in WAYS {
         let broker = quick_broker();
         create(&broker, "t", "1");
         let line = "x".repeat(999) + "\n";

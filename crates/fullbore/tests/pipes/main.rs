@@ -70,6 +70,22 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
+/// Waits until it is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "not within 30 s: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Bytes that a process has written, to whatever: `wchar` of proc(5).
+fn written(child: &Child) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{}/io", child.id())).expect("it runs");
+    let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("told");
+    written.parse().expect("a number")
+}
+
 #[test]
 fn lines_go_in_and_come_out() {
     let broker = Broker::start(&[]);
@@ -171,8 +187,8 @@ fn a_reader_that_is_slow_or_goes_away() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
-    // More than pipe and queue hold waits at the broker meanwhile: the reader is what decides.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // The pipe is full: more than it and the queue hold waits at the broker, and the reader is what decides.
+    until("the pipe is full", || written(&child) >= 64 * 1024);
     stdout.read_to_string(&mut read).expect("the rest");
     assert!(read == line.repeat(30_000), "every line");
     assert_eq!(child.wait().expect("it ends").code(), Some(0));

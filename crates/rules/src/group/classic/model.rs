@@ -217,11 +217,10 @@ impl World {
             None => Classic::new(SETTINGS, self.now),
             Some(snapshot) => {
                 let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
-                match Group::restore(snapshot, settings, self.now).expect("ours") {
-                    Group::Classic(group) => *group,
-                    #[allow(unreachable_patterns)]
-                    _ => unreachable!("a classic group was kept"),
-                }
+                let Group::Classic(group) = Group::restore(snapshot, settings, self.now).expect("ours") else {
+                    unreachable!("a classic group was kept");
+                };
+                *group
             }
         };
     }

@@ -1,0 +1,82 @@
+//! Who may commit, the end of a group, and its snapshots.
+
+use super::*;
+
+#[test]
+fn who_may_commit() {
+    let mut bench = Bench::new();
+    let outside = Committer { member_id: "", instance_id: None, generation: -1, version: 9 };
+    assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
+    let ids = bench.stable(&[None, Some("s")]);
+    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1, version: 9 };
+    for (committer, said) in [
+        (outside, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
+        (me, Ok(())),
+        (Committer { generation: 0, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { generation: -1, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { member_id: "nobody", ..me }, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
+        (Committer { instance_id: Some("s"), ..me }, Err(ErrorCode::FENCED_INSTANCE_ID)),
+    ] {
+        assert_eq!(bench.group.check_commit(&committer, bench.now), said, "{committer:?}");
+    }
+    bench.pass(9000);
+    assert_eq!(bench.heartbeat(&ids[1], 1), ErrorCode::NONE);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()));
+    bench.pass(9000);
+    assert_eq!(bench.group.state, State::Stable, "a commit is a heartbeat");
+    bench.join(&join_request(&ids[0], "new"), 3);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()), "a member may commit before it joins again");
+    bench.join(&join_request(&ids[1], "x"), 3);
+    let now = Committer { generation: 2, ..me };
+    assert_eq!(bench.group.check_commit(&now, bench.now), Err(ErrorCode::REBALANCE_IN_PROGRESS));
+}
+
+#[test]
+fn a_group_that_is_killed_answers_everybody() {
+    let mut bench = Bench::new();
+    let joining = bench.join(&join_request("", "x"), 3);
+    let mut effects = Effects::new();
+    bench.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);
+    bench.follow(effects);
+    assert_eq!(bench.joined(joining).error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    assert_eq!(bench.heartbeat("m", 1), ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    let ticket = bench.join(&join_request("", "x"), 3);
+    assert_eq!(bench.joined(ticket).error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+}
+
+#[test]
+fn a_kept_group_goes_on_where_it_was() {
+    let mut bench = Bench::new();
+    let ids = bench.stable(&[None, Some("s")]);
+    let snapshot = bench.group.snapshot();
+    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
+    bench.now += 1_000_000;
+    let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours") else {
+        panic!("it is classic")
+    };
+    bench.group = *group;
+    assert_eq!(bench.group.state, State::Stable);
+    bench.pass(9000);
+    ids.iter().for_each(|id| assert_eq!(bench.heartbeat(id, 1), ErrorCode::NONE));
+    bench.sync_all(&ids);
+    bench.pass(i64::from(SESSION_MS));
+    assert_eq!(bench.group.state, State::Empty);
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let mut bench = Bench::new();
+    bench.stable(&[None, Some("s")]);
+    let snapshot = bench.group.snapshot();
+    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
+    for len in 0..snapshot.state.len() {
+        let cut = crate::group::Snapshot { version: 1, state: snapshot.state.slice(..len) };
+        assert!(Group::restore(&cut, settings, 0).is_err(), "{len}");
+    }
+    for at in 0..snapshot.state.len() {
+        let mut state = snapshot.state.to_vec();
+        state[at] ^= 0xff;
+        // Whatever comes of it, it comes without a panic.
+        let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
+    }
+}
