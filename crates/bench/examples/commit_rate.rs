@@ -1,7 +1,7 @@
-//! How many offsets a broker commits a second: HOST:PORT CONNECTIONS SECONDS.
+//! How many offsets a broker commits a second: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
 //!
-//! Each connection commits for a group of its own, one partition a request, and the next request goes out when the answer
-//! is in. Requests are made once and patched, so that it is the broker that is measured. Not a part of `fullbore`: this is what
+//! Each connection commits for a group of its own, one partition a request, and so many requests go out together when the
+//! answers to those before are in: one as `commitSync` does, more as a consumer that calls `commitAsync`. Requests are made once and patched, so that it is the broker that is measured. Not a part of `fullbore`: this is what
 //! `bench/groups/commit` runs against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Connections are shared out among so many threads at most.
 const THREADS_MAX: usize = 2;
+/// Bytes of one read.
+const READ_MAX: usize = 16 * 1024;
 /// The version by name that every broker of today serves.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -27,11 +29,13 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 struct Connection {
     stream: TcpStream,
-    request: Vec<u8>,
-    offset_at: usize,
+    /// As many as go out together.
+    requests: Vec<u8>,
+    /// Where in them each has its offset.
+    offsets_at: Vec<usize>,
     offset: i64,
     sent: Instant,
-    answer: Vec<u8>,
+    received: Vec<u8>,
 }
 
 fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
@@ -43,22 +47,35 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-fn read_frame(stream: &mut TcpStream, frame: &mut Vec<u8>) -> Result<(), Failure> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    frame.resize(usize::try_from(i32::from_be_bytes(length))?, 0);
-    Ok(stream.read_exact(frame)?)
+/// The next frame without its length, in as few reads as it comes in. `buffer` keeps what follows it.
+fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
+    loop {
+        if let Some((length, rest)) = buffer.split_first_chunk()
+            && let length = usize::try_from(i32::from_be_bytes(*length))?
+            && length <= rest.len()
+        {
+            let frame = rest[..length].to_vec();
+            buffer.drain(..4 + length);
+            return Ok(frame);
+        }
+        let filled = buffer.len();
+        buffer.resize(filled + READ_MAX, 0);
+        let count = stream.read(&mut buffer[filled..])?;
+        buffer.truncate(filled + count);
+        if count == 0 {
+            return Err("the broker closed the connection".into());
+        }
+    }
 }
 
 fn call<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> Result<R::Response, Failure> {
     stream.write_all(&encoded(request, version)?)?;
-    let mut frame = Vec::new();
-    read_frame(stream, &mut frame)?;
+    let frame = read_frame(stream, &mut Vec::new())?;
     Ok(decode_response::<R>(frame.into(), version).map_err(|error| format!("{error}"))?.1)
 }
 
 impl Connection {
-    fn open(addr: &str, group: &str, topic: &str) -> Result<Connection, Failure> {
+    fn open(addr: &str, group: &str, topic: &str, in_flight: usize) -> Result<Connection, Failure> {
         let mut stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         let partition = OffsetCommitRequestPartition { committed_offset: MARK, ..Default::default() };
@@ -81,20 +98,24 @@ impl Connection {
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }
         }
-        Ok(Connection { stream, request, offset_at, offset: 0, sent: Instant::now(), answer: Vec::new() })
+        let offsets_at = (0..in_flight).map(|number| number * request.len() + offset_at).collect();
+        let requests = request.repeat(in_flight);
+        Ok(Connection { stream, requests, offsets_at, offset: 0, sent: Instant::now(), received: Vec::new() })
     }
 
     fn send(&mut self) -> Result<(), Failure> {
-        self.offset += 1;
-        self.request[self.offset_at..self.offset_at + 8].copy_from_slice(&self.offset.to_be_bytes());
+        for at in &self.offsets_at {
+            self.offset += 1;
+            self.requests[*at..*at + 8].copy_from_slice(&self.offset.to_be_bytes());
+        }
         self.sent = Instant::now();
-        Ok(self.stream.write_all(&self.request)?)
+        Ok(self.stream.write_all(&self.requests)?)
     }
 
+    /// The next answer; how long it took.
     fn receive(&mut self) -> Result<Duration, Failure> {
-        read_frame(&mut self.stream, &mut self.answer)?;
+        let frame = read_frame(&mut self.stream, &mut self.received)?;
         let took = self.sent.elapsed();
-        let frame = std::mem::take(&mut self.answer);
         let (_, response) =
             decode_response::<OffsetCommitRequest>(frame.into(), COMMIT).map_err(|error| format!("{error}"))?;
         match response.topics[0].partitions[0].error_code {
@@ -104,7 +125,7 @@ impl Connection {
     }
 }
 
-/// One request in flight on each connection, until the time is up.
+/// As many requests as may be in flight on each connection, until the time is up.
 fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Result<Histogram<u64>, Failure> {
     let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
     while Instant::now() < until {
@@ -112,9 +133,11 @@ fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Res
             connection.send()?;
         }
         for connection in &mut connections {
-            let took = connection.receive()?;
-            if connection.sent >= from {
-                taken.record(u64::try_from(took.as_nanos())?)?;
+            for _ in 0..connection.offsets_at.len() {
+                let took = connection.receive()?;
+                if connection.sent >= from {
+                    taken.record(u64::try_from(took.as_nanos())?)?;
+                }
             }
         }
     }
@@ -123,8 +146,11 @@ fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Res
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [addr, connections, seconds] = &args[..] else { return Err("HOST:PORT CONNECTIONS SECONDS".into()) };
-    let (connections, seconds) = (connections.parse::<usize>()?, seconds.parse::<u64>()?);
+    let [addr, connections, in_flight, seconds] = &args[..] else {
+        return Err("HOST:PORT CONNECTIONS IN_FLIGHT SECONDS".into());
+    };
+    let (connections, in_flight) = (connections.parse::<usize>()?, in_flight.parse::<usize>()?);
+    let seconds = seconds.parse::<u64>()?;
     let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let topic = format!("commits-{unique}");
     let new = CreatableTopic {
@@ -141,7 +167,7 @@ fn main() -> Result<(), Failure> {
     let mut shares: Vec<Vec<Connection>> = (0..connections.min(THREADS_MAX)).map(|_| Vec::new()).collect();
     let threads = shares.len();
     for number in 0..connections {
-        shares[number % threads].push(Connection::open(addr, &format!("{topic}-{number}"), &topic)?);
+        shares[number % threads].push(Connection::open(addr, &format!("{topic}-{number}"), &topic, in_flight)?);
     }
     let from = Instant::now() + WARM_UP;
     let until = from + Duration::from_secs(seconds);
@@ -154,7 +180,7 @@ fn main() -> Result<(), Failure> {
     let rate = taken.len() / seconds;
     let at = |quantile| taken.value_at_quantile(quantile) as f64 / 1e3;
     println!(
-        "{connections} connections: {rate} commits/s, p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, max {:.0} us",
+        "{connections} connections, {in_flight} in flight: {rate} commits/s, p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, max {:.0} us",
         at(0.5),
         at(0.99),
         at(0.999),

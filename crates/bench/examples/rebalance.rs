@@ -1,8 +1,10 @@
 //! How long a classic group takes from a change of its members until all are stable again, at any Kafka broker.
 //!
 //! Raw members: one thread and one connection each, which join, sync, and heartbeat at a fixed interval; nothing is fetched
-//! or committed. Three changes are timed: everybody joins an empty group, one more joins, one leaves. A change ends when
-//! every member has its assignment of one and the same generation with exactly the members there should be.
+//! or committed. Four changes are timed: everybody joins an empty group; everybody joins again at once, as members do whose
+//! subscription has changed; one more joins; one leaves. A change ends when every member has its assignment of one and the
+//! same generation with exactly the members there should be. In all but the second, members learn of it by their next
+//! heartbeat, which is the interval's doing and not the broker's.
 //!
 //! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`
 
@@ -13,6 +15,9 @@ use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use fullbore_wire::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,14 +26,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A change that takes longer than this has failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// Bytes each member says of itself, and is assigned: about what consumers of one topic send.
-const METADATA: [u8; 64] = [7; 64];
+/// Between two changes: heartbeats of the one are over.
+const SETTLE: Duration = Duration::from_millis(200);
+const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
+/// Bytes of its own that each member adds to its subscription and assignment.
+const USER_DATA: [u8; 32] = [7; 32];
 
 /// What the members tell whoever measures.
 #[derive(Default)]
 struct Board {
     state: Mutex<State>,
     changed: Condvar,
+    /// What members do instead of the next heartbeat.
+    ordered: Condvar,
 }
 
 #[derive(Default)]
@@ -38,13 +48,15 @@ struct State {
     /// How many members a generation has, as its leader was told.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
+    /// How often all were told to join again.
+    rejoins: u8,
     failed: Option<String>,
     is_over: bool,
 }
 
 impl Board {
-    /// Waits until `members` of them are in one generation; when that was.
-    fn wait_until_stable(&self, members: usize) -> Result<Instant, String> {
+    /// Waits until `members` of them are in one generation, and that one `after` the last; when that was.
+    fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");
         loop {
@@ -54,6 +66,7 @@ impl Board {
             let mut generations = state.stable.values();
             if let Some(first) = generations.next()
                 && state.stable.len() == members
+                && after.is_none_or(|after| *first > after)
                 && generations.all(|generation| generation == first)
                 && state.sizes.get(first) == Some(&members)
             {
@@ -65,6 +78,17 @@ impl Board {
             }
             state = self.changed.wait_timeout(state, left).expect("no holder panics").0;
         }
+    }
+
+    /// The generation that all are in.
+    fn generation(&self) -> Option<i32> {
+        self.state.lock().expect("no holder panics").stable.values().max().copied()
+    }
+
+    /// Tells the members, which look at once.
+    fn order(&self, order: impl FnOnce(&mut State)) {
+        order(&mut self.state.lock().expect("no holder panics"));
+        self.ordered.notify_all();
     }
 
     fn tell(&self, change: impl FnOnce(&mut State)) {
@@ -80,11 +104,14 @@ struct Member {
     connection: Connection,
     board: Arc<Board>,
     heartbeat: Duration,
+    /// Of the orders to join again, those followed.
+    rejoins: u8,
 }
 
 impl Member {
     /// Until it leaves, or all is over.
     fn run(mut self) -> Result<(), ClientError> {
+        self.rejoins = self.board.state.lock().expect("no holder panics").rejoins;
         loop {
             self.board.tell(|state| _ = state.stable.remove(&self.number));
             let joined = self.join()?;
@@ -106,11 +133,14 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        let protocol = JoinGroupRequestProtocol {
-            name: Text::from("range"),
-            metadata: METADATA.to_vec().into(),
+        // Kafka reads it, and leaves the group as it is when it cannot.
+        let subscription = ConsumerProtocolSubscription {
+            topics: vec![Text::from("rebalance")],
+            user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),
             ..Default::default()
         };
+        let metadata = consumer_protocol::encode(&subscription, 0).expect("small");
+        let protocol = JoinGroupRequestProtocol { name: Text::from("range"), metadata, ..Default::default() };
         let request = JoinGroupRequest {
             group_id: self.group.clone(),
             session_timeout_ms: 30_000,
@@ -129,9 +159,15 @@ impl Member {
 
     /// Whether there is an assignment.
     fn sync(&mut self, joined: &JoinGroupResponse) -> Result<bool, ClientError> {
+        let partitions =
+            vec![TopicPartition { topic: Text::from("rebalance"), partitions: vec![0], ..Default::default() }];
+        let user_data = Some(USER_DATA.to_vec().into());
+        let assignment =
+            ConsumerProtocolAssignment { assigned_partitions: partitions, user_data, ..Default::default() };
+        let assignment = consumer_protocol::encode(&assignment, 0).expect("small");
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
-            assignment: METADATA.to_vec().into(),
+            assignment: assignment.clone(),
             ..Default::default()
         };
         let request = SyncGroupRequest {
@@ -149,11 +185,18 @@ impl Member {
     /// Heartbeats while the generation stands; whether the member is to be no more.
     fn stay(&mut self, generation_id: i32) -> Result<bool, ClientError> {
         loop {
-            thread::sleep(self.heartbeat);
-            let (is_leaving, is_over) = {
-                let state = self.board.state.lock().expect("no holder panics");
-                (state.leaving == Some(self.number), state.is_over)
+            let state = self.board.state.lock().expect("no holder panics");
+            let nothing = |state: &mut State| {
+                state.leaving != Some(self.number) && !state.is_over && state.rejoins == self.rejoins
             };
+            let waited = self.board.ordered.wait_timeout_while(state, self.heartbeat, nothing);
+            let state = waited.expect("no holder panics").0;
+            let (is_leaving, is_over) = (state.leaving == Some(self.number), state.is_over);
+            let rejoins = std::mem::replace(&mut self.rejoins, state.rejoins);
+            drop(state);
+            if rejoins != self.rejoins {
+                return Ok(false);
+            }
             if is_leaving || is_over {
                 self.board.tell(|state| _ = state.stable.remove(&self.number));
                 let members = vec![MemberIdentity { member_id: self.id.clone(), ..Default::default() }];
@@ -199,7 +242,7 @@ impl Plan {
     fn start(&self, number: usize, group: &Text, board: &Arc<Board>) -> Result<Member, ClientError> {
         let connection = Connection::connect(&self.address, "rebalance", &Security::default())?;
         let (group, board) = (group.clone(), Arc::clone(board));
-        Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat })
+        Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat, rejoins: 0 })
     }
 
     /// Kafka's coordinator makes the topic for its groups when it is first looked for.
@@ -217,8 +260,8 @@ impl Plan {
         }
     }
 
-    /// Milliseconds until stable after: all join, one more joins, one leaves.
-    fn round(&self, round: usize) -> Result<[f64; 3], String> {
+    /// Milliseconds until stable after each of the changes.
+    fn round(&self, round: usize) -> Result<[f64; CHANGES.len()], String> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let group = Text::from(format!("rebalance-{since}-{round}"));
         let board = Arc::new(Board::default());
@@ -239,20 +282,24 @@ impl Plan {
         let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
         let begun = Instant::now();
         first.into_iter().for_each(&mut run);
-        let all_join = ms(begun, board.wait_until_stable(self.members)?);
-        thread::sleep(Duration::from_millis(200));
-        let begun = Instant::now();
+        let all_join = ms(begun, board.wait_until_stable(self.members, None)?);
+        thread::sleep(SETTLE);
+        let (begun, before) = (Instant::now(), board.generation());
+        board.order(|state| state.rejoins += 1);
+        let all_rejoin = ms(begun, board.wait_until_stable(self.members, before)?);
+        thread::sleep(SETTLE);
+        let (begun, before) = (Instant::now(), board.generation());
         run(last);
-        let one_joins = ms(begun, board.wait_until_stable(self.members + 1)?);
-        thread::sleep(Duration::from_millis(200));
-        let begun = Instant::now();
-        board.tell(|state| state.leaving = Some(self.members));
-        let one_leaves = ms(begun, board.wait_until_stable(self.members)?);
-        board.tell(|state| state.is_over = true);
+        let one_joins = ms(begun, board.wait_until_stable(self.members + 1, before)?);
+        thread::sleep(SETTLE);
+        let (begun, before) = (Instant::now(), board.generation());
+        board.order(|state| state.leaving = Some(self.members));
+        let one_leaves = ms(begun, board.wait_until_stable(self.members, before)?);
+        board.order(|state| state.is_over = true);
         for thread in threads {
             thread.join().map_err(|_| "a member panicked")?;
         }
-        Ok([all_join, one_joins, one_leaves])
+        Ok([all_join, all_rejoin, one_joins, one_leaves])
     }
 }
 
@@ -268,14 +315,18 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() -> Result<(), String> {
     let plan = Plan::from_args()?;
     println!("{} members, a heartbeat each {:?}, milliseconds until stable", plan.members, plan.heartbeat);
-    println!("{:>6} {:>10} {:>10} {:>10}", "round", "all join", "one joins", "one leaves");
+    let line = |first: &str, values: &[String]| {
+        let columns: String = values.iter().map(|value| format!(" {value:>10}")).collect();
+        println!("{first:>6}{columns}");
+    };
+    line("round", &CHANGES.map(str::to_owned));
     let mut rounds = Vec::new();
     for round in 1..=plan.rounds {
         let times = plan.round(round)?;
-        println!("{round:>6} {:>10.1} {:>10.1} {:>10.1}", times[0], times[1], times[2]);
+        line(&round.to_string(), &times.map(|ms| format!("{ms:.1}")));
         rounds.push(times);
     }
     let of = |at: usize| median(rounds.iter().map(|times| times[at]).collect());
-    println!("{:>6} {:>10.1} {:>10.1} {:>10.1}", "median", of(0), of(1), of(2));
+    line("median", &std::array::from_fn::<_, { CHANGES.len() }, _>(|at| format!("{:.1}", of(at))));
     Ok(())
 }

@@ -12,6 +12,7 @@ use super::stream::Stream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::broker::Shared;
 use bytes::Bytes;
+use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -36,10 +37,18 @@ pub struct Limits {
 /// Where the events of the protocol log go: every request and response, at debug. No contents, no secrets.
 const PROTOCOL: &str = "fullbore::protocol";
 
+/// Answers that are ready are gathered into one write until they are this long.
+const GATHERED_BYTES: usize = 64 * 1024;
+
 /// A completion on its way from the reading to the writing half.
 struct Admitted {
-    api: ApiKey,
     completion: Completion,
+    owed: Owed,
+}
+
+/// What is held and remembered of a request until its answer is out.
+struct Owed {
+    api: ApiKey,
     received: Instant,
     label: Label,
     _bytes: OwnedSemaphorePermit,
@@ -161,8 +170,8 @@ async fn read(
         let held = completion.bytes_held(frame_len).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
-        let admitted = Admitted { api, completion, received, label, _bytes: bytes };
-        if queue.send(admitted).await.is_err() {
+        let owed = Owed { api, received, label, _bytes: bytes };
+        if queue.send(Admitted { completion, owed }).await.is_err() {
             return Ok(());
         }
     }
@@ -209,28 +218,54 @@ async fn admit(
     Ok((label, api::admit(call).await?))
 }
 
-/// The writing half: until the reading half is done and everything is answered.
+/// The writing half: until the reading half is done and everything is answered. Answers that are ready when one leaves
+/// leave with it.
 async fn write(
     broker: &Arc<Shared>,
     stream: &Stream,
     mut completions: mpsc::Receiver<Admitted>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {
-    while let Some(Admitted { api, completion, received, label, _bytes }) = completions.recv().await {
-        let frame = match completion {
-            Completion::Ready(frame) => frame,
-            Completion::Later(answer) | Completion::Parked(answer, _) => {
-                idleness.awaiting();
-                let frame = answer.await?;
-                idleness.answered(Instant::now());
-                frame
-            }
-        };
-        output::write(stream, &frame).await.map_err(Ended::Output)?;
+    let mut leaving = Vec::new();
+    let mut next = completions.recv().await;
+    while let Some(Admitted { completion, owed }) = next.take() {
+        let mut frames = completed(completion, idleness).await?;
+        let mut gathered = frames.len();
+        leaving.push((owed, gathered));
+        while gathered < GATHERED_BYTES
+            && let Ok(Admitted { completion, owed }) = completions.try_recv()
+        {
+            let Completion::Ready(mut frame) = completion else {
+                next = Some(Admitted { completion, owed });
+                break;
+            };
+            gathered += frame.len();
+            leaving.push((owed, frame.len()));
+            frames.parts.append(&mut frame.parts);
+        }
+        output::write(stream, &frames).await.map_err(Ended::Output)?;
         let answered = Instant::now();
         idleness.answered(answered);
-        broker.metrics.answered(api, answered.duration_since(received), frame.len());
-        label.log_response(frame.len(), answered.duration_since(received));
+        for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
+            broker.metrics.answered(api, answered.duration_since(received), bytes);
+            label.log_response(bytes, answered.duration_since(received));
+        }
+        if next.is_none() {
+            next = completions.recv().await;
+        }
     }
     Ok(())
+}
+
+/// The answer, once there is one.
+async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
+    match completion {
+        Completion::Ready(frame) => Ok(frame),
+        Completion::Later(answer) | Completion::Parked(answer, _) => {
+            idleness.awaiting();
+            let frame = answer.await?;
+            idleness.answered(Instant::now());
+            Ok(frame)
+        }
+    }
 }

@@ -63,12 +63,28 @@ impl Stream {
         match self {
             Stream::Plain(socket) => {
                 buffer.reserve(want);
-                socket.try_read_buf(&mut buffer.limit(want))
+                read_what_came(socket, buffer, want)
             }
             Stream::Tls(stream) => {
                 buffer.reserve(want);
                 stream.try_read_buf(buffer)
             }
         }
+    }
+}
+
+/// Reads once. A read that did not fill the buffer has emptied the socket, which tokio is told at once: the next wait
+/// is then a wait, and not a second read that finds nothing while the answer has yet to leave.
+fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
+    let mut read = None;
+    // What comes after this look at the socket's readiness stays noted.
+    let looked = socket.try_io(Interest::READABLE, || {
+        let count = socket.try_read_buf(&mut buffer.limit(want))?;
+        read = Some(count);
+        if (1..want).contains(&count) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match read {
+        Some(count) => Ok(count),
+        None => looked.map(|()| 0),
     }
 }
