@@ -6,7 +6,10 @@
 
 use super::stream::Stream;
 use bytes::{Buf, Bytes, BytesMut};
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -88,14 +91,24 @@ impl<'a> Input<'a> {
             if self.buffer.is_empty() && timeout(BUFFER_IDLE, self.stream.readable()).await.is_err() {
                 self.buffer = BytesMut::new();
             }
-            self.stream.readable().await?;
+            self.readable(missing).await?;
             match self.stream.try_read_buf(&mut self.buffer, want) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if (1..=TAIL).contains(&missing) {
-                        self.stream.acknowledge();
-                    }
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
+            }
+        }
+    }
+
+    /// Waits until there is something to read. What has come of a short frame is acknowledged before the wait for its end.
+    async fn readable(&self, missing: usize) -> io::Result<()> {
+        let mut readable = pin!(self.stream.readable());
+        match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                if (1..=TAIL).contains(&missing) {
+                    self.stream.acknowledge();
+                }
+                readable.await
             }
         }
     }
@@ -103,4 +116,47 @@ impl<'a> Input<'a> {
 
 fn closed_inside_a_frame() -> InputError {
     InputError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "closed inside a frame"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::ioctl_fionread;
+    use rustix::net::sockopt::{set_tcp_quickack, tcp_quickack};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    fn plain(stream: &Stream) -> &TcpStream {
+        match stream {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(_) => unreachable!("it is plain"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_middle_of_a_plain_frame_is_acknowledged_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let (socket, _) = listener.accept().await.expect("accepted");
+        // As on a connection that has answered something: what comes is acknowledged with the next answer, or later.
+        set_tcp_quickack(&socket, false).expect("set");
+        let stream = Stream::Plain(socket);
+        let mut input = Input::new(&stream, 1000);
+        let mut frame = std::pin::pin!(input.frame());
+        client.write_all(&[0, 0, 0, 4, 1, 2]).await.expect("written");
+        while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
+            tokio::task::yield_now().await;
+        }
+        // Right after it was read: a little later the system acknowledges by itself.
+        while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
+            tokio::select! {
+                biased;
+                _ = &mut frame => panic!("half of it has not come"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        assert!(tcp_quickack(plain(&stream)).expect("got"), "it waits for something to send along");
+        client.write_all(&[3, 4]).await.expect("written");
+        assert_eq!(frame.await.expect("read").expect("a frame")[..], [1, 2, 3, 4]);
+    }
 }
