@@ -19,7 +19,15 @@ const KAFKAS: &str = "meta.properties";
 #[derive(Debug)]
 pub struct FolderLock {
     folder: PathBuf,
-    _file: File,
+    file: File,
+}
+
+impl Drop for FolderLock {
+    /// Closing the file is not enough: a child process has it, too, from its fork until it is another program.
+    fn drop(&mut self) {
+        // Should it fail, the close unlocks.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl FolderLock {
@@ -47,7 +55,7 @@ impl FolderLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         write_pid(&mut file).map_err(broken)?;
-        Ok(Self { folder: folder.to_owned(), _file: file })
+        Ok(Self { folder: folder.to_owned(), file })
     }
 
     /// The folder that is locked.
@@ -85,6 +93,15 @@ mod tests {
         assert_eq!(error, expected);
         drop(first);
         FolderLock::take(&data).expect("free again");
+    }
+
+    #[test]
+    fn a_folder_is_free_although_a_child_has_not_closed_the_file() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let first = FolderLock::take(folder.path()).expect("free");
+        let _of_child = first.file.try_clone().expect("a second descriptor");
+        drop(first);
+        FolderLock::take(folder.path()).expect("free again");
     }
 
     #[test]
