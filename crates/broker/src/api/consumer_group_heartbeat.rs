@@ -69,8 +69,9 @@ async fn heartbeat(
 /// What a request brings that would be kept: names, mostly.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
-    let regex = request.subscribed_topic_regex.as_deref().map_or(0, str::len);
-    names.sum::<usize>() + regex + request.member_id.len() + request.group_id.len()
+    let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
+    let texts = texts.into_iter().flatten().map(|text| text.len());
+    names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()
 }
 
 /// An id nobody has, for a member of version 0.

@@ -210,8 +210,10 @@ impl Groups {
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
+            // Asked before a group of that name can begin anew: what that one keeps comes after the deletion.
+            let asked = place.ask(Command::DeleteGroup(DeleteGroup { group: Arc::from(id), offsets }));
             self.remove(&entry, &mut inner);
-            place.ask(Command::DeleteGroup(DeleteGroup { group: Arc::from(id), offsets }))
+            asked
         };
         let deleted = asked.done().await;
         if self.has_offsets(id) {

@@ -62,6 +62,7 @@ impl ConsumerGroup {
             group.put(member);
         }
         unpacker.finish()?;
+        group.note_regexes();
         if group.members.is_empty() {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }

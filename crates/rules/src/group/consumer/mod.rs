@@ -47,6 +47,8 @@ pub const PROTOCOL_TYPE: &str = "consumer";
 
 /// About what a member costs beside its partitions.
 const MEMBER_BYTES: usize = 1024;
+/// About what a text costs beside its characters.
+const TEXT_BYTES: usize = 64;
 /// About what a partition that a member holds costs: in its target, among what it has, and in the books.
 const PARTITION_BYTES: usize = 256;
 
@@ -149,6 +151,8 @@ pub struct ConsumerGroup {
     holders: BTreeMap<Partition, MemberId>,
     /// The topics that each regular expression in use matches.
     regexes: BTreeMap<Text, BTreeSet<Text>>,
+    /// Memory they hold, about.
+    regexes_bytes: usize,
     /// When the expressions were last resolved, and in which version of the topics.
     resolved: Option<(i64, u64)>,
     /// What the group epoch knows of the topics subscribed to.
@@ -216,7 +220,7 @@ impl ConsumerGroup {
 
     /// Memory it holds for its members, about.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.regexes_bytes
     }
 
     /// Everybody, by id.
@@ -318,13 +322,18 @@ impl ConsumerGroup {
 
 /// About what a member costs: what it said, and what it holds.
 fn member_bytes(member: &Member) -> usize {
-    let names: usize = member.topics.iter().map(|name| name.len() + 64).sum();
+    let names: usize = member.topics.iter().map(|name| name.len() + TEXT_BYTES).sum();
     let metadata = |classic: &classic::ClassicMember| {
-        classic.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + 64).sum::<usize>()
+        classic.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + TEXT_BYTES).sum::<usize>()
     };
+    let of = |text: &Option<Text>| text.as_deref().map_or(0, str::len);
     MEMBER_BYTES
+        + member.id.len()
+        + of(&member.instance_id)
+        + of(&member.rack_id)
+        + member.client_id.len()
         + names
-        + member.regex.as_deref().map_or(0, str::len)
+        + of(&member.regex)
         + member.classic.as_ref().map_or(0, metadata)
         + (member.assigned.len() + member.revoking.len()) * PARTITION_BYTES
 }

@@ -5,9 +5,9 @@
 use super::assignor::{MemberIndex, NOBODY, Owners, Subscriptions};
 use super::heartbeat::Resolved;
 use super::member::{Member, Partition, Partitions};
-use super::{ConsumerGroup, MemberId, Settings, Topics};
+use super::{ConsumerGroup, MemberId, Settings, TEXT_BYTES, Topics};
 use fullbore_wire::{Text, Uuid};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl ConsumerGroup {
     /// The names of the topics a member subscribes to, by name or by expression; a name may come twice.
@@ -30,14 +30,28 @@ impl ConsumerGroup {
             }
         }
         self.strike_regexes();
+        if changed {
+            self.note_regexes();
+        }
         changed
     }
 
     pub(super) fn strike_regexes(&mut self) {
-        if !self.regexes.is_empty() {
+        let before = self.regexes.len();
+        if before > 0 {
             let members = &self.members;
             self.regexes.retain(|regex, _| members.values().any(|member| member.regex.as_ref() == Some(regex)));
         }
+        if self.regexes.len() != before {
+            self.note_regexes();
+        }
+    }
+
+    /// Takes note of what the expressions and their matches hold now.
+    pub(super) fn note_regexes(&mut self) {
+        let bytes = |text: &Text| text.len() + TEXT_BYTES;
+        let held = |(regex, topics): (&Text, &BTreeSet<Text>)| bytes(regex) + topics.iter().map(bytes).sum::<usize>();
+        self.regexes_bytes = self.regexes.iter().map(held).sum();
     }
 
     /// Raises the group epoch if the group is new, a subscription or a topic subscribed to has changed, and then works

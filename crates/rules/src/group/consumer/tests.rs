@@ -431,3 +431,23 @@ fn snapshots_of_strangers_are_refused() {
         let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
     }
 }
+
+#[test]
+fn whatever_a_member_makes_long_counts() {
+    let mut stage = Stage::new();
+    let long = |letter: &str| Text::from(letter.repeat(10_000));
+    let request = ConsumerGroupHeartbeatRequest {
+        instance_id: Some(long("i")),
+        rack_id: Some(long("r")),
+        subscribed_topic_regex: Some(Text::from(".*")),
+        ..joining(&long("m"), &[])
+    };
+    let matches = (0..1_000).map(|n| Text::from(format!("topic-{n:0100}"))).collect();
+    stage.send_resolved(request, vec![(Text::from(".*"), matches)]).expect("it joins");
+    assert!(stage.group.bytes() > 30_000 + 1_000 * 100, "{}", stage.group.bytes());
+    let restored = ConsumerGroup::restore(stage.group.snapshot().state.slice(1..), &stage.settings, 0).expect("ours");
+    assert_eq!(restored.bytes(), stage.group.bytes());
+    let leaving = ConsumerGroupHeartbeatRequest { instance_id: Some(long("i")), ..beating(&long("m"), -1) };
+    stage.send(leaving).expect("it leaves");
+    assert_eq!(stage.group.bytes(), 0);
+}
