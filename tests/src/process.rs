@@ -196,6 +196,13 @@ impl Broker {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
+    /// Bytes it has read from disks so far: `read_bytes` of proc(5).
+    pub fn read_from_disks(&self) -> usize {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).expect("our child");
+        let read = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).expect("Linux tells it");
+        read.parse().expect("a number")
+    }
+
     /// Open file descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod cluster;
+mod cold;
 mod committed;
 mod committed_kill;
 mod compaction;

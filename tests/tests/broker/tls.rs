@@ -42,7 +42,7 @@ impl Secured {
         Tls::new(&self.authority.pem(), identity)
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::connect_tls(self.addr(), &self.tls(None))
     }
 

@@ -9,14 +9,17 @@ use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 
 /// Slices of one vectored write.
 const SLICES_MAX: usize = 64;
 /// Bytes of one sendfile call: short enough that other connections of the thread get their turn.
 const SENDFILE_MAX: usize = 1024 * 1024;
-
+/// A piece that was read for a client waits for it no longer; the rest is read again.
+const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Bytes of a log that are read at once to be encrypted.
 const READ_MAX: usize = 64 * 1024;
 
@@ -108,11 +111,14 @@ async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::R
     let mut bytes = vec![0; left.min(READ_MAX)];
     while left > 0 {
         let piece = &mut bytes[..left.min(READ_MAX)];
-        cold::bring(&slice.file, position, piece.len()).await?;
-        slice.file.read_exact_at(piece, position).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => too_short(),
-            _ => error,
-        })?;
+        match cold::read(&slice.file, position, piece.len()).await? {
+            // Copied, since a client may let it wait.
+            Some(cold) => piece.copy_from_slice(cold.get(..piece.len()).ok_or_else(too_short)?),
+            None => slice.file.read_exact_at(piece, position).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => too_short(),
+                _ => error,
+            })?,
+        }
         stream.write(&mut [IoSlice::new(piece)]).await?;
         left -= piece.len();
         position += piece.len() as u64;
@@ -131,7 +137,10 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
         // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
         stream.writable().await?;
-        cold::bring(&slice.file, position, count).await?;
+        if let Some(piece) = cold::read(&slice.file, position, count).await? {
+            position += send_piece(stream, &piece).await? as u64;
+            continue;
+        }
         let send = || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?);
         match stream.try_io(Interest::WRITABLE, send) {
             Ok(0) => return Err(too_short()),
@@ -141,4 +150,27 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Sends as much of the piece as the client takes before others need the memory; how much that was.
+async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
+    if piece.is_empty() {
+        return Err(too_short());
+    }
+    let held_until = Instant::now() + HOLD_MAX;
+    let mut sent = 0;
+    while sent < piece.len() {
+        match stream.try_io(Interest::WRITABLE, || Ok(rustix::net::send(stream, &piece[sent..], SendFlags::NOSIGNAL)?))
+        {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match timeout_at(held_until, stream.writable()).await {
+                    Ok(writable) => writable?,
+                    Err(_) => break,
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
 }

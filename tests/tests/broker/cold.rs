@@ -1,0 +1,81 @@
+//! Records that are not in the page cache: they come as they were written, plain and over TLS, and clients that do not
+//! take theirs keep nobody else from them.
+
+use crate::tls::Secured;
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, Record, fetch_request};
+use fullbore_wire::apis::fetch::FetchRequest;
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+
+const FETCH: i16 = 12;
+/// More of them than sockets hold.
+const BATCHES: usize = 16;
+const BATCH_BYTES: usize = 1_000_000;
+
+/// No two pages of all of them are alike.
+fn values() -> Vec<Vec<u8>> {
+    let page = |number: usize| format!("{number:08}").repeat(512).into_bytes();
+    let pages = BATCH_BYTES / 4096;
+    (0..BATCHES).map(|batch| (0..pages).flat_map(|at| page(batch * pages + at)).collect()).collect()
+}
+
+fn fill(client: &mut Client) {
+    client.create_topic("cold", 1, &[]);
+    values().into_iter().for_each(|value| _ = client.produced("cold", 0, &Batch::of(&[value])));
+}
+
+/// Takes the topic out of the page cache.
+fn cool(broker: &Broker) {
+    for path in broker.partition_files("cold", 0, "log") {
+        let file = File::open(path).expect("a segment");
+        file.sync_all().expect("on disk");
+        fadvise(&file, 0, None, Advice::DontNeed).expect("advice is taken");
+    }
+}
+
+fn assert_all(records: Vec<Record>) {
+    let found: Vec<Vec<u8>> = records.into_iter().map(|record| record.value).collect();
+    assert!(found == values(), "as they were written");
+}
+
+#[test]
+fn records_that_are_not_in_memory_come_as_they_were_written_and_stay_out_of_it() {
+    let secured = Secured::start(&[]);
+    let broker = &secured.broker;
+    fill(&mut broker.client());
+    cool(broker);
+    let mut before = broker.read_from_disks();
+    let mut passes = Vec::new();
+    for mut client in [broker.client(), secured.client(), broker.client()] {
+        assert_all(client.fetch_records("cold", 0));
+        let after = broker.read_from_disks();
+        passes.push(after - before);
+        before = after;
+    }
+    if passes == [0, 0, 0] {
+        eprintln!("files here are always in memory: only their content was looked at");
+        return;
+    }
+    let all = BATCHES * BATCH_BYTES;
+    assert!(passes.iter().all(|read| *read > all * 9 / 10), "each pass reads them from the disk: {passes:?} of {all}");
+}
+
+#[test]
+fn clients_that_do_not_take_what_is_read_for_them_keep_nobody_from_it() {
+    let broker = Broker::start(&[]);
+    fill(&mut broker.client());
+    cool(&broker);
+    let mut all_of_it = fetch_request(&[FetchFrom { topic: "cold", partition: 0, offset: 0 }], 0, 0);
+    all_of_it.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+    // More of them than pieces may be in memory.
+    let mut slow: Vec<Client> = (0..20).map(|_| broker.client()).collect();
+    slow.iter_mut().for_each(|client| _ = client.send(&all_of_it, FETCH));
+    slow.iter_mut().for_each(Client::wait_for_answer);
+    assert_all(broker.client().fetch_records("cold", 0));
+    for client in &mut slow {
+        let mut response = client.receive::<FetchRequest>(FETCH).1;
+        let records = response.responses.remove(0).partitions.remove(0).records.expect("some");
+        let batches = Batch::parse_all(records.memory().expect("read from a socket"));
+        assert_all(batches.into_iter().flat_map(|batch| batch.records).collect());
+    }
+}
