@@ -6,12 +6,10 @@ Fullbore both serve. Not a library: each kind is one process, started by bench/l
 
 which prints `ready ...` when all of its clients are there, and ends with one line of JSON when its standard input is closed.
 """
-import heapq, json, pathlib, resource, selectors, socket, struct, sys, threading, time
-from importlib.machinery import SourceFileLoader
+import heapq, json, resource, selectors, socket, struct, sys, threading, time
 
 sys.dont_write_bytecode = True
-compare = SourceFileLoader("compare", str(pathlib.Path(__file__).resolve().parent / "compare")).load_module()
-framed, text, receive = compare.framed, compare.text, compare.receive
+from frames import framed, produce_frame, receive, text
 
 API_VERSIONS, METADATA, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, LIST_GROUPS, CREATE_TOPICS = 18, 3, 10, 11, 12, 14, 16, 19
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
@@ -93,7 +91,7 @@ def produce_to_all(s, topic, partitions):
 def batch_of(topic, made={}):
     """One batch of one record, made once: its checksum takes python long."""
     if not made:
-        frame = compare.produce_frame(topic)
+        frame = produce_frame(topic)
         made["batch"] = frame[frame.index(text(topic)) + len(text(topic)) + 12:]
     return made["batch"]
 
@@ -240,7 +238,7 @@ def slow_readers(address, topic, count, bytes_s):
 def slow_writers(address, topic, count):
     """Each sends a produce request of a megabyte, four bytes a second."""
     stop, sockets = threading.Event(), []
-    frame = struct.pack(">i", 1 << 20) + compare.produce_frame(topic)[4:]
+    frame = struct.pack(">i", 1 << 20) + produce_frame(topic)[4:]
     for _ in range(count):
         s = connect(address)
         s.setblocking(False)

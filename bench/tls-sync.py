@@ -6,12 +6,11 @@ sends the next record when the last is acknowledged; our own producer is paced s
 Prints p50 and p99 in ms. A step of 40 ms is a small write that waited for the delayed acknowledgement of the one before.
 Needs `cargo build --release`, `tests/clients/install` and openssl. Nothing is kept.
 """
-import importlib.machinery, importlib.util, pathlib, re, subprocess, sys, tempfile
+import re, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-loader = importlib.machinery.SourceFileLoader("compare", str(ROOT / "bench/compare"))
-compare = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
-loader.exec_module(compare)
+sys.dont_write_bytecode = True
+import brokers
+from brokers import ROOT
 
 SYNC = """
 import sys, time
@@ -56,20 +55,18 @@ class Certificates:
         return ["security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.folder}/ca.pem"]
 
 
-class Fullbore(compare.Fullbore):
+class Fullbore(brokers.Fullbore):
     def __init__(self, temp, certificates):
         super().__init__("fullbore", temp)
-        self.secure = f"127.0.0.1:{compare.free_port()}"
-        self.settings = [f"listeners=PLAINTEXT://{self.address},SSL://{self.secure}", *certificates.of_broker()]
-
-    def command(self):
-        return [*super().command(), *(word for pair in self.settings for word in ("--set", pair))]
+        self.secure = f"127.0.0.1:{brokers.free_port()}"
+        pairs = [f"listeners=PLAINTEXT://{self.address},SSL://{self.secure}", *certificates.of_broker()]
+        self.settings = dict(pair.split("=", 1) for pair in pairs)
 
 
-class Kafka(compare.Kafka):
+class Kafka(brokers.Kafka):
     def __init__(self, temp, certificates):
         super().__init__("kafka", temp)
-        self.secure = f"127.0.0.1:{compare.free_port()}"
+        self.secure = f"127.0.0.1:{brokers.free_port()}"
         text = self.properties.read_text().replace(f"listeners=PLAINTEXT://{self.address},",
                                                    f"listeners=PLAINTEXT://{self.address},SSL://{self.secure},")
         self.properties.write_text("\n".join([text, "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
@@ -77,7 +74,7 @@ class Kafka(compare.Kafka):
 
 
 def librdkafka(address, topic, count, settings):
-    python = compare.CLIENTS / "venv/bin/python"
+    python = brokers.CLIENTS / "venv/bin/python"
     command = [python, "-c", SYNC, address, topic, str(count), str(count // 5), str(MOST_S), *settings]
     p50, p99, sent = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return float(p50), float(p99), int(sent)
@@ -85,7 +82,7 @@ def librdkafka(address, topic, count, settings):
 
 def ours(address, topic, count, settings):
     rate = 400
-    command = [compare.FULLBORE, "perf", "produce", "--bootstrap-server", address, "--topic", topic, "--num-records", str(count),
+    command = [brokers.FULLBORE, "perf", "produce", "--bootstrap-server", address, "--topic", topic, "--num-records", str(count),
                "--record-size", "2048", "--throughput", str(rate), "--warmup-records", str(count // 5), "--latency-us",
                "--command-property", "linger.ms=0", "acks=all", *settings]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -97,13 +94,13 @@ def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
     with tempfile.TemporaryDirectory() as temp:
         certificates = Certificates(f"{temp}/tls")
-        brokers = [Fullbore(temp, certificates), Kafka(temp, certificates)]
+        both = [Fullbore(temp, certificates), Kafka(temp, certificates)]
         try:
-            for broker in brokers:
+            for broker in both:
                 broker.start()
                 broker.topic("sync")
             print(f"{'broker':<10}{'client':<26}{'plain p50':>10}{'p99':>8}{'TLS p50':>10}{'p99':>8}{'TLS/plain p50':>15}")
-            for broker in brokers:
+            for broker in both:
                 rows = [("librdkafka, Nagle off", librdkafka, ["socket.nagle.disable=true"], certificates.of_librdkafka()),
                         ("librdkafka, Nagle on", librdkafka, ["socket.nagle.disable=false"], certificates.of_librdkafka()),
                         ("our producer", ours, [], certificates.of_ours())]
@@ -113,7 +110,7 @@ def main():
                     print(f"{broker.name:<10}{name:<26}{plain[0]:>10.3f}{plain[1]:>8.2f}{secure[0]:>10.3f}{secure[1]:>8.2f}"
                           f"{secure[0] / plain[0]:>15.2f}", flush=True)
         finally:
-            for broker in brokers:
+            for broker in both:
                 broker.stop()
 
 

@@ -6,7 +6,8 @@
 //! same generation with exactly the members there should be. In all but the second, members learn of it by their next
 //! heartbeat, which is the interval's doing and not the broker's.
 //!
-//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`
+//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
+//! `bench/compare rebalance` runs it against two brokers in turn.
 
 use fullbore_bench::client::{ClientError, Connection};
 use fullbore_producer::Security;

@@ -1,0 +1,79 @@
+"""Cases of bench/compare: Kafka's own clients and ours, as fast as they go, one at a time, and paced."""
+import sys
+from brokers import CLIENTS, FULLBORE, ROOT, java
+
+CONSUMED = 2_000_000
+
+
+def java_produce(bench):
+    def work(broker, topic):
+        before = broker.cpu_seconds()
+        result = bench.java_perf(broker, f"java-produce-{broker.name}", topic, 1_000_000, 1000)
+        result["cpu"] = (broker.cpu_seconds() - before) / 1.0  # 1,000,000 x 1000 B is one GB
+        result["rss"] = broker.memory_mib("VmHWM")
+        return result
+    ours, theirs = bench.both(bench.with_topic("java-produce", work))
+    pick = lambda results, key: [r[key] for r in results]
+    bench.row("java-produce", "records/s", pick(ours, "rate"), pick(theirs, "rate"), ">= 1.2x")
+    bench.row("java-produce", "broker CPU s/GB", pick(ours, "cpu"), pick(theirs, "cpu"), "<= 0.3x")
+    bench.row("java-produce", "broker peak RSS MiB", pick(ours, "rss"), pick(theirs, "rss"), "<= 0.1x")
+
+
+def own_produce(bench):
+    for size, ours_n, theirs_n, goal in ((1000, 3_000_000, 1_000_000, ">= 5x"), (100, 20_000_000, 5_000_000, ">= 6x")):
+        def work(broker, topic):
+            if broker is bench.kafka:
+                return bench.java_perf(broker, f"own-produce-{size}-kafka", topic, theirs_n, size)
+            return bench.own_perf(broker, f"own-produce-{size}-fullbore", topic, ours_n, size)
+        ours, theirs = bench.both(bench.with_topic(f"own-produce-{size}", work))
+        bench.row("own-produce", f"records/s, {size} B", [r["rate"] for r in ours], [r["rate"] for r in theirs], goal)
+
+
+def sync(bench):
+    def work(broker, topic):
+        output = bench.run(f"sync-{broker.name}", [CLIENTS / "venv/bin/python", ROOT / "bench/sync.py", broker.address, topic, 20000])
+        return [float(x) for x in output.split()]
+    ours, theirs = bench.both(bench.with_topic("sync", work))
+    for i, (name, goal) in enumerate((("p50 ms", "<= 0.9x"), ("p99 ms", "<= 0.7x"), ("p99.9 ms", "-"), ("records/s", "-"))):
+        bench.row("sync", name, [r[i] for r in ours], [r[i] for r in theirs], goal)
+
+
+def paced(bench):
+    def work(broker, topic):
+        return bench.java_perf(broker, f"paced-java-{broker.name}", topic, 700_000, 1000, 10_000, warmup=100_000)
+    ours, theirs = bench.both(bench.with_topic("paced", work))
+    own, _ = bench.both(lambda broker, n: bench.with_topic("paced-own", lambda b, t: bench.own_perf(
+        b, "paced-own-fullbore", t, 700_000, 1000, 10_000, warmup=100_000))(broker, n) if broker is bench.fullbore else None)
+    for key, goal in (("p99", "<= 0.5x"), ("p999", "<= 0.3x")):
+        bench.row("paced", f"{key} ms, Java on both", [r[key] for r in ours], [r[key] for r in theirs], goal)
+        bench.row("paced", f"{key} ms, perf produce / Java on Kafka", [r[key] for r in own], [r[key] for r in theirs], goal)
+
+
+def consume(bench):
+    for broker in (bench.kafka, bench.fullbore):
+        broker.topic("consume")
+        bench.own_perf(broker, f"consume-fill-{broker.name}", "consume", CONSUMED, 1000)
+
+    def java_consume(broker, round_number):
+        """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group."""
+        command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
+                       "consume", "--num-records", CONSUMED, "--group", f"consume-{round_number}", "--timeout", 30_000)
+        output = bench.run(f"consume-java-{broker.name}", command)
+        names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
+        told = dict(zip(names, values))
+        # It ends well even when records stay away.
+        if int(told["data.consumed.in.nMsg"]) < CONSUMED:
+            sys.exit(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {CONSUMED} records from {broker.name}")
+        return float(told["fetch.MB.sec"])
+
+    def own_consume(broker, _):
+        if broker is bench.kafka:
+            return None
+        command = [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", "consume", "--num-records", CONSUMED]
+        return float(bench.run("consume-own", command).strip().splitlines()[-1].split(",")[3])
+    ours, theirs = bench.both(java_consume)
+    own, _ = bench.both(own_consume)
+    bench.row("consume", "MB/s, Java in a group on both", ours, theirs, ">= 1x")
+    bench.row("consume", "MB/s, perf consume / Java on Kafka", own, theirs, ">= 2x")
+    for broker in (bench.kafka, bench.fullbore):
+        broker.drop("consume")

@@ -1,0 +1,121 @@
+"""A case of bench/compare: how long a broker takes to compact a log of 1 GB whose records supersede each other, what that costs it,
+and what a paced producer of another topic notices of it.
+
+Keys are drawn at random, so that every segment keeps some records. The log is filled while min.compaction.lag.ms forbids to touch
+it; time runs from the moment that is taken back, and ends when the segments have stopped to change at about one record for each key.
+The segment that is written to is never compacted. It is filled and compacted twice: once with nobody else there, for time and
+CPU, once beside the producer, which runs for as long as the first took.
+"""
+import os, random, string, subprocess, sys, threading, time
+from brokers import FULLBORE, Fullbore, Kafka
+from runs import RECORD
+
+RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
+# Made smaller alike, to warm up a JVM.
+WARM = 5
+PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
+# How long the log stays as it is until it counts as compacted, and the longest that is waited for.
+SETTLED_S, COMPACTED_MAX_S = 2, 300
+POLL_S = 0.01
+# A log that has this much more than a record for each key is not compacted yet.
+SLACK = 1.05
+LAG_MS = 86_400_000
+
+
+def compact(bench):
+    settings = {"log.cleaner.backoff.ms": 100}
+    brokers = Kafka("kafka-compact", bench.temp, settings), Fullbore("fullbore-compact", bench.temp, settings)
+    files = {scale: write_keyed(bench.temp / f"keyed-{scale}", scale) for scale in (WARM, 1)}
+    try:
+        for broker in brokers:
+            broker.start()
+            broker.topic("paced")
+            compacted(bench, broker, fill(bench, broker, "warm", files, WARM), WARM)
+            broker.drop("warm")
+        ours, theirs = bench.both(lambda broker, number: work(bench, broker, number, files), brokers)
+    finally:
+        for broker in brokers:
+            broker.stop()
+    for measure in ours[0]:
+        bench.row("compact", measure, [r[measure] for r in ours], [r[measure] for r in theirs], "-")
+
+
+def work(bench, broker, number, files):
+    alone, beside = (fill(bench, broker, f"compact-{how}-{number}", files, 1) for how in ("alone", "beside"))
+    took, cpu, size = compacted(bench, broker, alone, 1)
+    # The first second is left out.
+    seconds = 1 + max(PACED_LEAST_S, took)
+    os.sync()
+    without = bench.honest(broker, "compact-paced-alone", "paced", PACED_RECORDS_S, seconds)
+    during = {}
+    paced = threading.Thread(target=lambda: during.update(bench.honest(
+        broker, "compact-paced-beside", "paced", PACED_RECORDS_S, seconds)))
+    os.sync()
+    paced.start()
+    time.sleep(1)
+    compacted(bench, broker, beside, 1)
+    paced.join()
+    if not during:
+        sys.exit("the producer beside the compaction failed")
+    for topic in (alone, beside):
+        broker.drop(topic)
+    return {"s": took, "broker CPU s": cpu, "MB left": size / 1e6, "p99 ms, paced producer alone": without["p99_ms"],
+            "p99 ms, paced producer beside": during["p99_ms"]}
+
+
+def write_keyed(path, scale):
+    """Lines KEY:VALUE, each value of RECORD bytes."""
+    chance = random.Random(4)
+    letters = "".join(chance.choices(string.ascii_letters, k=1 << 20))
+    with open(path, "w") as file:
+        for number in range(RECORDS // scale):
+            at = number * 7919 % (len(letters) - RECORD)
+            file.write(f"k{chance.randrange(KEYS // scale):06}:{letters[at:at + RECORD]}\n")
+    return path
+
+
+def fill(bench, broker, topic, files, scale):
+    """A topic of the file's records that must not be compacted yet."""
+    broker.topic(topic, configs={"cleanup.policy": "compact", "segment.bytes": SEGMENT // scale, "min.cleanable.dirty.ratio": 0.01,
+                                 "min.compaction.lag.ms": LAG_MS})
+    bench.run(f"compact-fill-{broker.name}", [FULLBORE, "produce", "-b", broker.address, "-t", topic, "-K", ":", files[scale]])
+    return topic
+
+
+def segments(broker, topic):
+    """Bytes of each segment, oldest first, without files that are being written anew or only wait to be deleted."""
+    found = []
+    for folder in broker.folder.rglob(f"{topic}-0"):
+        for path in folder.glob("*.log"):
+            try:
+                found.append((path.name, path.stat().st_size))
+            except FileNotFoundError:
+                pass
+    return sorted(found)
+
+
+def compacted(bench, broker, topic, scale):
+    """Lets the broker compact: seconds until the log's size has settled, CPU seconds until then, bytes that are left."""
+    os.sync()
+    filled = segments(broker, topic)
+    total = sum(size for _, size in filled)
+    most = total / RECORDS * KEYS * SLACK + filled[-1][1]
+    cpu, started = broker.cpu_seconds(), time.monotonic()
+    command = [FULLBORE, "configs", "alter", "--bootstrap-server", broker.address, "--topic", topic, "--add-config",
+               "min.compaction.lag.ms=0"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    sizes = [(0.0, total, cpu)]
+    while True:
+        now = time.monotonic() - started
+        size = sum(size for _, size in segments(broker, topic))
+        if size != sizes[-1][1]:
+            sizes.append((now, size, broker.cpu_seconds()))
+        elif size <= most and now - sizes[-1][0] > SETTLED_S:
+            break
+        if now > COMPACTED_MAX_S:
+            sys.exit(f"{broker.name} has not compacted {topic} in {COMPACTED_MAX_S} s: {size} bytes are left, not {most:.0f}")
+        time.sleep(POLL_S)
+    bench.keep(f"compact-sizes-{broker.name}", command, "".join(
+        f"{at:.3f} s, {size} bytes, broker CPU {used - cpu:.2f} s\n" for at, size, used in sizes))
+    took, left, used = sizes[-1]
+    return took, used - cpu, left

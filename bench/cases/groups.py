@@ -1,0 +1,37 @@
+"""Cases of bench/compare: a group coordinator's work, with clients of our own that do nothing else (crates/bench/examples)."""
+import re
+from brokers import ROOT
+
+EXAMPLES = ROOT / "target/release/examples"
+# Connections, and commits in flight on each.
+COMMITS = ((1, 1), (16, 1), (64, 1), (16, 10))
+# What commit_rate.rs leaves out before it counts, and what is counted.
+COMMIT_WARM_S, COMMIT_S = 2, 5
+MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
+
+
+def commit(bench):
+    def committed(broker, label, connections, in_flight):
+        """Commits a second, and the broker's CPU microseconds for each (with those of the warm-up, taken to be as fast)."""
+        before = broker.cpu_seconds()
+        output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "commit_rate", broker.address, connections, in_flight, COMMIT_S])
+        rate = float(re.search(r": (\d+) commits/s", output).group(1))
+        return rate, (broker.cpu_seconds() - before) * 1e6 / (rate * (COMMIT_S + COMMIT_WARM_S))
+    # A JVM needs tens of thousands of commits until it is as fast as it gets.
+    for broker in (bench.kafka, bench.fullbore):
+        committed(broker, "commit-warm", 16, 10)
+    for connections, in_flight in COMMITS:
+        of = f"{connections}x{in_flight}"
+        ours, theirs = bench.both(lambda broker, _: committed(broker, f"commit-{of}", connections, in_flight))
+        bench.row("commit", f"commits/s, {of}", [r[0] for r in ours], [r[0] for r in theirs], ">= 3x")
+        bench.row("commit", f"broker CPU us a commit, {of}", [r[1] for r in ours], [r[1] for r in theirs], "-")
+
+
+def rebalance(bench):
+    def work(broker, _):
+        command = [EXAMPLES / "rebalance", broker.address, MEMBERS, CHANGES, HEARTBEAT_MS]
+        output = bench.run(f"rebalance-{broker.name}", command)
+        return [float(ms) for ms in re.search(r"^median +(.*)$", output, re.MULTILINE).group(1).split()]
+    ours, theirs = bench.both(work)
+    for at, change, goal in ((1, "all rejoin", "<= 0.5x"), (0, "all join", "-"), (2, "one joins", "-"), (3, "one leaves", "-")):
+        bench.row("rebalance", f"ms until stable, {change}", [r[at] for r in ours], [r[at] for r in theirs], goal)

@@ -1,0 +1,60 @@
+"""Raw frames, for what the clients cannot show: a Fetch and a Produce whose bytes and moment are known. Not a protocol library:
+only the versions that bench/'s programs use.
+"""
+import struct, time
+
+
+def framed(api, version, correlation, body):
+    header = struct.pack(">hhi", api, version, correlation) + struct.pack(">h5s", 5, b"bench")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def text(value):
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def fetch_frame(topic, correlation):
+    """Fetch 4: one partition from 0, at least one byte, 500 ms."""
+    body = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0) + struct.pack(">i", 1) + text(topic)
+    return framed(1, 4, correlation, body + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
+
+
+CRC_TABLE = []
+for value in range(256):
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    CRC_TABLE.append(value)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC_TABLE[(crc ^ byte) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+def produce_frame(topic):
+    """Produce 3 with one batch of one record."""
+    now = int(time.time() * 1000)
+    record = bytes([0, 0, 0, 1, 2, 0x78, 0])  # attributes, deltas, null key, "x", no headers
+    checked = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + bytes([len(record) * 2]) + record
+    batch = struct.pack(">qiibI", 0, 4 + 1 + 4 + len(checked), -1, 2, crc32c(checked)) + checked
+    body = struct.pack(">hhi", -1, -1, 5000) + struct.pack(">i", 1) + text(topic) + struct.pack(">iii", 1, 0, len(batch)) + batch
+    return framed(0, 3, 1, body)
+
+
+def receive(s):
+    def exactly(n):
+        data = b""
+        while len(data) < n:
+            more = s.recv(n - len(data))
+            if not more:
+                raise OSError("closed")
+            data += more
+        return data
+    return exactly(struct.unpack(">i", exactly(4))[0])
+
+
+def produce_succeeded(response):
+    name = struct.unpack(">h", response[8:10])[0]
+    return struct.unpack(">h", response[10 + name + 8:10 + name + 10])[0] == 0
