@@ -28,10 +28,11 @@ def commit(bench):
 
 
 def rebalance(bench):
-    def work(broker, _):
-        command = [EXAMPLES / "rebalance", broker.address, MEMBERS, CHANGES, HEARTBEAT_MS]
-        output = bench.run(f"rebalance-{broker.name}", command)
+    def rebalanced(broker, label):
+        output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "rebalance", broker.address, MEMBERS, CHANGES, HEARTBEAT_MS])
         return [float(ms) for ms in re.search(r"^median +(.*)$", output, re.MULTILINE).group(1).split()]
-    ours, theirs = bench.both(work)
+    for broker in (bench.kafka, bench.fullbore):
+        rebalanced(broker, "rebalance-warm")
+    ours, theirs = bench.both(lambda broker, _: rebalanced(broker, "rebalance"))
     for at, change, goal in ((1, "all rejoin", "<= 0.5x"), (0, "all join", "-"), (2, "one joins", "-"), (3, "one leaves", "-")):
         bench.row("rebalance", f"ms until stable, {change}", [r[at] for r in ours], [r[at] for r in theirs], goal)
