@@ -291,7 +291,7 @@ fn commits_are_fenced_by_epoch() {
     });
     first.beat();
     second.beat();
-    let mut commit = |id: &str, epoch: i32, partition: i32| {
+    let mut commit_in = |version: i16, id: &str, epoch: i32, partition: i32| {
         let partition =
             OffsetCommitRequestPartition { partition_index: partition, committed_offset: 7, ..Default::default() };
         let name = Text::from(topic.as_str());
@@ -302,10 +302,14 @@ fn commits_are_fenced_by_epoch() {
             topics: vec![OffsetCommitRequestTopic { name, partitions: vec![partition], ..Default::default() }],
             ..Default::default()
         };
-        client.call(&request, 9).topics[0].partitions[0].error_code
+        client.call(&request, version).topics[0].partitions[0].error_code
     };
     let kept = first.reads.first().expect("one").1;
     let moved = second.reads.first().expect("one").1;
+    let unknown_epochs = commit_in(8, first.id(), first.epoch, kept);
+    assert_eq!(unknown_epochs, ErrorCode::UNSUPPORTED_VERSION, "version 8 knows generations, not epochs");
+    assert_eq!(commit_in(8, "stranger", first.epoch, kept), ErrorCode::UNKNOWN_MEMBER_ID, "whatever the version");
+    let mut commit = |id: &str, epoch: i32, partition: i32| commit_in(9, id, epoch, partition);
     assert_eq!(commit(first.id(), first.epoch, kept), ErrorCode::NONE);
     assert_eq!(commit(first.id(), stale, kept), ErrorCode::NONE, "it has had it since");
     assert_eq!(commit(first.id(), stale, moved), ErrorCode::STALE_MEMBER_EPOCH);
