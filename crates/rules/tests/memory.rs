@@ -1,9 +1,16 @@
-//! What a window costs: bytes held for each producer of a partition.
+//! What a window costs: bytes held for each producer of a partition; and what is left of the members of a group.
 //!
 //! A process of its own, because its allocator counts. `cargo test --release -p fullbore-rules --test memory --
 //! --ignored --nocapture` prints the table of docs/benchmarks.md.
 
+use fullbore_rules::group::classic::{self, Joining};
+use fullbore_rules::group::consumer::{self, ConsumerGroup, Topics};
+use fullbore_rules::group::{Effects, Group, Settings, State, Ticket};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, Stamp, WINDOW_MAX};
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
+use fullbore_wire::apis::leave_group::MemberIdentity;
+use fullbore_wire::{Text, Uuid};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -67,6 +74,92 @@ fn a_full_window_costs_24_bytes_a_batch_and_a_fixed_amount() {
             let held = held(1000, window, batches as i32);
             assert!(held <= most, "{held} bytes at a window of {window} after {batches} batches, not {most}");
         }
+    }
+}
+
+/// Groups that were left stay for a while, and there may be many: a map of members keeps a node when it is emptied.
+const LEFT_OF_A_GROUP_MAX: isize = 1024;
+
+#[test]
+fn a_classic_group_that_was_left_holds_no_room_for_members() {
+    let classic = classic::Settings {
+        session_timeout_min_ms: 1,
+        session_timeout_max_ms: 100_000,
+        initial_rebalance_delay_ms: 0,
+        members_max: 10,
+    };
+    let before = HELD.get();
+    let mut group = Group::new(Settings { classic, consumer: consumer::Settings::default() }, 0);
+    {
+        let mut effects = Effects::new();
+        let protocols = vec![JoinGroupRequestProtocol { name: Text::from_static("range"), ..Default::default() }];
+        let request = JoinGroupRequest {
+            group_instance_id: Some(Text::from_static("static")),
+            protocol_type: Text::from_static("consumer"),
+            session_timeout_ms: 1_000,
+            rebalance_timeout_ms: 1_000,
+            protocols,
+            ..Default::default()
+        };
+        let id = Text::from_static("member");
+        let joining = Joining { request: &request, version: 3, client_id: "c", client_host: "/h", new_member_id: &id };
+        group.join(joining, &NoTopics, Ticket(0), 0, &mut effects);
+        group.tick(0, &mut effects);
+        assert_eq!(group.state(), State::CompletingRebalance);
+        group.leave(&[MemberIdentity { member_id: id, ..Default::default() }], Ticket(1), 1, &mut effects);
+    }
+    assert_eq!(group.state(), State::Empty);
+    let left = HELD.get() - before;
+    assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
+}
+
+#[test]
+fn a_group_of_the_consumer_protocol_that_was_left_holds_no_room_for_members() {
+    let before = HELD.get();
+    let mut group = ConsumerGroup::new(0, 0);
+    for member_epoch in [consumer::JOINING, consumer::LEAVING] {
+        let request = ConsumerGroupHeartbeatRequest {
+            member_id: Text::from_static("member"),
+            instance_id: Some(Text::from_static("static")),
+            member_epoch,
+            rebalance_timeout_ms: 1_000,
+            subscribed_topic_names: Some(vec![Text::from_static("t")]),
+            ..Default::default()
+        };
+        let call = consumer::Call {
+            request: &request,
+            fresh_id: Text::default(),
+            client_id: "c",
+            client_host: "/h",
+            resolved: Vec::new(),
+            resolved_version: 0,
+        };
+        group.heartbeat(call, &OneTopic, &consumer::Settings::default(), 0).expect("it may");
+    }
+    assert_eq!(group.state(), State::Empty);
+    let left = HELD.get() - before;
+    assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
+}
+
+struct NoTopics;
+
+impl Topics for NoTopics {
+    fn version(&self) -> u64 {
+        0
+    }
+    fn find(&self, _: &str) -> Option<(Uuid, i32)> {
+        None
+    }
+}
+
+struct OneTopic;
+
+impl Topics for OneTopic {
+    fn version(&self) -> u64 {
+        0
+    }
+    fn find(&self, _: &str) -> Option<(Uuid, i32)> {
+        Some((Uuid([1; 16]), 100))
     }
 }
 

@@ -244,7 +244,17 @@ impl Classic {
         if was_there {
             self.bytes -= pending_bytes(member_id);
         }
+        if self.pending.is_empty() {
+            self.pending = BTreeMap::new();
+        }
         was_there
+    }
+
+    /// Without members: emptied maps keep kilobytes for the next ones, and there may be many groups that were left.
+    fn give_room_back(&mut self) {
+        self.members = BTreeMap::new();
+        self.instances = HashMap::new();
+        self.offered = HashMap::new();
     }
 }
 

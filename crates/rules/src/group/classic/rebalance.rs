@@ -91,6 +91,7 @@ impl Classic {
         effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
         if members == 0 {
             self.leader = None;
+            self.give_room_back();
             self.enter(State::Empty, now);
             effects.push(Effect::Keep(self.keep()));
             return;

@@ -5,6 +5,7 @@ use super::member::{Held, LEAVING_TO_RETURN, MemberState};
 use super::{ConsumerGroup, MemberId, Refusal};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
 
 /// A member that was fenced, and the time it let pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +73,9 @@ impl ConsumerGroup {
         self.bump();
         if self.members.is_empty() {
             self.empty_since = Some(now);
+            // Emptied maps keep kilobytes for the next members, and there may be many groups that were left.
+            (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
+            (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
         }
     }
 
