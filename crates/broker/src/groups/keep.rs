@@ -55,6 +55,8 @@ impl Groups {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
+                    // Groups that are left stay for a while, and there may be many.
+                    inner.outbox.shrink_to_fit();
                     return;
                 }
                 inner.is_keeping = true;
