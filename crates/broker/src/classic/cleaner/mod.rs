@@ -17,6 +17,14 @@ mod reader;
 mod settings;
 pub mod swap;
 
+/// Lets the threads that serve connections go first where there are too few processors for all: on Linux a thread has a
+/// nice level of its own.
+fn give_way() {
+    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
+        tracing::debug!(%error, "the cleaner runs at the priority of all others");
+    }
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +40,8 @@ use std::time::{Duration, Instant};
 
 use fullbore_rules::compaction::{Dirty, Throttle};
 use parking_lot::{Condvar, Mutex};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 
 use super::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 use super::logs::Logs;
@@ -47,6 +57,8 @@ pub use job::OPENED_MAX;
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most threads.
 const THREADS_MAX: usize = 64;
+/// The nice level of its threads.
+const NICE: i32 = 10;
 
 type Key = (String, i32);
 
@@ -149,6 +161,7 @@ impl Cleaner {
     }
 
     fn run(&self, logs: &Weak<Logs>) {
+        give_way();
         loop {
             let settings = self.settings();
             let has_cleaned = match logs.upgrade() {
