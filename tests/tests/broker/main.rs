@@ -8,6 +8,7 @@ mod committed_kill;
 mod compaction;
 mod configs;
 mod consumer_groups;
+mod consumer_settling;
 mod crash;
 mod create_partitions;
 mod damage;

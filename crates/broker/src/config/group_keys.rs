@@ -53,6 +53,14 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     Key::int("group.consumer.min.heartbeat.interval.ms", Some("5000"), 1, "The shortest heartbeat interval of the consumer protocol."),
     Key::int("group.consumer.max.heartbeat.interval.ms", Some("15000"), 1, "The longest heartbeat interval of the consumer protocol."),
     Key::int(
+        "fullbore.group.consumer.unsettled.heartbeat.interval.ms",
+        Some("1000"),
+        0,
+        "How often members of a group of the consumer protocol are told to send heartbeats for 3 seconds after its members, subscriptions or topics have changed, and, less and less often, those that wait for partitions of others after that. Never longer than the group's interval; 0: that interval always, as Kafka does.",
+    )
+    .allow(Allowed::Between(0, 60_000))
+    .differs("not a Kafka key"),
+    Key::int(
         "group.consumer.assignment.interval.ms",
         Some("1000"),
         0,
@@ -160,6 +168,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Resul
         is_enabled: text(protocols).split(',').any(|protocol| protocol.trim() == "consumer"),
         session_timeout_ms: between(values, "group.consumer.session.timeout.ms", SESSION)?,
         heartbeat_interval_ms: between(values, "group.consumer.heartbeat.interval.ms", HEARTBEAT)?,
+        unsettled_interval_ms: values.number("fullbore.group.consumer.unsettled.heartbeat.interval.ms"),
         assignment_interval_ms: between(values, "group.consumer.assignment.interval.ms", ASSIGNMENT)?,
         members_max: values.number("group.consumer.max.size"),
         assignors,

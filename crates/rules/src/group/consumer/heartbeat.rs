@@ -48,13 +48,14 @@ impl ConsumerGroup {
         if matches!(request.member_epoch, LEAVING | LEAVING_TO_RETURN) {
             return self.leave(request, now);
         }
+        let settled_interval_ms = self.settled_interval_ms(settings, now);
         if let Some(member) = self.members.get_mut(&request.member_id)
             && is_only_alive(&call, member)
             && member.is_reconciled_to(self.group_epoch)
             && self.topics_version == Some(topics.version())
         {
             member.session_by = now + i64::from(settings.session_timeout_ms);
-            return Ok(answer(member, settings, false));
+            return Ok(answer(member, settled_interval_ms, false));
         }
         self.check_size(&request.member_id, settings)?;
         let before = self.find_or_create(&call)?;
@@ -74,7 +75,8 @@ impl ConsumerGroup {
             && (request.subscribed_topic_names.is_some() || request.subscribed_topic_regex.is_some())
             && request.topic_partitions.is_some();
         let moved = !member.assigned.keys().eq(before.assigned.keys());
-        Ok(answer(member, settings, request.member_epoch == JOINING || full || moved))
+        let interval_ms = self.interval_ms(member, settings, now);
+        Ok(answer(member, interval_ms, request.member_epoch == JOINING || full || moved))
     }
 
     /// Whether there is room for who is not a member yet.
@@ -176,11 +178,11 @@ impl ConsumerGroup {
     }
 }
 
-fn answer(member: &Member, settings: &Settings, with_assignment: bool) -> ConsumerGroupHeartbeatResponse {
+fn answer(member: &Member, heartbeat_interval_ms: i32, with_assignment: bool) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         member_id: Some(member.id.clone()),
         member_epoch: member.epoch,
-        heartbeat_interval_ms: settings.heartbeat_interval_ms,
+        heartbeat_interval_ms,
         assignment: with_assignment
             .then(|| Assignment { topic_partitions: by_topic(member.assigned.keys()), ..Assignment::default() }),
         ..ConsumerGroupHeartbeatResponse::default()

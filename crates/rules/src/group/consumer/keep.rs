@@ -8,7 +8,7 @@ use super::classic::ClassicMember;
 use super::member::{Held, Member, MemberState, Partition, Partitions};
 use super::{ConsumerGroup, Settings};
 use crate::group::snapshot::{CONSUMER, Packer, Unpacker};
-use crate::group::{Snapshot, SnapshotError};
+use crate::group::{Snapshot, SnapshotError, State};
 use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text, Uuid};
 
@@ -65,6 +65,10 @@ impl ConsumerGroup {
         group.note_regexes();
         if group.members.is_empty() {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
+        }
+        if !matches!(group.state(), State::Empty | State::Stable) {
+            // What was going on goes on.
+            group.changed_ms = Some(now);
         }
         group.dirty = false;
         Ok(group)

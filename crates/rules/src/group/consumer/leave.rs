@@ -70,7 +70,7 @@ impl ConsumerGroup {
         }
         self.strike_regexes();
         self.topics_version = None;
-        self.bump();
+        self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
             // Emptied maps keep kilobytes for the next members, and there may be many groups that were left.

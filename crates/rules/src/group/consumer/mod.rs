@@ -8,6 +8,7 @@
 //! - `heartbeat.rs`: the way of a heartbeat through the rest; `leave.rs`: how members go.
 //! - `target.rs`: subscriptions, topics, the group epoch, the target; [`assignor`]: who is to own what.
 //! - `reconcile.rs`: brings one member a step nearer to its target.
+//! - `interval.rs`: when a member is to come again.
 //! - `classic.rs`: members of a group on its way between the protocols, who speak the classic one.
 //!
 //! What it is not: the matching of regular expressions, which comes in as lists of topics; a random source for member ids;
@@ -21,6 +22,7 @@ mod checks;
 pub mod classic;
 mod commit;
 mod heartbeat;
+mod interval;
 mod keep;
 mod leave;
 mod member;
@@ -61,6 +63,8 @@ pub struct Settings {
     pub session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`, or the group's own.
     pub heartbeat_interval_ms: i32,
+    /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: for those whom a change concerns; 0 for none.
+    pub unsettled_interval_ms: i32,
     /// `group.consumer.assignment.interval.ms`: a new target at most so often.
     pub assignment_interval_ms: i32,
     /// `group.consumer.max.size`.
@@ -80,6 +84,7 @@ impl Default for Settings {
             is_enabled: true,
             session_timeout_ms: 45_000,
             heartbeat_interval_ms: 5_000,
+            unsettled_interval_ms: 0,
             assignment_interval_ms: 1_000,
             members_max: i32::MAX as usize,
             assignors: &Assignor::ALL,
@@ -144,6 +149,8 @@ pub struct ConsumerGroup {
     assignment_epoch: i32,
     /// When the target was last worked out.
     assigned_ms: Option<i64>,
+    /// When the group epoch last rose, since the start of the broker.
+    changed_ms: Option<i64>,
     members: BTreeMap<MemberId, Member>,
     /// Which member has a static name.
     statics: BTreeMap<Text, MemberId>,

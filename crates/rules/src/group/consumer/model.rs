@@ -197,6 +197,7 @@ impl World {
             settings: Settings {
                 session_timeout_ms: SESSION_MS,
                 heartbeat_interval_ms: 100,
+                unsettled_interval_ms: 10,
                 assignment_interval_ms: interval_ms,
                 members_max: 4,
                 assignors,
@@ -260,6 +261,8 @@ impl World {
         }
         match answer {
             Ok(answer) => {
+                let told = answer.heartbeat_interval_ms;
+                assert!((self.settings.unsettled_interval_ms..=self.settings.heartbeat_interval_ms).contains(&told));
                 self.clients[n].answered(&request, &answer);
                 self.clients[n].full = fate == Fate::Twice;
             }
@@ -403,6 +406,9 @@ impl World {
             return;
         }
         assert_eq!(self.group.state(), State::Stable, "{:#?}", self.group);
+        self.now += super::interval::GRACE_MS;
+        let settled = self.group.settled_interval_ms(&self.settings, self.now);
+        assert_eq!(settled, self.settings.heartbeat_interval_ms, "who is settled comes as seldom as configured");
         let mut shared = Partitions::new();
         for client in self.clients.iter().filter(|client| client.joined) {
             let member = self.group.member(&client.id).expect("who is there is a member");

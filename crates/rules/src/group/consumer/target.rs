@@ -69,7 +69,7 @@ impl ConsumerGroup {
             changed |= self.look_at(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
-            self.bump();
+            self.bump(now);
         }
         if self.group_epoch > self.assignment_epoch && self.may_assign(settings, now) {
             self.assign(settings, now);
@@ -77,8 +77,9 @@ impl ConsumerGroup {
     }
 
     /// Raises the group epoch. At the end of the numbers it stays; that is 2 billion changes away.
-    pub(super) fn bump(&mut self) {
+    pub(super) fn bump(&mut self, now: i64) {
         self.group_epoch = self.group_epoch.saturating_add(1);
+        self.changed_ms = Some(now);
         self.dirty = true;
     }
 

@@ -37,6 +37,7 @@ impl Stage {
             migration: Migration::Bidirectional,
             session_timeout_ms: 45_000,
             heartbeat_interval_ms: 5_000,
+            unsettled_interval_ms: 0,
             assignment_interval_ms: 0,
             members_max: 3,
             assignors: &Assignor::ALL,
@@ -450,4 +451,109 @@ fn whatever_a_member_makes_long_counts() {
     let leaving = ConsumerGroupHeartbeatRequest { instance_id: Some(long("i")), ..beating(&long("m"), -1) };
     stage.send(leaving).expect("it leaves");
     assert_eq!(stage.group.bytes(), 0);
+}
+
+/// A stage on which a change makes intervals short.
+fn unsettled_stage() -> Stage {
+    let mut stage = Stage::new();
+    stage.settings.unsettled_interval_ms = 1_000;
+    stage
+}
+
+fn interval(said: Said) -> i32 {
+    said.expect("it is a member").heartbeat_interval_ms
+}
+
+#[test]
+fn intervals_are_short_for_a_while_after_a_change() {
+    let mut stage = unsettled_stage();
+    assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 1_000, "others may join, too");
+    stage.now = 2_999;
+    assert_eq!(interval(stage.beat("m1", 1)), 1_000);
+    stage.now = 3_000;
+    assert_eq!(interval(stage.beat("m1", 1)), 5_000, "nobody else has come");
+    stage.now = 20_000;
+    assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 5_000, "nothing has changed for the group");
+    let resubscribed = ConsumerGroupHeartbeatRequest { member_epoch: 1, ..joining("m1", &["a", "b"]) };
+    let resubscribed = ConsumerGroupHeartbeatRequest { topic_partitions: None, ..resubscribed };
+    assert_eq!(interval(stage.send(resubscribed)), 1_000, "a subscription has changed");
+    stage.now = 30_000;
+    assert_eq!(interval(stage.beat("m1", 2)), 5_000);
+    stage.table = Table(2, vec![("a", A, 5), ("b", B, 4)]);
+    assert_eq!(interval(stage.beat("m1", 2)), 1_000, "a topic has grown");
+    stage.now = 40_000;
+    assert_eq!(interval(stage.beat("m1", 3)), 5_000);
+    stage.beat("m2", LEAVING).expect_err("who was no member changes nothing by going");
+    assert_eq!(interval(stage.beat("m1", 3)), 5_000);
+}
+
+#[test]
+fn who_waits_for_others_comes_less_and_less_often() {
+    let mut stage = unsettled_stage();
+    stage.join("m1", &["a"]);
+    stage.now = 100_000;
+    assert_eq!(stage.join("m2", &["a"]).heartbeat_interval_ms, 1_000);
+    let (mut waiting, mut told) = (Vec::new(), Vec::new());
+    for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
+        stage.now = 100_000 + at;
+        waiting.push(interval(stage.beat("m2", 2)));
+        // m1 hears of it as late as a settled member may.
+        if at == 5_000 {
+            told.push(interval(stage.beat("m1", 1)));
+            assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
+        }
+    }
+    assert_eq!(waiting, [1_000, 1_000, 1_000, 1_500, 5_000, 5_000]);
+    assert_eq!(told, [5_000], "it says by itself when it has given up");
+    assert_eq!(interval(stage.report("m1", 1, &[0, 1])), 5_000);
+    assert_eq!(interval(stage.beat("m2", 2)), 5_000, "it has all it waited for");
+    assert_eq!(stage.group.state(), State::Stable);
+}
+
+#[test]
+fn who_waits_for_a_target_comes_soon() {
+    let mut stage = unsettled_stage();
+    stage.settings.assignment_interval_ms = 15_000;
+    stage.join("m1", &["a"]);
+    stage.now = 100;
+    stage.join("m2", &["a"]);
+    stage.now = 12_100;
+    assert_eq!(stage.group.state(), State::Assigning);
+    assert_eq!([interval(stage.beat("m1", 1)), interval(stage.beat("m2", 1))], [1_500; 2]);
+}
+
+#[test]
+fn a_short_interval_is_never_longer_than_the_configured_one_and_may_be_off() {
+    let mut stage = unsettled_stage();
+    stage.settings.heartbeat_interval_ms = 700;
+    assert_eq!(stage.join("m1", &["a"]).heartbeat_interval_ms, 700);
+    stage.settings.heartbeat_interval_ms = 5_000;
+    stage.settings.unsettled_interval_ms = 0;
+    assert_eq!(stage.join("m2", &["a"]).heartbeat_interval_ms, 5_000);
+    assert_eq!([interval(stage.beat("m2", 2)), interval(stage.beat("m1", 1))], [5_000; 2]);
+}
+
+#[test]
+fn a_large_group_comes_less_often() {
+    let mut stage = unsettled_stage();
+    stage.settings.members_max = 1_500;
+    for n in 0..1_500 {
+        stage.join(&format!("m{n}"), &["a"]);
+    }
+    assert_eq!(stage.join("m7", &["a"]).heartbeat_interval_ms, 1_500, "a thousand heartbeats a second");
+}
+
+#[test]
+fn a_restart_in_a_rebalance_begins_the_time_anew() {
+    let mut stage = unsettled_stage();
+    stage.join("m1", &["a"]);
+    let restarted =
+        |stage: &Stage| ConsumerGroup::restore(stage.group.snapshot().state.slice(1..), &stage.settings, stage.now);
+    stage.now = 50_000;
+    stage.group = restarted(&stage).unwrap();
+    assert_eq!(interval(stage.beat("m1", 1)), 5_000, "the group was settled");
+    stage.join("m2", &["a"]);
+    stage.now = 90_000;
+    stage.group = restarted(&stage).unwrap();
+    assert_eq!(interval(stage.beat("m2", 2)), 1_000);
 }

@@ -1,0 +1,71 @@
+//! Which heartbeat intervals members of the consumer protocol are told while their group changes, and that a change takes no
+//! more heartbeats than it must. Kafka always tells the same interval.
+
+use crate::members::{Member, beat, describe, new_group, unique};
+use fullbore_tests::{Broker, wait_until};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+const SHORT_MS: i32 = 1_000;
+const CONFIGURED_MS: i32 = 5_000;
+
+fn wait_until_settled(members: &mut [&mut Member]) {
+    for member in members {
+        wait_until("the member is told the configured interval", SOON, || {
+            member.beat().heartbeat_interval_ms == CONFIGURED_MS
+        });
+    }
+}
+
+#[test]
+fn a_change_is_heard_of_soon_by_those_it_concerns() {
+    let broker = Broker::start(&["group.consumer.assignment.interval.ms=0"]);
+    let mut client = broker.client();
+    let (group, topic) = (new_group(&broker, "settle"), unique("t"));
+    client.create_topic(&topic, 4, &[]);
+    let mut old = Member::new(&broker, &group, &[&topic]);
+    let mut new = Member::new(&broker, &group, &[&topic]);
+    assert_eq!(old.join().heartbeat_interval_ms, SHORT_MS, "others may join, too");
+    wait_until_settled(&mut [&mut old]);
+
+    assert_eq!(new.join().heartbeat_interval_ms, SHORT_MS);
+    assert_eq!(new.reads.len(), 0, "the other one holds all of it");
+    assert!(new.beat().heartbeat_interval_ms < CONFIGURED_MS, "it waits");
+    old.beat();
+    assert_eq!(old.reads.len(), 2, "told by one heartbeat");
+    old.beat();
+    new.beat();
+    assert_eq!(new.reads.len(), 2, "and free by the next");
+    assert_eq!(&*describe(&mut client, &group).group_state, "Stable");
+    wait_until_settled(&mut [&mut old, &mut new]);
+
+    new.leave(-1);
+    old.beat();
+    assert_eq!(old.reads.len(), 4);
+}
+
+#[test]
+fn a_member_that_waits_for_one_that_does_not_give_up_comes_less_and_less_often() {
+    let broker = Broker::start(&[
+        "group.consumer.assignment.interval.ms=0",
+        "fullbore.group.consumer.unsettled.heartbeat.interval.ms=10",
+    ]);
+    let (group, topic) = (new_group(&broker, "stuck"), unique("t"));
+    broker.client().create_topic(&topic, 2, &[]);
+    let mut stuck = Member::new(&broker, &group, &[&topic]);
+    let mut waits = Member::new(&broker, &group, &[&topic]);
+    stuck.join();
+    assert_eq!(waits.join().heartbeat_interval_ms, 10);
+    stuck.beat();
+    let mut told = Vec::new();
+    wait_until("the interval has grown twenty times", SOON, || {
+        told.push(waits.beat().heartbeat_interval_ms);
+        told.last().is_some_and(|&last| last >= 200)
+    });
+    assert!(told.is_sorted(), "{told:?}");
+    assert_eq!(waits.reads.len(), 0);
+    let mut client = broker.client();
+    wait_until("the one that must give up is not hurried", SOON, || {
+        client.call(&beat(&group, stuck.id(), stuck.epoch), 1).heartbeat_interval_ms == CONFIGURED_MS
+    });
+}
