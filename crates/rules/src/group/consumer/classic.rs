@@ -98,7 +98,7 @@ impl ConsumerGroup {
         let id = member.id.clone();
         self.put(member);
         self.strike_regexes();
-        self.renew(subscription_changed, topics, settings, now);
+        self.renew(subscription_changed, &id, topics, settings, now);
         let owned = self.by_id(&subscription.owned_partitions, topics);
         self.reconcile(&id, Some(&owned), subscription_changed, topics, now);
         let member = &self.members[&id];

@@ -55,6 +55,7 @@ impl ConsumerGroup {
             && self.topics_version == Some(topics.version())
         {
             member.session_by = now + i64::from(settings.session_timeout_ms);
+            member.expected_by = now + i64::from(settled_interval_ms);
             return Ok(answer(member, settled_interval_ms, false));
         }
         self.check_size(&request.member_id, settings)?;
@@ -66,7 +67,7 @@ impl ConsumerGroup {
         member.session_by = now + i64::from(settings.session_timeout_ms);
         self.put(member);
         let matches_changed = self.resolve(call.resolved, call.resolved_version, now);
-        self.renew(subscription_changed || matches_changed, topics, settings, now);
+        self.renew(subscription_changed || matches_changed, &id, topics, settings, now);
         let owned = request.topic_partitions.as_deref().map(partitions);
         self.reconcile(&id, owned.as_ref(), subscription_changed, topics, now);
 
@@ -76,7 +77,11 @@ impl ConsumerGroup {
             && request.topic_partitions.is_some();
         let moved = !member.assigned.keys().eq(before.assigned.keys());
         let interval_ms = self.interval_ms(member, settings, now);
-        Ok(answer(member, interval_ms, request.member_epoch == JOINING || full || moved))
+        let answer = answer(member, interval_ms, request.member_epoch == JOINING || full || moved);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.expected_by = now + i64::from(interval_ms);
+        }
+        Ok(answer)
     }
 
     /// Whether there is room for who is not a member yet.

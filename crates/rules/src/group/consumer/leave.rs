@@ -58,6 +58,7 @@ impl ConsumerGroup {
         member.state = MemberState::Stable;
         member.revoking = Held::new();
         member.revoke_by = None;
+        member.expected_by = i64::MAX;
         self.put(member);
     }
 

@@ -78,6 +78,8 @@ pub struct Member {
     pub classic: Option<ClassicMember>,
     /// When it is fenced unless it is heard of, in milliseconds since 1970.
     pub session_by: i64,
+    /// When its next heartbeat is expected by what it was told; the end of time if it was not told.
+    pub expected_by: i64,
     /// When it is fenced unless it has given up what it must.
     pub revoke_by: Option<i64>,
 }
@@ -103,6 +105,7 @@ impl Member {
             target: Partitions::new(),
             classic: None,
             session_by: i64::MAX,
+            expected_by: i64::MAX,
             revoke_by: None,
         }
     }

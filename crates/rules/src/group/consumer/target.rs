@@ -2,7 +2,7 @@
 //!
 //! What it is not: what members have; `reconcile.rs` brings them there.
 
-use super::assignor::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::assignor::{Assignor, MemberIndex, NOBODY, Owners, Subscriptions};
 use super::heartbeat::Resolved;
 use super::member::{Member, Partition, Partitions};
 use super::{ConsumerGroup, MemberId, Settings, TEXT_BYTES, Topics};
@@ -59,6 +59,7 @@ impl ConsumerGroup {
     pub(super) fn renew(
         &mut self,
         subscription_changed: bool,
+        caller: &MemberId,
         topics: &(impl Topics + ?Sized),
         settings: &Settings,
         now: i64,
@@ -72,7 +73,7 @@ impl ConsumerGroup {
             self.bump(now);
         }
         if self.group_epoch > self.assignment_epoch && self.may_assign(settings, now) {
-            self.assign(settings, now);
+            self.assign(caller, settings, now);
         }
     }
 
@@ -111,8 +112,12 @@ impl ConsumerGroup {
     }
 
     /// Works the target out for the group epoch.
-    fn assign(&mut self, settings: &Settings, now: i64) {
-        let order = self.order();
+    fn assign(&mut self, caller: &MemberId, settings: &Settings, now: i64) {
+        let assignor = self.assignor(settings);
+        let order = match assignor {
+            Assignor::Range => self.order_by_name(),
+            Assignor::Uniform => self.order_by_time(caller, now),
+        };
         let topics: Vec<(Uuid, i32)> = self.topics.values().copied().collect();
         let by_name: HashMap<&Text, usize> = self.topics.keys().enumerate().map(|(n, name)| (name, n)).collect();
         let by_id: HashMap<Uuid, usize> = topics.iter().enumerate().map(|(n, &(id, _))| (id, n)).collect();
@@ -135,7 +140,7 @@ impl ConsumerGroup {
                 }
             }
         }
-        self.assignor(settings).assign(&group, &mut owners);
+        assignor.assign(&group, &mut owners);
         let mut targets = vec![Partitions::new(); order.len()];
         for (row, &(topic, _)) in owners.iter().zip(&topics) {
             for (&owner, index) in row.iter().zip(0..).filter(|&(&owner, _)| owner != NOBODY) {
@@ -154,9 +159,17 @@ impl ConsumerGroup {
 
     /// The members in the order in which `range` deals: static ones by name, so that their ranges outlive their ids,
     /// then the others by id.
-    fn order(&self) -> Vec<MemberId> {
+    fn order_by_name(&self) -> Vec<MemberId> {
         let mut members: Vec<&Member> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
+        members.into_iter().map(|member| member.id.clone()).collect()
+    }
+
+    /// The members in the order in which they can be told of a new target: the one that is being answered, then as their
+    /// heartbeats are expected; last those that let theirs pass, who may be dead.
+    fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
+        let mut members: Vec<&Member> = self.members.values().collect();
+        members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 }

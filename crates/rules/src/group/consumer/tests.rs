@@ -557,3 +557,29 @@ fn a_restart_in_a_rebalance_begins_the_time_anew() {
     stage.group = restarted(&stage).unwrap();
     assert_eq!(interval(stage.beat("m2", 2)), 1_000);
 }
+
+#[test]
+fn among_equals_the_next_to_come_gives_and_gets() {
+    // When each was heard of last, when the third joins, and how much the first two then have.
+    for (heard, joins, loads) in
+        [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
+    {
+        let mut stage = unsettled_stage();
+        stage.join("m1", &["a"]);
+        stage.join("m2", &["a"]);
+        stage.beat("m1", 1).unwrap();
+        stage.report("m1", 1, &[0, 1]).unwrap();
+        stage.beat("m2", 2).unwrap();
+        let mut order = [("m1", heard[0]), ("m2", heard[1])];
+        order.sort_by_key(|&(_, at)| at);
+        for (id, at) in order {
+            stage.now = at;
+            assert_eq!(interval(stage.beat(id, 2)), 5_000);
+        }
+        stage.now = joins;
+        stage.join("m3", &["a"]);
+        let load = |id: &str| stage.group.member(id).expect("it is a member").target.len();
+        assert_eq!([load("m1"), load("m2")], loads, "{heard:?} {joins}");
+        assert_eq!(load("m3"), 1);
+    }
+}

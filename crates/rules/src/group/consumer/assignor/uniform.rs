@@ -43,18 +43,16 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes from everybody what is above their share, in a group where all subscribe to all.
+/// Takes from everybody what is above their share, in a group where all subscribe to all. The first among equals has to give.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);
-    let mut room: Vec<usize> = loads(members, owners)
-        .into_iter()
-        .map(|load| {
-            let extra = usize::from(load > share && extras > 0);
-            extras -= extra;
-            load.min(share + extra)
-        })
-        .collect();
+    let mut room = loads(members, owners);
+    for load in room.iter_mut().rev() {
+        let extra = usize::from(*load > share && extras > 0);
+        extras -= extra;
+        *load = (*load).min(share + extra);
+    }
     for owner in owners.iter_mut().flatten().filter(|owner| **owner != NOBODY) {
         match &mut room[*owner as usize] {
             0 => *owner = NOBODY,
