@@ -5,6 +5,7 @@ use crate::broker::Shared;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
+use std::time::Instant;
 
 /// Characters of a client's name or version that are kept for as long as its connection lasts.
 const SOFTWARE_CHARS_MAX: usize = 100;
@@ -17,6 +18,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         call.client.software_name = kept(&request.client_software_name);
         call.client.software_version = kept(&request.client_software_version);
     }
+    call.client.told_versions = Some(Instant::now());
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, error_code))
 }
 

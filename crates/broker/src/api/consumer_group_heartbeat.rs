@@ -8,11 +8,27 @@ use fullbore_rules::group::{Answer, Settings};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Round trips for which an interval must last: TCP, TLS, versions, SASL and the heartbeat on a new connection.
+const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupHeartbeatRequest = call.body(reply.version)?;
     let response = heartbeat(call, &request, reply.version.number).await.unwrap_or_else(refused);
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
+}
+
+/// A short interval that does not cut the client off: librdkafka takes the interval for the timeout of its heartbeats, too,
+/// closes the connection after it, and connects, asks for the versions and beats anew within the next. 0 stays 0.
+fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
+    match (unsettled_interval_ms, round_trip) {
+        (0, _) | (_, None) => unsettled_interval_ms,
+        (_, Some(round_trip)) => {
+            let least_ms = round_trip.saturating_mul(ROUND_TRIPS).as_millis();
+            unsettled_interval_ms.max(i32::try_from(least_ms).unwrap_or(i32::MAX))
+        }
+    }
 }
 
 fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
@@ -30,7 +46,9 @@ async fn heartbeat(
 ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
     let groups = &call.broker.groups;
     let image = call.broker.control.image();
-    let settings = groups.settings_of(&image, &request.group_id);
+    let mut settings = groups.settings_of(&image, &request.group_id);
+    let unsettled_interval_ms = &mut settings.consumer.unsettled_interval_ms;
+    *unsettled_interval_ms = reachable(*unsettled_interval_ms, call.client.round_trip);
     if !settings.consumer.is_enabled {
         let message = "The consumer protocol is switched off (group.coordinator.rebalance.protocols).";
         return Err(Refusal { code: ErrorCode::UNSUPPORTED_VERSION, message: message.to_owned() });
@@ -120,4 +138,19 @@ fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
         Some((pattern, topics))
     };
     patterns.into_iter().filter_map(topics).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_far_client_is_told_an_interval_in_which_it_can_beat() {
+        let at = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(reachable(1_000, None), 1_000);
+        assert_eq!(reachable(1_000, at(100)), 1_000);
+        assert_eq!(reachable(1_000, at(300)), 2_400);
+        assert_eq!(reachable(1_000, Some(Duration::MAX)), i32::MAX);
+        assert_eq!(reachable(0, at(300)), 0, "off is off");
+    }
 }

@@ -61,6 +61,7 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Why a connection is closed instead of answered.
 #[derive(Debug, thiserror::Error)]
@@ -132,12 +133,24 @@ pub struct Client {
     pub software_name: Text,
     /// And its version.
     pub software_version: Text,
+    /// When it was told the APIs' versions, until its next request.
+    told_versions: Option<Instant>,
+    /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
+    pub round_trip: Option<Duration>,
 }
 
 impl Client {
     /// One that has said nothing yet.
     pub fn new(peer: SocketAddr) -> Self {
-        Client { peer, software_name: Text::default(), software_version: Text::default() }
+        let (software_name, software_version) = (Text::default(), Text::default());
+        Client { peer, software_name, software_version, told_versions: None, round_trip: None }
+    }
+
+    /// A request of it has come.
+    fn note_request(&mut self) {
+        if let Some(told) = self.told_versions.take() {
+            self.round_trip = Some(told.elapsed());
+        }
     }
 }
 
@@ -208,6 +221,7 @@ fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
 /// # Errors
 /// When the connection must be closed.
 pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
+    call.client.note_request();
     let code = call.header.api_key;
     let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
     let number = call.header.api_version;

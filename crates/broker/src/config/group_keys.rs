@@ -56,7 +56,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.group.consumer.unsettled.heartbeat.interval.ms",
         Some("1000"),
         0,
-        "How often members of a group of the consumer protocol are told to send heartbeats for 3 seconds after its members, subscriptions or topics have changed, and, less and less often, those that wait for partitions of others after that. Never longer than the group's interval; 0: that interval always, as Kafka does.",
+        "How often members of a group of the consumer protocol are told to send heartbeats for 3 seconds after its members, subscriptions or topics have changed, and, less and less often, those that wait for partitions of others after that. Never shorter than eight round trips to the client, nor longer than the group's interval; 0: that interval always, as Kafka does.",
     )
     .allow(Allowed::Between(0, 60_000))
     .differs("not a Kafka key"),
