@@ -25,9 +25,9 @@ const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
 
 /// What all of them together may add to the broker's memory, in any round: 32 KiB a connection, of which a slow reader needs
-/// no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, and 8 MiB for
-/// what the allocator and the database keep.
-const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 8 * MIB;
+/// no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, 8 MiB for
+/// what the allocator and the database keep, and 20 MiB for pieces of what the system has put out of memory.
+const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 28 * MIB;
 
 struct Crowd {
     idle: Vec<Client>,
