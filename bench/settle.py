@@ -16,12 +16,11 @@ moment of their interval. What is counted ends with the last change of an assign
 looked at for --quiet seconds (default 6, longer than Kafka's interval). Needs `cargo build --release` and `tests/clients/install`.
 """
 import argparse, json, pathlib, random, statistics, sys, tempfile, threading, time, uuid
-from importlib.machinery import SourceFileLoader
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.dont_write_bytecode = True
-compare = SourceFileLoader("compare", str(pathlib.Path(__file__).resolve().parent / "compare")).load_module()
+from brokers import Fullbore, Kafka
 
 CHANGES = ("start", "join", "leave")
 TOO_LONG_S = 120
@@ -121,7 +120,7 @@ def main():
     results = {address: measure(address, address, options) for address in options.brokers}
     if not options.brokers:
         with tempfile.TemporaryDirectory(prefix="fullbore-settle-") as temp:
-            for kind in (compare.Fullbore, compare.Kafka):
+            for kind in (Fullbore, Kafka):
                 broker = kind(kind.__name__.lower(), temp)
                 broker.start()
                 try:
