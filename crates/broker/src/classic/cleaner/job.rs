@@ -111,8 +111,7 @@ impl Job<'_> {
         let (bytes, load_factor) = (self.settings.map_bytes(), self.settings.dedupe_load_factor);
         let mut map = OffsetMap::new(hash_key(), bytes, load_factor, offsets);
         for found in found.iter().filter(|found| found.source.end_offset > self.dirty.first_dirty) {
-            let chunk = self.settings.buffer_bytes();
-            let mut reader = BatchReader::open(&found.path, found.dirty_position, found.source.size, chunk)?;
+            let mut reader = self.open(found, found.dirty_position)?;
             loop {
                 let position = reader.position();
                 let Some(batch) = reader.next(&mut |bytes| self.cleaner.before_read(bytes))? else { break };
@@ -126,6 +125,21 @@ impl Job<'_> {
             }
         }
         Ok(Mapped { map, mapped_to: self.dirty.end })
+    }
+
+    /// A segment that retention has taken meanwhile is a change; any other missing file is not.
+    fn open(&self, found: &Found, position: u64) -> Result<BatchReader, CleanError> {
+        let opened = BatchReader::open(&found.path, position, found.source.size, self.settings.buffer_bytes());
+        opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if !self.has(found.source.base_offset) => CleanError::Changed,
+            _ => error.into(),
+        })
+    }
+
+    /// Whether a segment is in the log.
+    fn has(&self, base_offset: i64) -> bool {
+        let state = self.partition.state.lock();
+        matches!(&state.log, LogState::Open(log) if log.segments.iter().any(|known| known.base_offset == base_offset))
     }
 
     fn clean_group(
@@ -217,7 +231,7 @@ impl Rewriting<'_> {
         let cleaner = self.job.cleaner;
         let mut is_changed = false;
         for found in group {
-            let mut reader = BatchReader::open(&found.path, 0, found.source.size, self.job.settings.buffer_bytes())?;
+            let mut reader = self.job.open(found, 0)?;
             loop {
                 let position = reader.position();
                 let Some(batch) = reader.next(&mut |bytes| cleaner.before_read(bytes))? else { break };

@@ -5,7 +5,7 @@
 //! share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers log.cleaner.io.buffer.size; a
 //! thread holds two more batches as they are opened and written.
 //!
-//! Locks: `tracking` is never held while a partition is locked.
+//! Locks: `tracking` is never taken while a partition is locked; the other way round it may be.
 //!
 //! Invariant: one log is cleaned by one thread at a time, and the checkpoint never passes what is clean.
 
@@ -46,7 +46,7 @@ use rustix::thread::gettid;
 use super::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 use super::logs::Logs;
 use super::now_ms;
-use super::partition::Partition;
+use super::partition::{LogState, Partition};
 use crate::config::TopicConfig;
 use error::CleanError;
 use job::{Job, Tally};
@@ -263,6 +263,11 @@ impl Cleaner {
         let key = key(partition);
         let mut tracking = self.tracking.lock();
         tracking.in_progress.remove(&key);
+        // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
+        // the next topic of that name, or it comes after this.
+        if matches!(partition.state.lock().log, LogState::Gone) {
+            return;
+        }
         let error = match result {
             Ok(clean_to) => {
                 self.counts.runs.fetch_add(1, Relaxed);

@@ -29,11 +29,8 @@ pub struct BatchReader {
 
 impl BatchReader {
     /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
-    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize) -> Result<BatchReader, CleanError> {
-        let file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => CleanError::Changed,
-            _ => error.into(),
-        })?;
+    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize) -> io::Result<BatchReader> {
+        let file = File::open(path)?;
         // A hint only.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
         let path = path.to_owned();

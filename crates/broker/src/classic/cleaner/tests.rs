@@ -15,6 +15,8 @@ use fullbore_wire::{Records, Uuid};
 use super::super::logs::Settings;
 use super::super::steps::watch;
 use super::super::{Logs, Partition};
+use super::Cleaner;
+use super::error::CleanError;
 use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
 
 const NOW: i64 = 1_700_000_000_000;
@@ -179,6 +181,32 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
             let _ = fs::remove_dir_all(copies);
         }
         assert!(again > 100, "{again} crashes after crashes");
+    }
+}
+
+#[test]
+fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    fs::remove_file(folder.path().join("t-0/00000000000000000000.log")).expect("removed");
+    assert!(logs.clean_dirtiest(NOW), "it was tried");
+    assert!(!logs.clean_dirtiest(NOW), "or its thread would never rest, and no other log be cleaned");
+    let status = logs.cleaner_status();
+    assert_eq!((status.failures, status.uncleanable_partitions), (1, 1));
+}
+
+#[test]
+fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    let cleaner = Cleaner::new(folder.path(), settings().0.cleaner);
+    logs.delete_topic("t", Uuid([1; 16]));
+    cleaner.forget("t", 0);
+    for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {
+        cleaner.done(&partition, result);
+        assert_eq!(cleaner.checkpoint_if_free(&partition), Some(None));
     }
 }
 
