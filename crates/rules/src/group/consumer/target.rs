@@ -16,6 +16,17 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flatten())
     }
 
+    /// Has the member's expression resolved with the next heartbeat if that was not done: it was in use when the caller
+    /// looked which are new, and then its last member went.
+    pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
+        let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
+        if let Some(regex) = regex {
+            self.regexes.insert(regex, BTreeSet::new());
+            self.resolved = None;
+            self.note_regexes();
+        }
+    }
+
     /// Takes in what regular expressions match. Whether one that is in use matches something else than before. What is
     /// not in use any more is struck.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {

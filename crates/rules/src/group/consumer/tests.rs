@@ -1,5 +1,7 @@
 //! The way of members through a group, one case after another.
 
+mod regexes;
+
 use super::*;
 use crate::group::consumer::commit::May;
 use fullbore_wire::apis::consumer_group_heartbeat::{
@@ -301,28 +303,6 @@ fn what_is_no_longer_subscribed_to_goes_before_there_is_a_target() {
     stage.now = 1_000;
     stage.beat("m2", 1).unwrap();
     assert_eq!(stage.group.assignment_epoch(), 3);
-}
-
-#[test]
-fn expressions_count_as_their_topics() {
-    let mut stage = Stage::new();
-    let regex = || Text::from("[ab]");
-    let matched = |names: &[&str]| vec![(regex(), names.iter().map(|&name| Text::from(name)).collect())];
-    let request = ConsumerGroupHeartbeatRequest {
-        subscribed_topic_names: None,
-        subscribed_topic_regex: Some(regex()),
-        ..joining("m1", &[])
-    };
-    let joined = stage.send_resolved(request, matched(&["a"])).unwrap();
-    assert_eq!((joined.member_epoch, given(&joined)), (1, Some(vec![0, 1, 2, 3])));
-    assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
-    assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
-    assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now + 600_000));
-    let more = stage.send_resolved(beating("m1", 1), matched(&["a", "b"])).unwrap();
-    assert_eq!((more.member_epoch, more.assignment.unwrap().topic_partitions.len()), (2, 2));
-    let none = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(Text::from("")), ..beating("m1", 2) };
-    assert_eq!(given(&stage.send(none).unwrap()), Some(vec![]));
-    assert_eq!(stage.group.regexes().count(), 0);
 }
 
 #[test]

@@ -1,0 +1,41 @@
+//! Subscriptions by regular expression.
+
+use super::*;
+
+#[test]
+fn expressions_count_as_their_topics() {
+    let mut stage = Stage::new();
+    let regex = || Text::from("[ab]");
+    let matched = |names: &[&str]| vec![(regex(), names.iter().map(|&name| Text::from(name)).collect())];
+    let request = ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: None,
+        subscribed_topic_regex: Some(regex()),
+        ..joining("m1", &[])
+    };
+    let joined = stage.send_resolved(request, matched(&["a"])).unwrap();
+    assert_eq!((joined.member_epoch, given(&joined)), (1, Some(vec![0, 1, 2, 3])));
+    assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
+    assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
+    assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now + 600_000));
+    let more = stage.send_resolved(beating("m1", 1), matched(&["a", "b"])).unwrap();
+    assert_eq!((more.member_epoch, more.assignment.unwrap().topic_partitions.len()), (2, 2));
+    let none = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(Text::from("")), ..beating("m1", 2) };
+    assert_eq!(given(&stage.send(none).unwrap()), Some(vec![]));
+    assert_eq!(stage.group.regexes().count(), 0);
+}
+
+#[test]
+fn an_expression_that_its_last_member_took_along_is_resolved_anew() {
+    let mut stage = Stage::new();
+    let regex = || Text::from("[ab]");
+    // It was in use when it was looked which expressions are new, and is not any more.
+    let request = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(regex()), ..joining("m1", &[]) };
+    stage.send_resolved(request, Vec::new()).expect("it joins");
+    assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now));
+    assert_eq!(stage.group.regexes().collect::<Vec<_>>(), [&regex()]);
+    let epoch = stage.group.member("m1").expect("joined").epoch;
+    let resolved = vec![(regex(), [Text::from("a")].into())];
+    let answer = stage.send_resolved(beating("m1", epoch), resolved).expect("it beats");
+    assert_eq!(answer.assignment.expect("new").topic_partitions, of_a(&[0, 1, 2, 3]));
+    assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
+}
