@@ -105,6 +105,23 @@ impl Cluster {
         Ok(self.connection.as_mut().expect("just connected"))
     }
 
+    /// Asks any broker of the list, what may be asked twice: a connection that breaks is replaced once.
+    ///
+    /// # Errors
+    /// As [`Cluster::any`] and [`Connection::call`].
+    pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        let is_new = self.connection.is_none();
+        let mut answer = self.any()?.call(request);
+        if !is_new && matches!(&answer, Err(error) if error.is_retriable()) {
+            self.connection = None;
+            answer = self.any()?.call(request);
+        }
+        if matches!(answer, Err(ClientError::Io { .. })) {
+            self.connection = None;
+        }
+        answer
+    }
+
     /// A connection of its own to the broker at `address`.
     ///
     /// # Errors
@@ -207,7 +224,7 @@ impl Cluster {
         Ok(offsets)
     }
 
-    /// Metadata of the topics named, or of all; creates none. A broken connection is replaced once.
+    /// Metadata of the topics named, or of all; creates none.
     ///
     /// # Errors
     /// When no broker answers.
@@ -218,14 +235,7 @@ impl Cluster {
             allow_auto_topic_creation: false,
             ..Default::default()
         };
-        let answer = match self.any()?.call(&request) {
-            Err(error) if error.is_retriable() => {
-                self.connection = None;
-                self.any()?.call(&request)
-            }
-            answer => answer,
-        };
-        let response = answer?;
+        let response = self.ask(&request)?;
         match response.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
             false => Ok(response),

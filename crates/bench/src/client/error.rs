@@ -118,4 +118,12 @@ impl ClientError {
             _ => false,
         }
     }
+
+    /// Whether the broker has closed the connection, as it does with those that are not used for long
+    /// (connections.max.idle.ms): a new one may serve.
+    pub fn is_closed(&self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let ClientError::Io { source, .. } = self else { return false };
+        [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&source.kind())
+    }
 }

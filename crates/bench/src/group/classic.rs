@@ -135,10 +135,10 @@ impl<'a> Classic<'a> {
         self.leads = joined.leader == joined.member_id;
         self.shared.set_identity(&self.member_id, self.generation);
         let assignments = match self.leads && !joined.skip_assignment {
-            true => self.assign(joined)?,
-            false => Vec::new(),
+            true => self.assign(joined),
+            false => Ok(Vec::new()),
         };
-        let (answer, assignment) = match self.sync(assignments) {
+        let (answer, assignment) = match assignments.and_then(|assignments| self.sync(assignments)) {
             Ok((code, assignment)) => (Ok(code), assignment),
             Err(error) => (Err(error), Bytes::new()),
         };

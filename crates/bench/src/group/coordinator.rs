@@ -32,7 +32,13 @@ impl Coordinator {
     }
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        let answer = self.connection()?.call_up_to(request, max);
+        let is_new = self.connection.is_none();
+        let mut answer = self.connection()?.call_up_to(request, max);
+        if !is_new && matches!(&answer, Err(error) if error.is_closed()) {
+            // Perhaps it was only not used for long.
+            self.forget();
+            answer = self.connection()?.call_up_to(request, max);
+        }
         if answer.is_err() {
             // Its answer might still come, and would be taken for that to the next request.
             self.forget();

@@ -10,7 +10,7 @@ use super::start::{self, Mark};
 use super::{Consume, Settings, Troubles};
 use crate::failure::Failure;
 use crate::stop::Stop;
-use fullbore_bench::client::{Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
+use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
 use fullbore_bench::consume::{Cursor, Plan, consume};
 use fullbore_bench::group::{Committed, Member, Target};
 use std::collections::HashMap;
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 /// How often a signal is looked for while there is nothing to read.
 const TICK: Duration = Duration::from_millis(20);
-/// How long the coordinator may take over a question before the command fails.
+/// How long brokers may take over a question before the command fails.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two attempts at it.
+const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// How long it may take over the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -73,10 +75,15 @@ impl Grouped<'_> {
         let asked = Instant::now();
         let patience = || self.stop.is_asked() && asked.elapsed() > super::INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
-        let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(()) };
+        let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
         self.member.leave();
         let finished = outcome?;
-        committed.map(|()| finished)
+        match committed? {
+            Committed::Done => Ok(finished),
+            Committed::Later | Committed::Lost => Err(Failure::new(
+                "the offsets of the last records could not be committed; the group reads those records again",
+            )),
+        }
     }
 
     fn commits(&self) -> bool {
@@ -129,7 +136,7 @@ impl Grouped<'_> {
         }
         match target.lost {
             true => self.positions.clear(),
-            false if self.commits() => self.commit(PATIENCE)?,
+            false if self.commits() => _ = self.commit(PATIENCE)?,
             false => {}
         }
         let is_kept = |place: &Place| target.partitions.contains(place);
@@ -174,11 +181,11 @@ impl Grouped<'_> {
                      --from-beginning or auto.offset.reset"
                 )));
             };
-            let starts = start::offsets(self.cluster, &unknown, reset, read_committed)?;
+            let starts = patiently(self.stop, || start::offsets(self.cluster, &unknown, reset, read_committed))?;
             self.positions.extend(unknown.into_iter().map(|place| (place.topic, place.partition)).zip(starts));
         }
         if self.args.exit {
-            let ends = offsets_of(self.cluster, &places, LATEST, read_committed)?;
+            let ends = patiently(self.stop, || offsets_of(self.cluster, &places, LATEST, read_committed))?;
             self.ends.extend(added.iter().cloned().zip(ends));
         }
         Ok(())
@@ -189,7 +196,7 @@ impl Grouped<'_> {
         let mut found: HashMap<Place, PartitionPlace> = HashMap::new();
         for (topic, _) in of {
             if !found.keys().any(|(known, _)| known == topic) {
-                let places = self.cluster.partitions(topic)?;
+                let places = patiently(self.stop, || self.cluster.partitions(topic))?;
                 found.extend(places.into_iter().map(|place| ((place.topic.clone(), place.partition), place)));
             }
         }
@@ -240,7 +247,7 @@ impl Grouped<'_> {
         }
     }
 
-    fn commit(&mut self, patience: Duration) -> Result<(), Failure> {
+    fn commit(&mut self, patience: Duration) -> Result<Committed, Failure> {
         commit(&mut self.member, self.shared, &self.positions, &mut self.committed, patience)
     }
 }
@@ -252,13 +259,27 @@ fn commit(
     positions: &HashMap<Place, i64>,
     committed: &mut HashMap<Place, i64>,
     patience: Duration,
-) -> Result<(), Failure> {
+) -> Result<Committed, Failure> {
     let is_news =
         |(place, offset): &(Place, i64)| positions.contains_key(place) && committed.get(place) != Some(offset);
     let news: HashMap<Place, i64> = shared.outlet.written().into_iter().filter(is_news).collect();
     // Later: the next commit tells it again. Lost: the member's thread hears of it too, and joins again.
-    if member.commit(&news, patience)? == Committed::Done {
+    let outcome = member.commit(&news, patience)?;
+    if outcome == Committed::Done {
         committed.extend(news);
     }
-    Ok(())
+    Ok(outcome)
+}
+
+/// Asks again while a broker cannot be reached, as when it starts anew.
+fn patiently<T>(stop: &Stop, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Err(error) if error.is_retriable() && !stop.is_asked() && Instant::now() < until => {
+                std::thread::sleep(RETRY_BACKOFF);
+            }
+            outcome => return outcome,
+        }
+    }
 }

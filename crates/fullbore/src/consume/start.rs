@@ -1,7 +1,7 @@
 //! Where reading starts and ends: kcat's -o, and the offsets it means in each partition.
 
 use crate::failure::Failure;
-use fullbore_bench::client::{Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
+use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
 
 /// One `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub fn offsets(
     places: &[PartitionPlace],
     start: Mark,
     read_committed: bool,
-) -> Result<Vec<i64>, Failure> {
+) -> Result<Vec<i64>, ClientError> {
     let at = |timestamp| offsets_of(cluster, places, timestamp, read_committed);
     Ok(match start {
         Mark::Beginning => at(EARLIEST)?,

@@ -1,6 +1,6 @@
 //! `fullbore consume --group`: members that share, die, come back and go on where the group was.
 
-use super::{Broker, create, produce, run, signal, start};
+use super::{Broker, create, produce, run, signal, start, until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
@@ -20,7 +20,12 @@ const WAYS: [&[&str]; 4] = [
 
 /// A broker that misses a member soon.
 fn quick_broker() -> Broker {
+    quick_broker_with("connections.max.idle.ms=600000")
+}
+
+fn quick_broker_with(setting: &str) -> Broker {
     Broker::start(&[
+        setting,
         "group.min.session.timeout.ms=100",
         "group.initial.rebalance.delay.ms=0",
         "group.consumer.min.session.timeout.ms=100",
@@ -145,6 +150,32 @@ fn three_members_share_and_two_take_over_from_one_that_is_killed() {
         send(&broker, 900, 1000);
         seen.all(&numbers(0, 1000));
         ends_well(second);
+        let flags = [&["consume", "-t", "t", "-G", "g", "-e"], &QUICK[..], way].concat();
+        assert_eq!(run(&broker, &flags, b"").text(), "", "everything was committed: {way:?}");
+    }
+}
+
+/// Connections to the broker that neither end has closed: ESTABLISHED in proc(5)'s tcp table.
+fn open_to(broker: &Broker) -> usize {
+    let port: u16 = broker.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let remote = format!(":{port:04X} 01 ");
+    table.lines().filter(|line| line.contains(&remote)).count()
+}
+
+#[test]
+fn a_member_commits_after_the_broker_has_closed_what_was_idle() {
+    for way in [WAYS[0], WAYS[3]] {
+        let broker = quick_broker_with("connections.max.idle.ms=1500");
+        create(&broker, "t", "1");
+        let seen = Seen::default();
+        let member = member(&broker, way, &seen);
+        send(&broker, 0, 10);
+        seen.all(&numbers(0, 10));
+        until("only heartbeats and fetches are left", || open_to(&broker) == 2);
+        send(&broker, 10, 20);
+        seen.all(&numbers(0, 20));
+        ends_well(member);
         let flags = [&["consume", "-t", "t", "-G", "g", "-e"], &QUICK[..], way].concat();
         assert_eq!(run(&broker, &flags, b"").text(), "", "everything was committed: {way:?}");
     }

@@ -129,15 +129,14 @@ impl<'a> Groups<'a> {
 
 /// The coordinators of these groups, each with its own.
 fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeMap<Broker, Vec<Text>>, ClientError> {
-    let connection = cluster.any()?;
     let mut found: Vec<Coordinator> = Vec::new();
-    if connection.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
+    if cluster.any()?.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
         let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
-        found.extend(connection.call(&request)?.coordinators);
+        found.extend(cluster.ask(&request)?.coordinators);
     } else {
         for key in ids {
             let request = FindCoordinatorRequest { key: key.clone(), ..Default::default() };
-            let response = connection.call(&request)?;
+            let response = cluster.ask(&request)?;
             found.push(Coordinator {
                 key: key.clone(),
                 node_id: response.node_id,
