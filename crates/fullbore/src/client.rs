@@ -18,7 +18,7 @@ const SECURITY_PROTOCOL: &str = "security.protocol";
 #[derive(Args, Debug)]
 pub struct Where {
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
-    #[arg(long, value_name = "HOST:PORT,...")]
+    #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
     #[arg(long, value_name = "FILE")]

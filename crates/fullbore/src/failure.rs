@@ -36,3 +36,11 @@ impl fmt::Display for Failure {
         f.write_str(&self.sentence)
     }
 }
+
+/// How far it came, as part of a sentence.
+pub fn records_were_written(count: u64) -> String {
+    match count {
+        1 => "1 record was written".to_owned(),
+        _ => format!("{count} records were written"),
+    }
+}

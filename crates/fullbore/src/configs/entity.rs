@@ -81,7 +81,7 @@ impl Entity {
             (None, None) => {
                 return Err(Failure::new(
                     "say whose configurations: --topic NAME, --broker ID, --broker-defaults, --group \
-                                         NAME, or --entity-type topics for those of all topics",
+                                         NAME, or --entity-type and --entity-name",
                 ));
             }
         };

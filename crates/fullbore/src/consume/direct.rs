@@ -8,7 +8,7 @@ use super::{Consume, Settings, Troubles};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
-use fullbore_bench::consume::{Cursor, Plan, consume};
+use fullbore_bench::consume::{ConsumeError, Cursor, Plan, consume};
 use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,18 @@ pub fn read(
 ) -> Result<bool, Failure> {
     let places = places(cluster, topics, &args.partitions)?;
     let read_committed = settings.fetch.read_committed;
-    let starts = start::offsets(cluster, &places, start, read_committed)?;
-    let ends = match args.exit {
-        true => offsets_of(cluster, &places, LATEST, read_committed)?.into_iter().map(Some).collect(),
-        false => vec![None; places.len()],
-    };
+    let mut starts = start::offsets(cluster, &places, start, read_committed)?;
+    let mut ends = vec![None; places.len()];
+    if args.exit {
+        let found = offsets_of(cluster, &places, LATEST, read_committed)?;
+        // Nothing would be fetched from behind the end, so that no broker would refuse it.
+        if let Some(at) = found.iter().zip(&starts).position(|(end, start)| start > end) {
+            let PartitionPlace { topic, partition, .. } = places[at].clone();
+            let out_of_range = ConsumeError::OutOfRange { topic, partition, offset: starts[at] };
+            starts = start::offsets(cluster, &places, settings.reset.ok_or(out_of_range)?, read_committed)?;
+        }
+        ends = found.into_iter().map(Some).collect();
+    }
     let cursor = |((place, start), end): ((PartitionPlace, i64), Option<i64>)| {
         let printer = Printer::new(shared.clone(), (place.topic.clone(), place.partition));
         Cursor { offset: Some(start), end, ..Cursor::new(place, printer) }

@@ -12,7 +12,7 @@ mod printer;
 mod start;
 
 use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value};
-use crate::failure::Failure;
+use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::escapes;
 use crate::stop::Stop;
@@ -52,7 +52,7 @@ const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S its
 /// length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for null.
-/// With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers, key and value;
+/// With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (where it has any), key and value;
 /// bytes that are no UTF-8 are base64 in key_base64 or value_base64, so that nothing is lost.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -190,7 +190,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             Err(Failure::interrupted(format!("interrupted after {written} of {wanted} records were written")))
         }
         (false, None) if args.exit => {
-            Err(Failure::interrupted(format!("interrupted before the end; {written} records were written")))
+            Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
         // Reading without an end is ended like this.
         _ => Ok(()),
@@ -329,7 +329,7 @@ impl Consume {
     fn topics(&self, cluster: &mut Cluster) -> Result<Vec<Text>, Failure> {
         let mut topics: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
         if let Some(include) = &self.include {
-            let matches = topic_filter(Some(include))?;
+            let matches = topic_filter("--include", Some(include))?;
             topics.extend(list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| matches(name)));
         }
         topics.sort();

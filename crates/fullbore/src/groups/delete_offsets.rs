@@ -52,6 +52,7 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
         Some(((topic, partition), code)) => {
             let next = match *code {
                 ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC => " Stop the consumers that read it first.",
+                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => " `fullbore groups describe` lists those it has offsets of.",
                 _ => "",
             };
             let what = format!("cannot delete the offset of {topic}-{partition} of group '{id}'");

@@ -145,7 +145,7 @@ fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec
     let topics: Vec<Text> = match (&args.topic, &args.include) {
         (Some(topic), _) => vec![topic.as_str().into()],
         (None, include) => {
-            let matches = topic_filter(include.as_deref())?;
+            let matches = topic_filter("--include", include.as_deref())?;
             list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| matches(name)).collect()
         }
     };

@@ -13,13 +13,15 @@ use std::time::Duration;
 const READ_BYTES: usize = 256 << 10;
 /// Bytes of a length before a record.
 const LENGTH_BYTES: usize = 4;
+/// A length of -1.
+const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 
 /// Where one record ends and the next begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// At these bytes; behind the last record they may be missing.
     Delimiter(Vec<u8>),
-    /// A length of four bytes, big-endian, precedes each.
+    /// A length of four bytes, big-endian, precedes each; -1 is a null.
     Length,
     /// The whole file is one.
     Whole,
@@ -49,6 +51,10 @@ pub struct Input {
     pub taken: u64,
 }
 
+/// Where the bytes of a record are; a null has none.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record(Option<Range<usize>>);
+
 /// Why there is no next record.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
@@ -60,6 +66,9 @@ pub enum InputError {
         "longer than {0} bytes, which is what max.request.size leaves room for; raise it with --producer-property max.request.size=BYTES"
     )]
     TooLong(usize),
+    /// A length that is not all there.
+    #[error("cut short: the input ends after {0} of the four bytes of its length")]
+    CutLength(usize),
     /// A length without its bytes.
     #[error("cut short: its length says {wanted} bytes, and the input has {found} more")]
     Cut {
@@ -85,7 +94,12 @@ impl Input {
     ///
     /// # Errors
     /// A record that is too long or cut short.
-    pub fn next(&mut self) -> Result<Option<Range<usize>>, InputError> {
+    pub fn next(&mut self) -> Result<Option<Record>, InputError> {
+        if self.framing == Framing::Length && self.buffer[self.left.clone()].starts_with(&NULL) {
+            self.left.start += LENGTH_BYTES;
+            self.taken += 1;
+            return Ok(Some(Record(None)));
+        }
         let found = match &self.framing {
             Framing::Delimiter(delimiter) => {
                 let found = find(&self.buffer[self.left.clone()], delimiter, self.searched);
@@ -110,16 +124,16 @@ impl Input {
                 self.left.start += consumed;
                 self.searched = 0;
                 self.taken += 1;
-                Ok(Some(record))
+                Ok(Some(Record(Some(record))))
             }
         }
     }
 
     fn by_length(&self) -> Result<Option<(Range<usize>, usize)>, InputError> {
         let bytes = &self.buffer[self.left.clone()];
-        let cut = |wanted| InputError::Cut { wanted, found: bytes.len().saturating_sub(LENGTH_BYTES) };
         let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
-            return if self.at_end && !bytes.is_empty() { Err(cut(0)) } else { Ok(None) };
+            let is_cut = self.at_end && !bytes.is_empty();
+            return if is_cut { Err(InputError::CutLength(bytes.len())) } else { Ok(None) };
         };
         let length = u32::from_be_bytes(*length) as usize;
         if length > self.limit {
@@ -128,14 +142,14 @@ impl Input {
         let from = self.left.start + LENGTH_BYTES;
         match rest.len() >= length {
             true => Ok(Some((from..from + length, LENGTH_BYTES + length))),
-            false if self.at_end => Err(cut(length)),
+            false if self.at_end => Err(InputError::Cut { wanted: length, found: rest.len() }),
             false => Ok(None),
         }
     }
 
-    /// The bytes of a record.
-    pub fn bytes(&self, record: Range<usize>) -> &[u8] {
-        &self.buffer[record]
+    /// The bytes of a record; `None` of a null.
+    pub fn bytes(&self, record: Record) -> Option<&[u8]> {
+        record.0.map(|place| &self.buffer[place])
     }
 
     /// Waits for bytes, for `patience` at most, and reads them.
@@ -203,7 +217,7 @@ mod tests {
         let mut records = Vec::new();
         loop {
             match input.next().map_err(|error| error.to_string())? {
-                Some(record) => records.push(input.bytes(record).to_vec()),
+                Some(record) => records.push(input.bytes(record).unwrap_or(b"null").to_vec()),
                 None if input.is_over() => return Ok(records),
                 None => {
                     let filled = input.fill(Duration::from_secs(5)).map_err(|error| error.to_string())?;
@@ -244,12 +258,13 @@ mod tests {
 
     #[test]
     fn lengths_precede_records() {
-        let framed = b"\0\0\0\x02ab\0\0\0\0\0\0\0\x01\n";
-        assert_eq!(all(framed, Framing::Length, 9), Ok(vec![b"ab".to_vec(), vec![], b"\n".to_vec()]));
+        let framed = b"\0\0\0\x02ab\0\0\0\0\xff\xff\xff\xff\0\0\0\x01\n";
+        let records = [&b"ab"[..], b"", b"null", b"\n"].map(<[u8]>::to_vec).to_vec();
+        assert_eq!(all(framed, Framing::Length, 9), Ok(records));
         for (cut, says) in [
             (&b"\0\0\0\x05ab"[..], "says 5 bytes, and the input has 2 more"),
-            (b"\0\0", "cut short"),
-            (b"\xff\xff\xff\xff", "longer than 9 bytes"),
+            (b"\0\0", "the input ends after 2 of the four bytes of its length"),
+            (b"\xff\xff\xff\xfe", "longer than 9 bytes"),
         ] {
             let refused = all(cut, Framing::Length, 9).expect_err(says);
             assert!(refused.contains(says), "{refused}");

@@ -94,7 +94,7 @@ pub struct Produce {
     /// What separates records [default: \n].
     #[arg(short = 'D', long, value_name = "TEXT", value_parser = escapes::delimiter, group = "framing")]
     delimiter: Option<std::vec::Vec<u8>>,
-    /// A length of four bytes, big-endian, precedes each record (what `consume -f '%R%s'` writes).
+    /// A length of four bytes, big-endian, precedes each record, -1 for a null (what `consume -f '%R%s'` writes).
     #[arg(long, group = "framing")]
     framed: bool,
     /// Each file is one record.
@@ -245,8 +245,10 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn send_one(&self, bytes: &[u8], place: Place, sending: &mut Sending<'_>) -> Result<Sent, String> {
-        let Some(fields) = self.layout.read(bytes).map_err(|wrong| format!("{place}: {wrong}"))? else {
+    fn send_one(&self, bytes: Option<&[u8]>, place: Place, sending: &mut Sending<'_>) -> Result<Sent, String> {
+        // A null has neither key nor headers of its own.
+        let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
+        let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
             return Ok(Sent::Taken);
         };
         let topic = match (&self.topic, &fields.topic) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: results are looked at in the order of the records, and no more than [`PENDING_MAX`] wait to be.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::json;
 use crate::stop::Stop;
@@ -222,11 +222,11 @@ impl<'a> Sending<'a> {
         // Nobody is told, since nobody reads.
         if self.stop.is_asked() && !output::is_lost() {
             let rest = sentences.iter().map(|sentence| format!("; {sentence}")).collect::<String>();
-            return Err(Failure::interrupted(format!("interrupted; {written} records were written{rest}")));
+            return Err(Failure::interrupted(format!("interrupted; {}{rest}", records_were_written(written))));
         }
         match sentences.is_empty() {
             true => Ok(()),
-            false => Err(Failure::new(format!("{}; {written} records were written", sentences.join("; ")))),
+            false => Err(Failure::new(format!("{}; {}", sentences.join("; "), records_were_written(written)))),
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn matching(
     pattern: Option<&str>,
     exclude_internal: bool,
 ) -> Result<Vec<(Text, bool)>, Failure> {
-    let matches = topic_filter(pattern)?;
+    let matches = topic_filter("--topic", pattern)?;
     let topics = list_topics(cluster)?;
     Ok(topics.into_iter().filter(|(name, internal)| matches(name) && !(*internal && exclude_internal)).collect())
 }
@@ -52,13 +52,13 @@ pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: 
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Kafka's include list: commas separate alternatives, quotes and blanks around the whole are dropped.
-pub fn topic_filter(pattern: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>, Failure> {
+/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are dropped.
+pub fn topic_filter(flag: &str, pattern: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>, Failure> {
     let regex = match pattern {
         None => None,
         Some(pattern) => {
             let alternatives = pattern.trim_matches(['"', '\'']).replace(' ', "").replace(',', "|");
-            let of_regex = |error| Failure::new(format!("--topic {pattern} is not a regular expression: {error}"));
+            let of_regex = |error| Failure::new(format!("{flag} {pattern} is not a regular expression: {error}"));
             Some(Regex::new(&format!("^(?:{alternatives})$")).map_err(of_regex)?)
         }
     };
@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn a_filter_matches_whole_names() {
-        let matches = |pattern, name: &str| topic_filter(Some(pattern)).expect("valid")(name);
+        let matches = |pattern, name: &str| topic_filter("--topic", Some(pattern)).expect("valid")(name);
         assert!(matches("cap.*", "cap1") && matches("a,b", "b") && matches("'a'", "a"));
         assert!(!matches("cap", "cap1") && !matches("ap1", "cap1"));
-        assert!(topic_filter(None).expect("valid")("anything"));
-        assert!(topic_filter(Some("(")).is_err());
+        assert!(topic_filter("--topic", None).expect("valid")("anything"));
+        assert!(topic_filter("--topic", Some("(")).is_err());
     }
 }

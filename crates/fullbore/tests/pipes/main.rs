@@ -110,6 +110,12 @@ fn binary_data_survives_every_frame() {
     create(&broker, "framed", "1");
     produce(&broker, &["-t", "framed", "--framed"], &framed).good();
     assert_eq!(consume(&broker, &["-t", "framed", "-e", "-f", "%R%s"]).good(), framed);
+    run(&broker, &["topics", "create", "--topic", "copy", "--partitions", "1"], b"").good();
+    produce(&broker, &["-t", "framed", "-Z"], b"\n").good();
+    let copied = consume(&broker, &["-t", "framed", "-e", "-f", "%R%s"]).good();
+    assert!(copied.ends_with(&[0xFF; 4]), "a null");
+    produce(&broker, &["-t", "copy", "--framed"], &copied).good();
+    assert!(consume(&broker, &["-t", "copy", "-e", "-f", "%S%s,"]).good().ends_with(b",-1,"));
     produce(&broker, &["-t", "framed", "-D", "\\0"], b"x\0y\0").good();
     assert_eq!(consume(&broker, &["-t", "framed", "-e", "-o", "-2", "-D", "\\0"]).good(), b"x\0y\0");
 }
@@ -132,7 +138,7 @@ fn keys_headers_nulls_partitions_and_timestamps() {
     assert!(
         produce(&broker, &kafkas, b"a=b\nab\n")
             .failure()
-            .contains(r#"line 2: no "=" after its key; 1 records were written"#)
+            .contains(r#"line 2: no "=" after its key; 1 record was written"#)
     );
     let columns = ["-t", "t", "-e", "-p", "2", "--print-timestamp", "--print-key", "--print-headers", "-Z", "-c", "2"];
     let expected = "CreateTime:1234\ta:1,b:NULL,h:v,n:NULL\tk\tv\nCreateTime:1234\ta:1,b:NULL\tNULL\tno key\n";
@@ -240,7 +246,7 @@ fn a_signal_ends_a_producer_after_what_it_has_read() {
     signal(&child, "INT");
     stderr.read_to_string(&mut said).expect("read");
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");
-    assert!(said.contains("fullbore: interrupted; 1 records were written"), "{said}");
+    assert!(said.contains("fullbore: interrupted; 1 record was written"), "{said}");
     assert_eq!(consume(&broker, &["-t", "t", "-e"]).text(), "typed\n");
 }
 
@@ -257,14 +263,23 @@ fn what_fails_is_named_with_its_line() {
     let told = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
     assert!(told.starts_with("fullbore: line 1: topic t has no partition 7"), "{told}");
     let told = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
-    assert!(told.starts_with(r#"{"error":"line 3: names no topic; name one with --topic; 1 records"#), "{told}");
+    assert!(
+        told.starts_with(r#"{"error":"line 3: names no topic; name one with --topic; 1 record was written"#),
+        "{told}"
+    );
     let told = produce(&broker, &["-t", "none", "-X", "max.block.ms=500"], b"a\n").failure();
     assert!(told.contains("line 1: ") && told.contains("fullbore topics describe --topic none"), "{told}");
     let told = produce(&broker, &["-t", "t", "/no/such/file"], b"").failure();
     assert!(told.starts_with("fullbore: cannot read /no/such/file: "), "{told}");
     assert!(consume(&broker, &["-t", "none", "-e"]).failure().starts_with("fullbore: topic 'none' does not exist"));
     assert!(consume(&broker, &["-t", "t", "-p", "3", "-e"]).failure().contains("no partition 3; it has 0 to 0"));
-    assert!(consume(&broker, &["-t", "t", "-o", "99", "-c", "1"]).failure().contains("no offset 99"));
+    for end in [&["-c", "1"][..], &["-e"]] {
+        assert!(consume(&broker, &[&["-t", "t", "-o", "99"], end].concat()).failure().contains("no offset 99"));
+    }
+    let from = |reset| consume(&broker, &["-t", "t", "-o", "99", "-e", "-X", reset]).text();
+    assert_eq!(from("auto.offset.reset=earliest"), "ok\nlater\nok\na\n");
+    assert_eq!(from("auto.offset.reset=latest"), "");
+    assert!(consume(&broker, &["--include", "a["]).failure().contains("--include a[ is not a regular expression"));
     let reset = ["-t", "t", "-o", "99", "-c", "1", "-X", "auto.offset.reset=earliest"];
     assert_eq!(consume(&broker, &reset).text(), "ok\n");
     let wrong = consume(&broker, &["-t", "t", "-f", "ab%q"]);
