@@ -3,16 +3,16 @@
 //! Whether the committer may is the group's to say, and is asked under its lock together with a place in the control
 //! thread's queue: offsets of two generations are written in the order of the generations.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Completion, Fault, Reply};
 use crate::broker::Shared;
-use crate::control::{Command, CommitOffset, CommitOffsets, Committed, Image, Refusal, Topic};
+use crate::control::{Command, CommitOffset, CommitOffsets, Committed, Image, Pending, Refusal, Topic};
 use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
-use fullbore_wire::{ErrorCode, Frame};
+use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
 /// The first version with topic ids instead of names.
@@ -22,19 +22,30 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// A retention that is the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+/// Admission ends when the commit has its place; it is written when its answer is awaited, together with those that a
+/// client has sent after it without waiting.
+pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetCommitRequest = call.body(reply.version)?;
     let mut wanted = check(call.broker, reply.version.number, &request);
-    if wanted.is_any_known() {
-        match commit(call.broker, reply.version.number, &request, std::mem::take(&mut wanted.offsets)).await {
-            Ok(refused) => wanted.refuse(&refused),
-            Err(code) => wanted.refuse_known(code),
+    if !wanted.is_any_known() {
+        return wanted.answer(call.broker, reply).map(Completion::Ready);
+    }
+    match ask(call.broker, reply.version.number, &request, std::mem::take(&mut wanted.offsets)).await {
+        Err(code) => {
+            wanted.refuse_known(code);
+            wanted.answer(call.broker, reply).map(Completion::Ready)
+        }
+        Ok(asked) => {
+            let broker = Arc::clone(call.broker);
+            Ok(Completion::Later(Box::pin(async move {
+                match asked.done(&broker).await {
+                    Ok(refused) => wanted.refuse(&refused),
+                    Err(code) => wanted.refuse_known(code),
+                }
+                wanted.answer(&broker, reply)
+            })))
         }
     }
-    for partition in wanted.response.topics.iter().flat_map(|topic| &topic.partitions) {
-        call.broker.metrics.offset_committed(partition.error_code);
-    }
-    reply.frame::<OffsetCommitRequest>(&wanted.response)
 }
 
 /// What a request asks for of what there is.
@@ -65,6 +76,35 @@ impl Wanted {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }
+    }
+
+    fn answer(&self, broker: &Shared, reply: Reply) -> Result<Frame, Fault> {
+        for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
+            broker.metrics.offset_committed(partition.error_code);
+        }
+        reply.frame::<OffsetCommitRequest>(&self.response)
+    }
+}
+
+/// A commit in the queue.
+struct Asked {
+    group: Text,
+    pending: Pending,
+    /// Of the offsets in the queue, where each of them stood.
+    places: Vec<usize>,
+    /// What its committer may not commit, as index and reason.
+    fenced: Vec<(usize, ErrorCode)>,
+}
+
+impl Asked {
+    /// What was not committed, as index and reason.
+    async fn done(mut self, broker: &Shared) -> Result<Vec<(usize, ErrorCode)>, ErrorCode> {
+        let refused = self.pending.committed().await.map_err(unavailable)?;
+        self.fenced.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
+        // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
+        // listed, and its offsets are there.
+        let _ = broker.groups.create(&self.group);
+        Ok(self.fenced)
     }
 }
 
@@ -128,13 +168,13 @@ fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Opt
     }
 }
 
-/// What was not committed, as index and reason.
-async fn commit(
+/// Asks for the commit, as the group allows it.
+async fn ask(
     broker: &Shared,
     version: i16,
     request: &OffsetCommitRequest,
     mut offsets: Vec<CommitOffset>,
-) -> Result<Vec<(usize, ErrorCode)>, ErrorCode> {
+) -> Result<Asked, ErrorCode> {
     let id = &request.group_id;
     let committer = Committer {
         member_id: &request.member_id,
@@ -143,7 +183,7 @@ async fn commit(
         version,
     };
     let mut fenced = Vec::new();
-    let (asked, places) = loop {
+    let (pending, places) = loop {
         let place = broker.control.enter().await.map_err(unavailable)?;
         let asked = broker.groups.touch(id, |group, now| {
             group.check_commit(&committer, now)?;
@@ -158,12 +198,7 @@ async fn commit(
             None => return Err(ErrorCode::ILLEGAL_GENERATION),
         }
     };
-    let refused = asked.committed().await.map_err(unavailable)?;
-    fenced.extend(refused.into_iter().map(|(index, code)| (places[index], code)));
-    // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
-    // listed, and its offsets are there.
-    let _ = broker.groups.create(id);
-    Ok(fenced)
+    Ok(Asked { group: id.clone(), pending, places, fenced })
 }
 
 /// Which offsets the committer may commit, with where each of them stood; the others become `fenced`.

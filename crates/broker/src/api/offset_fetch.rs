@@ -3,7 +3,7 @@
 //! What is named twice is answered once: a short request must not ask for the same long metadata a million times. There
 //! are no transactions, so that every offset is stable.
 
-use super::{Call, Fault, Reply, once};
+use super::{Call, Completion, Fault, Reply, once};
 use crate::broker::Shared;
 use crate::control::{Committed, GroupOffsets, Image};
 use fullbore_wire::apis::offset_fetch::{
@@ -13,6 +13,7 @@ use fullbore_wire::apis::offset_fetch::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The first version with several groups.
 const GROUPS: i16 = 8;
@@ -21,11 +22,17 @@ const TOPIC_IDS: i16 = 10;
 /// Nothing is committed.
 const NONE: i64 = -1;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+/// Looks when the answer's turn has come: commits that the client has sent before, without waiting, are then written.
+pub fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
+    let broker = Arc::clone(call.broker);
+    Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply) })))
+}
+
+fn fetch(broker: &Shared, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
     let version = reply.version.number;
-    let image = call.broker.control.image();
-    let of = |group| answer(call.broker, &image, version, group);
+    let image = broker.control.image();
+    let of = |group| answer(broker, &image, version, group);
     let response = if version >= GROUPS {
         let groups = once(request.groups, |group| group.group_id.clone());
         OffsetFetchResponse { groups: groups.into_iter().map(of).collect(), ..Default::default() }

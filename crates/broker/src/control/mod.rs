@@ -221,10 +221,12 @@ pub struct Pending {
 impl Pending {
     pub async fn outcome(mut self) -> Outcome {
         if self.queue.is_some() {
+            if let Some(outcome) = self.served() {
+                return outcome;
+            }
             // Others that are ready now ask first, and share the transaction.
             tokio::task::yield_now().await;
-            if let Ok(outcome) = self.outcome.try_recv() {
-                self.queue = None;
+            if let Some(outcome) = self.served() {
                 return outcome;
             }
         }
@@ -235,6 +237,13 @@ impl Pending {
             Ok(outcome) => outcome,
             Err(_) => self.gone.take().expect("taken once"),
         }
+    }
+
+    /// The outcome, where somebody has served the command together with another.
+    fn served(&mut self) -> Option<Outcome> {
+        let outcome = self.outcome.try_recv().ok()?;
+        self.queue = None;
+        Some(outcome)
     }
 
     /// Of a command on a group other than a commit.

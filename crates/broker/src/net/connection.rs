@@ -14,9 +14,11 @@ use crate::broker::Shared;
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout_at;
@@ -235,9 +237,12 @@ async fn write(
         while gathered < GATHERED_BYTES
             && let Ok(Admitted { completion, owed }) = completions.try_recv()
         {
-            let Completion::Ready(mut frame) = completion else {
-                next = Some(Admitted { completion, owed });
-                break;
+            let mut frame = match ready(completion).await {
+                Ok(frame) => frame,
+                Err(completion) => {
+                    next = Some(Admitted { completion, owed });
+                    break;
+                }
             };
             gathered += frame.len();
             leaving.push((owed, frame.len()));
@@ -255,6 +260,21 @@ async fn write(
         }
     }
     Ok(())
+}
+
+/// The answer if there is one already; a fault is told when its turn comes.
+async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
+    let looked = match &mut completion {
+        Completion::Ready(frame) => return Ok(std::mem::take(frame)),
+        Completion::Later(answer) | Completion::Parked(answer, _) => {
+            poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await
+        }
+    };
+    match looked {
+        Poll::Ready(Ok(frame)) => Ok(frame),
+        Poll::Ready(fault) => Err(Completion::Later(Box::pin(std::future::ready(fault)))),
+        Poll::Pending => Err(completion),
+    }
 }
 
 /// The answer, once there is one.

@@ -1,6 +1,7 @@
 //! OffsetCommit and OffsetFetch: what groups committed, in every version, with every error. How it goes again is in `ends`.
 
 mod ends;
+mod unawaited;
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
