@@ -32,18 +32,22 @@ impl Coordinator {
     }
 
     pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        let is_new = self.connection.is_none();
-        let mut answer = self.connection()?.call_up_to(request, max);
-        if !is_new && matches!(&answer, Err(error) if error.is_closed()) {
-            // Perhaps it was only not used for long.
-            self.forget();
-            answer = self.connection()?.call_up_to(request, max);
-        }
+        let answer = self.connection()?.call_up_to(request, max);
         if answer.is_err() {
             // Its answer might still come, and would be taken for that to the next request.
             self.forget();
         }
         answer
+    }
+
+    /// Asks what may be asked twice, on a connection that is not used for long at times and that a broker then closes. Not
+    /// what another thread may end: it would be asked again.
+    pub(super) fn ask<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let is_new = self.connection.is_none();
+        match self.call(request, max) {
+            Err(error) if !is_new && error.is_closed() => self.call(request, max),
+            answer => answer,
+        }
     }
 
     /// The next step after an answer, or after none: a coordinator that cannot be reached is looked for again.

@@ -206,7 +206,7 @@ impl Member {
             topics: topics.into_iter().map(topic).collect(),
             ..Default::default()
         };
-        let answer = self.offsets.call(&request, NAMED_VERSION_MAX);
+        let answer = self.offsets.ask(&request, NAMED_VERSION_MAX);
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
             codes.filter(|code| code.is_err()).max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)
@@ -278,7 +278,7 @@ impl Member {
                 ..Default::default()
             },
         };
-        let answer = self.offsets.call(&request, NAMED_VERSION_MAX)?;
+        let answer = self.offsets.ask(&request, NAMED_VERSION_MAX)?;
         let mut code = answer.error_code;
         let mut found = HashMap::new();
         let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Bytes of a piece, at most: a disk is slower by half in pieces of a quarter of it.
-pub const PIECE_MAX: usize = 1024 * 1024;
+const PIECE_MAX: usize = 1024 * 1024;
 /// Pieces in memory. A disk serves no more at once; what waits longer than this is behind others that wait for it.
 const PIECES_MAX: usize = 16;
 /// Buffers kept for the next piece.

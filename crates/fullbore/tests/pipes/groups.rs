@@ -182,6 +182,23 @@ fn a_member_commits_after_the_broker_has_closed_what_was_idle() {
 }
 
 #[test]
+fn a_member_that_waits_for_others_to_join_ends_without_them() {
+    let broker = quick_broker();
+    create(&broker, "t", "2");
+    let stays = ["consume", "-t", "t", "-G", "g", "-X", "session.timeout.ms=20000", "-X", "heartbeat.interval.ms=200"];
+    let describe = |what| run(&broker, &["groups", "describe", what, "--group", "g"], b"").stdout;
+    let has = |what, text: &str| String::from_utf8_lossy(&describe(what)).contains(text);
+    let mut silent = start(&broker, &stays);
+    wait_for_members(&broker, 1);
+    signal(&silent, "STOP");
+    let second = start(&broker, &stays);
+    until("the second waits for the first", || has("--state", "PreparingRebalance"));
+    ends_well(second);
+    assert!(has("--members", "fullbore-consume"), "the first is a member still: it was not waited for");
+    silent.kill().and_then(|()| silent.wait()).expect("killed");
+}
+
+#[test]
 fn a_member_whose_reader_is_slow_stays_in_the_group() {
     for way in WAYS {
         let broker = quick_broker();
