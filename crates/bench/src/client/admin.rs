@@ -120,7 +120,7 @@ pub fn create_topic_as(
         ..Default::default()
     };
     let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
-    let response = cluster.any()?.call(&request)?;
+    let response = cluster.ask(&request)?;
     match response.topics.iter().find(|topic| topic.error_code.is_err()) {
         Some(failed) => {
             let message = failed.error_message.as_deref();
@@ -144,7 +144,7 @@ pub fn create_partitions(
     let assignments = assigned.map(|assigned| assigned.iter().map(on).collect());
     let topic = CreatePartitionsTopic { name: name.clone(), count, assignments, ..Default::default() };
     let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
-    let response = cluster.any()?.call(&request)?;
+    let response = cluster.ask(&request)?;
     match response.results.iter().find(|result| result.error_code.is_err()) {
         Some(failed) => {
             let message = failed.error_message.as_deref();
@@ -187,7 +187,7 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), Client
         timeout_ms: CHANGE_TIMEOUT_MS,
         ..Default::default()
     };
-    let response = cluster.any()?.call(&request)?;
+    let response = cluster.ask(&request)?;
     match response.responses.iter().find(|topic| topic.error_code.is_err()) {
         Some(failed) if failed.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
             Err(ClientError::NoTopic(failed.name.clone().unwrap_or_default().to_string()))
@@ -245,7 +245,7 @@ fn describe_by_pages(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicD
     let topics = names.iter().map(|name| TopicRequest { name: name.clone(), ..Default::default() }).collect();
     let mut request = DescribeTopicPartitionsRequest { topics, ..Default::default() };
     loop {
-        let response = cluster.any()?.call(&request)?;
+        let response = cluster.ask(&request)?;
         for found in response.topics {
             let name = found.name.unwrap_or_default();
             check_topic(found.error_code, &name)?;
@@ -275,7 +275,7 @@ fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Res
         ..Default::default()
     };
     let resources = described.iter().map(resource).collect();
-    let response = cluster.any()?.call(&DescribeConfigsRequest { resources, ..Default::default() })?;
+    let response = cluster.ask(&DescribeConfigsRequest { resources, ..Default::default() })?;
     for result in response.results {
         if result.error_code.is_err() {
             let what = format!("cannot read the configuration of topic '{}'", result.resource_name);

@@ -1,5 +1,6 @@
 //! Who leads what: bootstrap, metadata, and where partitions start and end.
 
+use super::kept::Kept;
 use super::{ClientError, Connection};
 use fullbore_producer::Security;
 use fullbore_wire::api::Request;
@@ -17,12 +18,17 @@ pub const LATEST: i64 = -1;
 
 /// A cluster as the bootstrap list names it.
 pub struct Cluster {
+    bootstrap: Bootstrap,
+    connection: Kept,
+    /// Connections to brokers by their own addresses, for what only they can answer.
+    others: HashMap<String, Kept>,
+}
+
+/// What is known before the first connection.
+struct Bootstrap {
     addresses: Vec<String>,
     client_id: String,
     security: Security,
-    connection: Option<Connection>,
-    /// Connections to brokers by their own addresses, for what only they can answer.
-    others: HashMap<String, Connection>,
 }
 
 /// A broker as the cluster names it.
@@ -71,10 +77,8 @@ impl Cluster {
             Some(wrong) => Err(ClientError::Address(wrong.clone())),
             None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
             None => Ok(Cluster {
-                addresses,
-                client_id: client_id.to_owned(),
-                security: Security::default(),
-                connection: None,
+                bootstrap: Bootstrap { addresses, client_id: client_id.to_owned(), security: Security::default() },
+                connection: Kept::default(),
                 others: HashMap::new(),
             }),
         }
@@ -83,7 +87,7 @@ impl Cluster {
     /// The same cluster, by connections that are secured like this; they are plain without.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
-        Cluster { security, ..self }
+        Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
     /// A connection to any broker of the list: the one in use, or the first that answers.
@@ -91,35 +95,15 @@ impl Cluster {
     /// # Errors
     /// The last attempt's.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
-        if self.connection.is_none() {
-            let mut attempts = self.addresses.iter().map(|address| self.connect(address));
-            let mut outcome = attempts.next().expect("the list is not empty");
-            while outcome.is_err() {
-                match attempts.next() {
-                    Some(next) => outcome = next,
-                    None => break,
-                }
-            }
-            self.connection = Some(outcome?);
-        }
-        Ok(self.connection.as_mut().expect("just connected"))
+        self.connection.get(|| self.bootstrap.first())
     }
 
-    /// Asks any broker of the list, what may be asked twice: a connection that breaks is replaced once.
+    /// Asks any broker of the list.
     ///
     /// # Errors
     /// As [`Cluster::any`] and [`Connection::call`].
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
-        let is_new = self.connection.is_none();
-        let mut answer = self.any()?.call(request);
-        if !is_new && matches!(&answer, Err(error) if error.is_retriable()) {
-            self.connection = None;
-            answer = self.any()?.call(request);
-        }
-        if matches!(answer, Err(ClientError::Io { .. })) {
-            self.connection = None;
-        }
-        answer
+        self.connection.ask(request, i16::MAX, || self.bootstrap.first())
     }
 
     /// A connection of its own to the broker at `address`.
@@ -127,23 +111,16 @@ impl Cluster {
     /// # Errors
     /// As [`Connection::connect`].
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
-        Connection::connect(address, &self.client_id, &self.security)
+        self.bootstrap.connect(address)
     }
 
     /// Asks the broker at `address`, in this version or an older one, on a connection that is kept.
     ///
     /// # Errors
-    /// As [`Connection::call`]; a connection that broke is made anew the next time.
-    pub fn call_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        if !self.others.contains_key(address) {
-            self.others.insert(address.to_owned(), self.connect(address)?);
-        }
-        let connection = self.others.get_mut(address).expect("just connected");
-        let answer = connection.call_up_to(request, max);
-        if matches!(answer, Err(ClientError::Io { .. })) {
-            self.others.remove(address);
-        }
-        answer
+    /// As [`Connection::connect`] and [`Connection::call`].
+    pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let kept = self.others.entry(address.to_owned()).or_default();
+        kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
     /// Whether the broker at `address` has the API in a version this program speaks.
@@ -151,10 +128,8 @@ impl Cluster {
     /// # Errors
     /// As [`Connection::connect`].
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
-        if !self.others.contains_key(address) {
-            self.others.insert(address.to_owned(), self.connect(address)?);
-        }
-        Ok(self.others.get(address).is_some_and(|connection| connection.version::<R>().is_ok()))
+        let kept = self.others.entry(address.to_owned()).or_default();
+        Ok(kept.get(|| self.bootstrap.connect(address))?.version::<R>().is_ok())
     }
 
     /// Every broker that is alive, by id.
@@ -216,7 +191,7 @@ impl Cluster {
         for (leader, topics) in by_leader {
             let request =
                 ListOffsetsRequest { replica_id: -1, topics: wanted_at(topics, timestamp), ..Default::default() };
-            for topic in self.call_at(&leader, &request, i16::MAX)?.topics {
+            for topic in self.ask_at(&leader, &request, i16::MAX)?.topics {
                 let good = topic.partitions.into_iter().filter(|found| !found.error_code.is_err());
                 offsets.extend(good.map(|found| ((topic.name.clone(), found.partition_index), found.offset)));
             }
@@ -251,6 +226,18 @@ impl Cluster {
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
         check_topic(found.error_code, topic)?;
         Ok(places(&response, found))
+    }
+}
+
+impl Bootstrap {
+    fn connect(&self, address: &str) -> Result<Connection, ClientError> {
+        Connection::connect(address, &self.client_id, &self.security)
+    }
+
+    /// A connection to the first of the list that answers.
+    fn first(&self) -> Result<Connection, ClientError> {
+        let none = Err(ClientError::Address(String::new()));
+        self.addresses.iter().fold(none, |outcome, address| outcome.or_else(|_| self.connect(address)))
     }
 }
 
@@ -368,7 +355,7 @@ mod tests {
 
     #[test]
     fn bootstrap_lists() {
-        let addresses = |list| Cluster::new(list, "test").map(|cluster| cluster.addresses);
+        let addresses = |list| Cluster::new(list, "test").map(|cluster| cluster.bootstrap.addresses);
         assert_eq!(addresses("a:1, b:2,").expect("valid"), ["a:1", "b:2"]);
         for wrong in ["", "a", "a:b", ":1", "a:1,b", "a:70000"] {
             let error = addresses(wrong).expect_err(wrong).to_string();

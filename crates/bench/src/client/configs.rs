@@ -125,8 +125,8 @@ pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<C
         DescribeConfigsResource { resource_type: kind.code(), resource_name: name.into(), ..Default::default() };
     let request = DescribeConfigsRequest { resources: vec![resource], include_synonyms: true, ..Default::default() };
     let response = match place(cluster, of)? {
-        Some(address) => cluster.call_at(&address, &request, i16::MAX)?,
-        None => cluster.any()?.call(&request)?,
+        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
+        None => cluster.ask(&request)?,
     };
     let mut found = Vec::new();
     for result in response.results {
@@ -190,8 +190,8 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     };
     let request = IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
     let response = match place(cluster, of)? {
-        Some(address) => cluster.call_at(&address, &request, i16::MAX)?,
-        None => cluster.any()?.call(&request)?,
+        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
+        None => cluster.ask(&request)?,
     };
     match response.responses.iter().find(|outcome| outcome.error_code.is_err()) {
         Some(failed) => {
@@ -213,14 +213,13 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
 /// The broker's.
 pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
-    let connection = cluster.any()?;
     // Before version 1 there were client metrics only, and nothing to choose from.
-    let version = connection.version::<ListConfigResourcesRequest>();
+    let version = cluster.any()?.version::<ListConfigResourcesRequest>();
     if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
         return Ok(Vec::new());
     }
     let old = version? == 0;
-    let response = connection.call(&if old { ListConfigResourcesRequest::default() } else { request })?;
+    let response = cluster.ask(&if old { ListConfigResourcesRequest::default() } else { request })?;
     if response.error_code.is_err() {
         return Err(ClientError::kafka("cannot list what has configurations", response.error_code, None));
     }

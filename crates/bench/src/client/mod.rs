@@ -9,6 +9,7 @@ mod configs;
 mod connection;
 mod error;
 mod groups;
+mod kept;
 mod socket;
 
 pub use admin::{
@@ -24,3 +25,4 @@ pub use connection::{Connection, Stopper};
 pub use error::ClientError;
 pub(crate) use groups::coordinator_of;
 pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};
+pub(crate) use kept::Kept;

@@ -200,7 +200,7 @@ impl<'a> Classic<'a> {
             protocols: self.config.assignors.iter().map(protocol).collect(),
             ..Default::default()
         };
-        self.patiently(|coordinator| coordinator.call(&request, i16::MAX))
+        self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))
     }
 
     /// What each member is to read, as the leader sees it.
@@ -255,7 +255,7 @@ impl<'a> Classic<'a> {
             assignments,
             ..Default::default()
         };
-        let answer = self.patiently(|coordinator| coordinator.call(&request, i16::MAX))?;
+        let answer = self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))?;
         Ok((answer.error_code, answer.assignment))
     }
 
@@ -292,7 +292,7 @@ impl<'a> Classic<'a> {
             group_instance_id: self.config.instance.clone(),
             ..Default::default()
         };
-        let answer = self.coordinator.call(&request, i16::MAX).map(|answer| answer.error_code);
+        let answer = self.coordinator.ask(&request, i16::MAX).map(|answer| answer.error_code);
         self.settled("cannot stay in", answer)
     }
 
@@ -311,7 +311,7 @@ impl<'a> Classic<'a> {
                 members: if version <= LEAVE_ONE_VERSION { Vec::new() } else { vec![of_list] },
                 ..Default::default()
             };
-            self.coordinator.call(&request, i16::MAX)
+            self.coordinator.ask(&request, i16::MAX)
         };
         // The connection may have been ended to stop a join; a second attempt has a new one.
         let _ = leave().or_else(|_| leave());

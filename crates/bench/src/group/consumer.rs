@@ -59,7 +59,7 @@ impl<'a> Consumer<'a> {
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
         if self.epoch > JOINS {
             // Who cannot say so is missed when its session ends.
-            let _ = self.coordinator.call(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
+            let _ = self.coordinator.ask(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
         }
         outcome
     }
@@ -112,7 +112,7 @@ impl<'a> Consumer<'a> {
             request.subscribed_topic_names = Some(self.config.topics.clone());
             request.server_assignor = self.config.remote_assignor.clone();
         }
-        let answer = self.coordinator.call(&request, i16::MAX);
+        let answer = self.coordinator.ask(&request, i16::MAX);
         if let Err(ClientError::Version { address, .. }) = &answer {
             let what = format!("cannot join group '{}'", self.config.group);
             let words = format!("{address} does not serve the consumer protocol; use --group-protocol classic");

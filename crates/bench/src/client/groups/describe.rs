@@ -101,7 +101,7 @@ fn describe_at(cluster: &mut Cluster, coordinator: &Broker, ids: &[Text]) -> Res
     let (mut described, mut others) = (Vec::new(), Vec::new());
     if cluster.offers::<ConsumerGroupDescribeRequest>(&address)? {
         let request = ConsumerGroupDescribeRequest { group_ids: ids.to_vec(), ..Default::default() };
-        for group in cluster.call_at(&address, &request, i16::MAX)?.groups {
+        for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
             match group.error_code {
                 ErrorCode::GROUP_ID_NOT_FOUND | ErrorCode::UNSUPPORTED_VERSION => others.push(group.group_id),
                 code => {
@@ -118,7 +118,7 @@ fn describe_at(cluster: &mut Cluster, coordinator: &Broker, ids: &[Text]) -> Res
         return Ok(described);
     }
     let request = DescribeGroupsRequest { groups: others, ..Default::default() };
-    for group in cluster.call_at(&address, &request, i16::MAX)?.groups {
+    for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
         let outcome = match (group.error_code, &*group.group_state) {
             (ErrorCode::GROUP_ID_NOT_FOUND, _) | (ErrorCode::NONE, "Dead") => {
                 Err(ClientError::NoGroup(group.group_id.to_string()))

@@ -66,7 +66,7 @@ impl<'a> Groups<'a> {
         let mut found: Vec<GroupListing> = Vec::new();
         for broker in self.cluster.brokers()? {
             let groups = self.patiently(|cluster| {
-                let response = cluster.call_at(&broker.address(), &request, i16::MAX)?;
+                let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
                 check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
                 Ok(response.groups)
             })?;
@@ -93,7 +93,7 @@ impl<'a> Groups<'a> {
     pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
         self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.call_at(&coordinator.address(), &request, i16::MAX)?;
+            let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
             let result = response.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             check_group(id, "delete", result.error_code, result.error_message.as_deref())
         })

@@ -35,7 +35,7 @@ impl Groups<'_> {
         let request =
             OffsetFetchRequest { group_id: id.clone(), topics: None, groups: vec![group], ..Default::default() };
         self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.call_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
+            let response = cluster.ask_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
             let code = response.groups.first().map_or(response.error_code, |group| group.error_code);
             match code {
                 ErrorCode::GROUP_ID_NOT_FOUND => Ok(BTreeMap::new()),
@@ -54,7 +54,7 @@ impl Groups<'_> {
         for some in offsets.chunks(COMMIT_PARTITIONS_MAX) {
             let request = OffsetCommitRequest { group_id: id.clone(), topics: to_commit(some), ..Default::default() };
             self.at_coordinator(id, |cluster, coordinator| {
-                let response = cluster.call_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
+                let response = cluster.ask_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
                 for topic in &response.topics {
                     for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
                         let action = format!("set the offset of {}-{} for", topic.name, partition.partition_index);
@@ -88,7 +88,7 @@ impl Groups<'_> {
             ..Default::default()
         };
         self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.call_at(&coordinator.address(), &request, i16::MAX)?;
+            let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
             check_group(id, "delete offsets of", response.error_code, None)?;
             let partitions = response.topics.into_iter().flat_map(|topic| {
                 let name = topic.name;
