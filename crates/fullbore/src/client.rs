@@ -5,6 +5,7 @@ use clap::Args;
 use fullbore_bench::client::Cluster;
 use fullbore_broker::config::Properties;
 use fullbore_producer::Security;
+use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
 
 /// Where a command looks for a broker when nothing says so.
@@ -85,6 +86,13 @@ pub fn cluster(flag: Option<&str>, properties: &Properties, client_id: &str) -> 
 /// The flag, or the property, or the default.
 pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
     flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).unwrap_or(BOOTSTRAP_DEFAULT).to_owned()
+}
+
+/// What the user should know of a property that `tool` does not have beside `known` and those of every client. Without its
+/// value, which may be a secret under a misspelt name.
+pub fn without_effect(key: &str, tool: &str, known: &[&'static str]) -> String {
+    let of_clients = Security::keys().map(|key| key.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
+    format!("{key}: has no effect on {tool}{}", did_you_mean(key, of_clients.chain(known.iter().copied())))
 }
 
 /// `key=value` as `--config` and `--command-property` take it; the value may hold further `=`.

@@ -63,7 +63,7 @@ fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
     let (status, stdout, stderr) = run(&[&PRODUCE[..], &["10", "--print-metrics"], &at, &short].concat());
     let cause = format!("cannot connect to {nobody}: ");
     assert_eq!(status, Some(1), "{stderr}");
-    assert!(stderr.starts_with("linger.m=5: is not a producer setting\n"), "{stderr}");
+    assert!(stderr.starts_with("linger.m: is not a producer setting; did you mean linger.ms?\n"), "{stderr}");
     assert_eq!(stderr.matches("nothing gets through: ").count(), 1, "{stderr}");
     assert!(stderr.contains("10 records failed; the first: not acknowledged in 3."), "{stderr}");
     assert_eq!(stderr.matches(&cause).count(), 2, "the warning and the end name it: {stderr}");

@@ -320,10 +320,14 @@ test compares this page with it. To write it anew: `UPDATE_DOCS=1 cargo test -p 
     #[test]
     fn settings_without_effect_are_told_from_unknown_ones() {
         assert_eq!(notice("linger.ms"), None);
-        assert_eq!(notice("linger.m"), Some("is not a producer setting"));
+        let told = |name: &str| notice(name).unwrap_or_default();
+        assert_eq!(told("linger.m"), "is not a producer setting; did you mean linger.ms?");
+        assert_eq!(told("no.such.key"), "is not a producer setting");
         for key in ["interceptor.classes", "ssl.provider"] {
-            assert_eq!(notice(key), Some("has no effect on this producer"));
+            assert_eq!(told(key), "has no effect on this producer");
         }
+        let misspelt = "has no effect on this producer; did you mean ssl.truststore.location?";
+        assert_eq!(told("ssl.truststore.locaton"), misspelt);
     }
 
     #[test]

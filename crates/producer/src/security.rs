@@ -3,8 +3,8 @@
 //! Not SASL, which is refused. One place for every client of this repository. Invariant: the files are read once, at the
 //! check or at the first connection, and every connection of a client uses what was read.
 
-use crate::config::KEYS;
 use crate::config::ProducerConfig;
+use crate::config::{KEYS, Key};
 use crate::error::ConfigError;
 use fullbore_tls::{Connector, MaterialError, Settings};
 use std::sync::{Arc, OnceLock};
@@ -28,8 +28,8 @@ impl Security {
     /// A value that is not allowed, or a contradiction; keys or certificates that cannot be used.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
-        for (name, value) in properties.into_iter().filter(|(name, _)| Security::has(name)) {
-            if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        for (name, value) in properties {
+            if let Some(key) = Security::keys().find(|key| key.name == name) {
                 key.apply(&mut config, value)?;
             }
         }
@@ -37,9 +37,9 @@ impl Security {
         Ok(config.client.security)
     }
 
-    /// Whether a setting is one of security.
-    pub fn has(name: &str) -> bool {
-        name == PROTOCOL || name.starts_with("ssl.")
+    /// The settings of security.
+    pub fn keys() -> impl Iterator<Item = &'static Key> {
+        KEYS.iter().filter(|key| key.name == PROTOCOL || key.name.starts_with("ssl."))
     }
 
     /// Sets one by Kafka's name.

@@ -6,6 +6,7 @@
 //! * [`apis`]: the declarations, one file per API.
 //! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
+//! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
 //!
 //! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
 //! and the protocol guide.
@@ -14,6 +15,7 @@ mod codec;
 mod frame;
 mod message;
 mod text;
+mod typo;
 mod uuid;
 
 pub mod api;
@@ -30,4 +32,5 @@ pub use error_code::ErrorCode;
 pub use frame::{FileSlice, Frame, Part, Records, Writer};
 pub use message::{FieldSpec, StructSpec};
 pub use text::Text;
+pub use typo::did_you_mean;
 pub use uuid::Uuid;

@@ -5,6 +5,7 @@
 
 use crate::link::units;
 use fullbore_producer::config::{KEYS, notice};
+use fullbore_wire::did_you_mean;
 use std::time::Duration;
 
 /// The longest distance that can be asked for.
@@ -13,8 +14,6 @@ pub const RTT_MAX: Duration = Duration::from_secs(10);
 const RECORD_SIZE_MAX: u64 = 1 << 24;
 /// As the broker has it.
 const PARTITIONS_MAX: u64 = 100_000;
-/// Names this far from one that exists are taken for misspellings of it.
-const TYPO_DISTANCE_MAX: usize = 2;
 
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
@@ -105,7 +104,7 @@ impl Setting {
             _ => match notice(name) {
                 None => Setting::Producer(name.to_owned()),
                 Some(_) if TOPIC_CONFIGS.contains(&name) => Setting::Topic(name.to_owned()),
-                Some(why) => return Err(unknown(typed, name, why)),
+                Some(why) => return Err(unknown(typed, name, &why)),
             },
         })
     }
@@ -196,29 +195,10 @@ fn unknown(typed: &str, name: &str, why: &str) -> String {
     let own = ["partitions", "replication.factor", "record.size", "records", "throughput", "rtt", "bandwidth"];
     let short = SHORT.iter().map(|(short, _)| *short);
     let names = KEYS.iter().map(|key| key.name).chain(TOPIC_CONFIGS.iter().copied()).chain(own).chain(short);
-    let nearest = names.map(|known| (distance(name, known), known)).min();
-    let hint = match nearest {
-        Some((far, known)) if far <= TYPO_DISTANCE_MAX => format!("did you mean {known}?"),
-        _ => "use a producer setting by Kafka's name, topic.<config>, partitions, replication-factor, record-size, \
-              records, throughput, rtt or bandwidth"
-            .to_owned(),
-    };
-    format!("{typed} is nothing that can be varied; {hint}")
-}
-
-/// How many letters must be changed, added or left out to make one name the other (Levenshtein's distance).
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (diagonal + usize::from(a != *b)).min(above + 1).min(row[j] + 1);
-            diagonal = above;
-        }
-    }
-    row[to.len()]
+    let meant = did_you_mean(name, names);
+    let otherwise = "; use a producer setting by Kafka's name, topic.<config>, partitions, replication-factor, record-size, \
+                     records, throughput, rtt or bandwidth";
+    format!("{typed} is nothing that can be varied{}", if meant.is_empty() { otherwise } else { &meant })
 }
 
 #[cfg(test)]

@@ -332,6 +332,7 @@ mod tests {
     fn an_unknown_key_of_our_own_is_refused() {
         let refusal = refusal("fullbore.conection.bytes.max=1");
         assert!(refusal.starts_with("fullbore.conection.bytes.max=1: is not a key"), "{refusal}");
+        assert!(refusal.contains("did you mean fullbore.connection.bytes.max?"), "{refusal}");
     }
 
     #[test]
@@ -360,10 +361,14 @@ mod tests {
 
     #[test]
     fn unknown_and_topic_keys_warn() {
-        let (_, warnings) = parse("foo=1\nretention.ms=5").expect("valid");
+        let (_, warnings) = parse("foo=1\nlog.retention.hour=5\nretention.ms=5").expect("valid");
         let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(lines[0], "foo: is not a key of this broker and has no effect");
-        assert!(lines[1].contains("the broker's is log.retention.ms"), "{}", lines[1]);
+        assert_eq!(
+            lines[1],
+            "log.retention.hour: is not a key of this broker and has no effect; did you mean log.retention.hours?"
+        );
+        assert!(lines[2].contains("the broker's is log.retention.ms"), "{}", lines[2]);
     }
 
     #[test]

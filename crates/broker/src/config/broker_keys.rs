@@ -7,6 +7,7 @@ use super::cleaner_keys::CLEANER_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
+use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -199,6 +200,11 @@ const TABLES: [&[Key]; 4] = [KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
     TABLES.into_iter().flatten()
+}
+
+/// Where `name` is no key, the one that was probably meant, as the end of a sentence; else nothing.
+pub(super) fn meant_broker_key(name: &str) -> String {
+    did_you_mean(name, broker_keys().map(|key| key.name))
 }
 
 /// Those of them that count here.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::broker_keys::broker_key;
+use super::broker_keys::{broker_key, meant_broker_key};
 use super::error::ConfigError;
 use super::key::{Effect, Key, Source};
 use super::properties::Properties;
@@ -64,7 +64,7 @@ pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
             refused("cannot be changed while the broker runs; set it in the broker's properties and start it again")
         }
         None if name.starts_with("listener.name.") => refused(OF_A_LISTENER),
-        None => refused("is not a key of this broker"),
+        None => refused(&format!("is not a key of this broker{}", meant_broker_key(name))),
     }
 }
 

@@ -5,7 +5,7 @@
 //! is reported as unknown. A key whose loss would make the broker less safe than its owner believes is refused, never only
 //! warned about.
 
-use super::broker_keys::broker_keys;
+use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};
 use super::key::{Effect, Key};
 use super::properties::Properties;
@@ -83,16 +83,20 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
 /// What to say of a key that is in no table of the broker's.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
+    let meant = meant_broker_key(key);
     match FATES.iter().find(|(start, _)| key.starts_with(start)) {
+        // Without the value, which may be a secret under a misspelt name.
+        Some(("ssl.", Refused(why))) => Err(ConfigError::of_key(key, format!("{why}{meant}"))),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
         Some((_, Nothing(why))) => warning((*why).to_owned()),
         // Nobody else's keys start so: it can only be a slip.
         _ if key.starts_with("fullbore.") => {
-            Err(ConfigError::of_value(key, value, "is not a key of this broker; docs/configuration.md has them all"))
+            let message = format!("is not a key of this broker (docs/configuration.md has them all){meant}");
+            Err(ConfigError::of_value(key, value, message))
         }
         _ => match topic_key(key).and_then(|topic| topic.synonyms.first()) {
             Some(broker) => warning(format!("has no effect here: it is a topic's setting; the broker's is {broker}")),
-            None => warning("is not a key of this broker and has no effect".to_owned()),
+            None => warning(format!("is not a key of this broker and has no effect{meant}")),
         },
     }
 }

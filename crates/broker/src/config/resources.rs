@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use fullbore_wire::did_you_mean;
 use regex_lite::Regex;
 
 use super::broker::{BrokerConfig, reader};
@@ -191,7 +192,10 @@ pub fn check_resource(
 }
 
 fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
-    let unknown = || ConfigError::of_key(name, format!("unknown {} config name", resource.noun()));
+    let unknown = || {
+        let meant = did_you_mean(name, resource.keys().iter().map(|key| key.name));
+        ConfigError::of_key(name, format!("unknown {} config name{meant}", resource.noun()))
+    };
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Not what the user typed. A `TopicConfig` exists only when every value behind it was checked.
 
+use fullbore_wire::did_you_mean;
 use std::collections::BTreeMap;
 
 use super::broker::BrokerConfig;
@@ -165,7 +166,10 @@ fn unknown_text(name: &str) -> String {
         Some((_, why)) => (*why).to_owned(),
         None => match TOPIC_KEYS.iter().find(|key| key.synonyms.contains(&name)) {
             Some(key) => format!("is a broker setting; the topic's is {}", key.name),
-            None => "unknown topic config name".to_owned(),
+            None => {
+                let meant = did_you_mean(name, TOPIC_KEYS.iter().map(|key| key.name));
+                format!("unknown topic config name{meant}")
+            }
         },
     }
 }
@@ -324,7 +328,11 @@ mod tests {
                 format!("producer.state.batches.to.retain={value}: must be between 5 and 10000")
             );
         }
-        assert_eq!(refusal("segment.byte", "1"), "segment.byte: unknown topic config name");
+        assert_eq!(
+            refusal("segment.byte", "1"),
+            "segment.byte: unknown topic config name; did you mean segment.bytes?"
+        );
+        assert_eq!(refusal("no.such.key", "1"), "no.such.key: unknown topic config name");
         assert_eq!(
             refusal("log.segment.bytes", "1"),
             "log.segment.bytes: is a broker setting; the topic's is segment.bytes"

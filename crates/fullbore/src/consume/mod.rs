@@ -11,7 +11,7 @@ mod outlet;
 mod printer;
 mod start;
 
-use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value};
+use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value, without_effect};
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::escapes;
@@ -151,6 +151,27 @@ struct Format(Vec<Piece>);
 fn pieces(text: &str) -> Result<Format, String> {
     format::parse(text).map(Format)
 }
+
+/// The properties it takes beside those that every client takes.
+const PROPERTIES: &[&str] = &[
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "check.crcs",
+    "enable.auto.commit",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "metadata.max.age.ms",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+];
 
 /// Runs the command.
 pub fn run(args: Consume) -> Result<(), Failure> {
@@ -364,12 +385,12 @@ impl Consume {
                 BOOTSTRAP_SERVERS | "client.id" => {}
                 // Java's affair: scripts set them, and nobody misses them.
                 "key.deserializer" | "value.deserializer" => {}
-                key if Security::has(key) => {}
+                key if Security::keys().any(|known| known.name == key) => {}
                 key => {
                     let known = settings.set_fetch(key, value).or_else(|| settings.set_group(key, value));
                     match known {
                         Some(outcome) => outcome.map_err(wrong)?,
-                        None => eprintln!("{key}={value}: has no effect on this consumer"),
+                        None => eprintln!("{}", without_effect(key, "this consumer", PROPERTIES)),
                     }
                 }
             }

@@ -77,3 +77,19 @@ fn properties_shape_the_fetch() {
     let refused = parse(&["--isolation-level", "x"]).expect("flags").settings(&Properties::default()).err();
     assert_eq!(refused.expect("no level").to_string(), "isolation.level=x: must be read_committed or read_uncommitted");
 }
+
+#[test]
+fn the_properties_that_are_meant_are_those_that_are_taken() {
+    let args = parse(&[]).expect("valid");
+    for key in PROPERTIES {
+        let mut properties = Properties::default();
+        properties.set(*key, "");
+        let mut settings = args.settings(&Properties::default()).expect("nothing is set");
+        let taken = settings.set_fetch(key, "").or_else(|| settings.set_group(key, "")).is_some();
+        assert!(taken || args.settings(&properties).is_err(), "{key}");
+    }
+    let told = |key| without_effect(key, "this consumer", PROPERTIES);
+    assert_eq!(told("fetch.min.byte"), "fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?");
+    assert_eq!(told("max.poll.records"), "max.poll.records: has no effect on this consumer");
+    assert!(told("ssl.truststore.locaton").ends_with("; did you mean ssl.truststore.location?"));
+}

@@ -1,6 +1,6 @@
 //! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
 
-use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value};
+use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value, without_effect};
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
@@ -24,6 +24,16 @@ use std::time::{Duration, SystemTime};
 
 /// The client id when no property names one; Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-consumer-client";
+
+/// What it takes beside what every client takes.
+const PROPERTIES: &[&str] = &[
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "check.crcs",
+    "isolation.level",
+];
 
 /// Read a topic as fast as it comes and print what kafka-consumer-perf-test prints.
 ///
@@ -225,8 +235,8 @@ impl Consume {
                 "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
                 "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
                 BOOTSTRAP_SERVERS | "client.id" | "isolation.level" => {}
-                key if Security::has(key) => {}
-                _ => eprintln!("{key}: has no effect on perf consume"),
+                key if Security::keys().any(|known| known.name == key) => {}
+                key => eprintln!("{}", without_effect(key, "perf consume", PROPERTIES)),
             }
         }
         Ok(Plan {

@@ -253,10 +253,10 @@ impl Produce {
     }
 }
 
-/// One line for each property that does nothing. Serializers are Java's affair: scripts set them, and nobody misses them.
+/// One line for each property that does nothing, without its value, which may be a secret under a misspelt name. Serializers are Java's affair: scripts set them, and nobody misses them.
 pub fn notices(properties: &Properties) -> Vec<String> {
     let mine = properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"));
-    mine.filter_map(|(key, value)| Some(format!("{key}={value}: {}", config::notice(key)?))).collect()
+    mine.filter_map(|(key, _)| Some(format!("{key}: {}", config::notice(key)?))).collect()
 }
 
 /// `--throughput`: Kafka's tool would wait for ever at 0.
@@ -317,7 +317,10 @@ mod tests {
         told.sort();
         assert_eq!(
             told,
-            ["interceptor.classes=5: has no effect on this producer", "linger.m=5: is not a producer setting"]
+            [
+                "interceptor.classes: has no effect on this producer",
+                "linger.m: is not a producer setting; did you mean linger.ms?"
+            ]
         );
     }
 

@@ -3,6 +3,7 @@
 use super::{Acks, InFlight, ProducerConfig};
 use crate::error::ConfigError;
 use fullbore_wire::batch::Compression;
+use fullbore_wire::did_you_mean;
 use std::time::Duration;
 
 /// One setting.
@@ -161,13 +162,18 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// What its user should know of a setting that does nothing; `None` for one that does.
-pub fn notice(name: &str) -> Option<&'static str> {
-    let is_kafkas = WITHOUT_EFFECT.contains(&name) || name.starts_with("ssl.") || name.starts_with("sasl.");
-    match KEYS.iter().any(|key| key.name == name) {
-        true => None,
-        false if is_kafkas => Some("has no effect on this producer"),
-        false => Some("is not a producer setting"),
+pub fn notice(name: &str) -> Option<String> {
+    if KEYS.iter().any(|key| key.name == name) {
+        return None;
     }
+    if WITHOUT_EFFECT.contains(&name) {
+        return Some("has no effect on this producer".to_owned());
+    }
+    let meant = did_you_mean(name, KEYS.iter().map(|key| key.name).chain(WITHOUT_EFFECT.iter().copied()));
+    Some(match name.starts_with("ssl.") || name.starts_with("sasl.") {
+        true => format!("has no effect on this producer{meant}"),
+        false => format!("is not a producer setting{meant}"),
+    })
 }
 
 pub(super) fn list(value: &str) -> Vec<String> {

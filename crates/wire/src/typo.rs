@@ -1,0 +1,64 @@
+//! What was probably meant by the name of a setting that nobody knows: for the messages of broker and clients.
+//!
+//! Not about the protocol; it is here since nothing else is below both ends. Invariant: a long name from outside costs no
+//! more than the names it could be.
+
+/// How many letters a name may be off.
+const DISTANCE_MAX: usize = 3;
+
+/// `; did you mean linger.ms?` with the nearest of the names, or nothing where none is near: up to a quarter of its
+/// letters changed, added, left out or swapped.
+pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let near = |name: &'a str| {
+        let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
+        // The difference in length is at least as many letters.
+        let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
+        (far <= most && far < name.len()).then_some((far, name))
+    };
+    let nearest = known.into_iter().filter_map(near).min();
+    nearest.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+/// How many bytes must be changed, added, left out or swapped with the next: the optimal string alignment distance.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to) = (from.as_bytes(), to.as_bytes());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut least = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_or_none() {
+        let known = ["acks", "linger.ms", "batch.size", "max.in.flight.requests.per.connection", "rtt"];
+        for (typed, meant) in [
+            ("ack", "acks"),
+            ("akcs", "acks"),
+            ("lingr.ms", "linger.ms"),
+            ("linger.sm", "linger.ms"),
+            ("batchsize", "batch.size"),
+            ("max.inflight.request.per.conection", "max.in.flight.requests.per.connection"),
+            ("rt", "rtt"),
+        ] {
+            assert_eq!(did_you_mean(typed, known), format!("; did you mean {meant}?"), "{typed}");
+        }
+        for far in ["", "a", "skca", "foo", "linger", "max.in.flight", "größe", &"batch.size".repeat(9999)] {
+            assert_eq!(did_you_mean(far, known), "", "{far}");
+        }
+        assert_eq!(did_you_mean("rtx", ["rty", "rtt", "rta"]), "; did you mean rta?", "the first of equals by name");
+    }
+}
