@@ -174,6 +174,11 @@ fn topics_are_described_by_id_and_by_what_is_wrong() {
     assert_eq!(topics(&["--create", "--topic", "b", "--config", "retention.ms=1"]).0, Some(0));
     let (_, described, _) = topics(&["--describe", "--topic", "a"]);
     let id = described.split("TopicId: ").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("an id");
+    let (_, found, requests) =
+        topics(&["--describe", "--topic", "a", "--partition-size-limit-per-response", "1", "--debug", "protocol"]);
+    let pages =
+        requests.lines().filter(|line| line.contains("request ") && line.contains("DescribeTopicPartitions")).count();
+    assert!(found == described && pages == 2, "two partitions, one at a time: {found}{requests}");
     let by_id = topics(&["--describe", "--topic-id", id]);
     assert_eq!((by_id.0, by_id.1), (Some(0), described.clone()));
     let (status, _, stderr) = topics(&["--describe", "--topic-id", "4L6g3nShT-eMCtK--X86sw"]);

@@ -201,16 +201,23 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), Client
     }
 }
 
-/// Partitions and configurations of each topic named, in that order.
+/// How many partitions [`describe_topics`] asks for at a time unless told otherwise; Kafka's tool has the same.
+pub const PARTITIONS_PER_ANSWER: i32 = 2000;
+
+/// Partitions and configurations of each topic named, in that order, asked for so many partitions at a time.
 ///
 /// # Errors
 /// [`ClientError::NoTopic`], or the broker's.
-pub fn describe_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+pub fn describe_topics(
+    cluster: &mut Cluster,
+    names: &[Text],
+    partitions_per_answer: i32,
+) -> Result<Vec<TopicDescription>, ClientError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let mut described = match cluster.any()?.version::<DescribeTopicPartitionsRequest>() {
-        Ok(_) => describe_by_pages(cluster, names)?,
+        Ok(_) => describe_by_pages(cluster, names, partitions_per_answer)?,
         Err(_) => describe_by_metadata(cluster, names)?,
     };
     described.iter_mut().for_each(|topic| topic.partitions.sort_by_key(|partition| partition.partition));
@@ -239,11 +246,19 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
 }
 
 /// Brokers answer in pages; a topic may go on in the next.
-fn describe_by_pages(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+fn describe_by_pages(
+    cluster: &mut Cluster,
+    names: &[Text],
+    partitions_per_answer: i32,
+) -> Result<Vec<TopicDescription>, ClientError> {
     let mut described: Vec<TopicDescription> =
         names.iter().map(|name| TopicDescription::new(name, Uuid::ZERO, Vec::new())).collect();
     let topics = names.iter().map(|name| TopicRequest { name: name.clone(), ..Default::default() }).collect();
-    let mut request = DescribeTopicPartitionsRequest { topics, ..Default::default() };
+    let mut request = DescribeTopicPartitionsRequest {
+        topics,
+        response_partition_limit: partitions_per_answer,
+        ..Default::default()
+    };
     loop {
         let response = cluster.ask(&request)?;
         for found in response.topics {

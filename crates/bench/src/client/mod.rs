@@ -13,8 +13,8 @@ mod kept;
 mod socket;
 
 pub use admin::{
-    Layout, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as, delete_topics,
-    describe_topics, list_topics, topic_name,
+    Layout, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as,
+    delete_topics, describe_topics, list_topics, topic_name,
 };
 pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
 pub use configs::{

@@ -4,7 +4,9 @@
 mod broker;
 
 use broker::{Proxy, TestBroker};
-use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, create_topic, delete_topics, describe_topics};
+use fullbore_bench::client::{
+    ClientError, Cluster, EARLIEST, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
+};
 use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
@@ -250,7 +252,7 @@ fn a_stall_shows_in_every_record_it_held_back() {
 fn a_topic_larger_than_a_page_is_described_whole() {
     let broker = with_topic(2_001);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    let described = describe_topics(&mut cluster, &["t".into()]).expect("described");
+    let described = describe_topics(&mut cluster, &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
     let partitions: Vec<i32> = described[0].partitions.iter().map(|partition| partition.partition).collect();
     assert_eq!(partitions, (0..2_001).collect::<Vec<_>>());
 }
@@ -259,14 +261,14 @@ fn a_topic_larger_than_a_page_is_described_whole() {
 fn topics_that_do_not_exist_are_named() {
     let broker = with_topic(2);
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    let described = describe_topics(&mut cluster, &["t".into()]).expect("described");
+    let described = describe_topics(&mut cluster, &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
     assert_eq!((described[0].partitions.len(), described[0].partitions[1].replicas.len()), (2, 1));
     let missing = |outcome: Result<(), ClientError>| match outcome {
         Err(ClientError::NoTopic(name)) => assert_eq!(name, "nope"),
         other => panic!("{other:?}"),
     };
     missing(cluster.partitions(&"nope".into()).map(drop));
-    missing(describe_topics(&mut cluster, &["nope".into()]).map(drop));
+    missing(describe_topics(&mut cluster, &["nope".into()], PARTITIONS_PER_ANSWER).map(drop));
     missing(delete_topics(&mut cluster, &["nope".into()]));
     delete_topics(&mut cluster, &["t".into()]).expect("deleted");
     assert!(matches!(cluster.partitions(&"t".into()), Err(ClientError::NoTopic(_))));

@@ -6,7 +6,7 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use clap::Args;
-use fullbore_bench::client::{ClientError, create_partitions, describe_topics};
+use fullbore_bench::client::{ClientError, PARTITIONS_PER_ANSWER, create_partitions, describe_topics};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_wire::ErrorCode;
 
@@ -45,7 +45,7 @@ pub fn run(alter: Alter) -> Result<(), Failure> {
              messages will be affected",
         );
     }
-    for topic in describe_topics(&mut cluster, &names)? {
+    for topic in describe_topics(&mut cluster, &names, PARTITIONS_PER_ANSWER)? {
         // Kafka's flag lists all partitions, its request only the new ones.
         let new = alter.replica_assignment.as_ref().map(|all| &all.0[topic.partitions.len().min(all.0.len())..]);
         create_partitions(&mut cluster, &topic.name, alter.partitions, new).map_err(refusal)?;

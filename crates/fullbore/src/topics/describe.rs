@@ -4,7 +4,9 @@ use super::select::{Select, must_exist, selected};
 use crate::failure::Failure;
 use crate::output::line;
 use clap::Args;
-use fullbore_bench::client::{Cluster, TopicDescription, TopicPartition, describe_topics, topic_name};
+use fullbore_bench::client::{
+    Cluster, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, describe_topics, topic_name,
+};
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_wire::{Text, Uuid};
 
@@ -18,6 +20,9 @@ pub struct Describe {
     /// Only topics with configurations of their own, without their partitions.
     #[arg(long)]
     topics_with_overrides: bool,
+    /// How many partitions to ask for at a time.
+    #[arg(long, value_name = "COUNT", default_value_t = PARTITIONS_PER_ANSWER, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    partition_size_limit_per_response: i32,
     #[command(flatten)]
     only: Only,
 }
@@ -75,7 +80,7 @@ pub fn run(describe: Describe) -> Result<(), Failure> {
             names
         }
     };
-    let topics = describe_topics(&mut cluster, &names)?;
+    let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     if select.format.json {
         line(&document(&topics, &describe));
     } else {

@@ -102,6 +102,7 @@ mod tests {
             "fullbore topics --describe --under-replicated-partitions --unavailable-partitions --bootstrap-server h:1",
             "fullbore topics --describe --at-min-isr-partitions --under-min-isr-partitions --topics-with-overrides",
             "fullbore topics --describe --topic-id 4L6g3nShT-eMCtK--X86sw",
+            "fullbore topics --describe --partition-size-limit-per-response 100 --bootstrap-server h:1",
             "fullbore topics --create --topic a --replica-assignment 1:2,2:3",
             "fullbore topics --alter --topic a --partitions 6 --bootstrap-server h:1",
             "fullbore topics alter --topic a.* --partitions 2 --replica-assignment 1,2 --if-exists --json",
@@ -121,6 +122,7 @@ mod tests {
             "shrink",
             "create --topic a --replica-assignment 1 --partitions 1",
             "describe --topic-id x",
+            "describe --partition-size-limit-per-response 0",
             "alter --topic a",
         ] {
             assert!(parse(&format!("fullbore topics {line}")).is_err(), "{line}");
