@@ -91,6 +91,8 @@ struct Shared {
     idle_max: Duration,
     response_bytes_max: usize,
     pending: Mutex<VecDeque<Pending>>,
+    /// When a request that has no response was last written; of others the response tells.
+    unanswered_at: Mutex<Option<Instant>>,
     closed: AtomicBool,
     close: Notify,
 }
@@ -124,7 +126,8 @@ impl Shared {
 
 /// The writing side, one request at a time.
 struct Sending {
-    socket: Writing,
+    /// `None` once the connection has ended: its socket is closed then, though nobody may use it for long.
+    socket: Option<Writing>,
     next_correlation_id: i32,
 }
 
@@ -136,7 +139,7 @@ pub struct Connection {
 
 struct Inner {
     shared: Arc<Shared>,
-    sending: tokio::sync::Mutex<Sending>,
+    sending: Arc<tokio::sync::Mutex<Sending>>,
     versions: Vec<(ApiKey, i16)>,
 }
 
@@ -167,11 +170,18 @@ impl Connection {
             idle_max: config.connections_max_idle,
             response_bytes_max: config.response_bytes_max,
             pending: Mutex::new(VecDeque::new()),
+            unanswered_at: Mutex::new(None),
             closed: AtomicBool::new(false),
             close: Notify::new(),
         });
-        tokio::spawn(reader::run(read, shared.clone()));
-        let sending = tokio::sync::Mutex::new(Sending { socket: write, next_correlation_id: 0 });
+        let sending = Arc::new(tokio::sync::Mutex::new(Sending { socket: Some(write), next_correlation_id: 0 }));
+        tokio::spawn({
+            let (shared, sending) = (shared.clone(), sending.clone());
+            async move {
+                reader::run(read, shared).await;
+                sending.lock().await.socket = None;
+            }
+        });
         let mut inner = Inner { shared, sending, versions: Vec::new() };
         inner.versions = handshake(&inner).await?;
         Ok(Connection { inner: Arc::new(inner) })
@@ -239,8 +249,12 @@ impl Connection {
         let mut sending = self.inner.sending.lock().await;
         let correlation_id = sending.take_correlation_id();
         let frame = api::encode_request(request, version, correlation_id, Some(&self.inner.shared.client_id))?;
+        let Some(socket) = &mut sending.socket else {
+            return Err(ConnectionError::NotSent(self.address().to_owned()));
+        };
         self.inner.shared.log_request::<R>(version, correlation_id, &frame);
-        let written = sending.socket.write_frame(&frame).await;
+        let written = socket.write_frame(&frame).await;
+        *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
             self.inner.shared.fail(&e.to_string());
             ConnectionError::Disconnected { address: self.address().to_owned(), reason: e.to_string() }
@@ -291,7 +305,10 @@ impl Inner {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
         self.shared.log_request::<R>(version, correlation_id, &frame);
-        if let Err(error) = sending.socket.write_frame(&frame).await {
+        // Without a socket the request was answered with the connection's end.
+        if let Some(socket) = &mut sending.socket
+            && let Err(error) = socket.write_frame(&frame).await
+        {
             self.shared.fail(&error.to_string());
         }
     }
@@ -352,22 +369,37 @@ mod tests {
     use super::*;
     use tokio::net::{TcpListener, TcpStream};
 
-    #[tokio::test]
-    async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
-        let shared = Arc::new(Shared {
-            address: address.to_string(),
+    fn shared(address: &str) -> Arc<Shared> {
+        Arc::new(Shared {
+            address: address.to_owned(),
             client_id: Text::from_static("test"),
             request_timeout: Duration::from_secs(30),
             idle_max: Duration::from_secs(30),
             response_bytes_max: 1 << 20,
             pending: Mutex::default(),
+            unanswered_at: Mutex::default(),
             closed: AtomicBool::new(false),
             close: Notify::new(),
-        });
-        let sending = tokio::sync::Mutex::new(Sending { socket: Writing::Plain(write), next_correlation_id: 0 });
+        })
+    }
+
+    #[test]
+    fn what_is_written_without_an_answer_is_traffic_too() {
+        let shared = shared("h:1");
+        let read_at = Instant::now().checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");
+        assert!(reader::overdue(&shared, read_at).is_some_and(|why| why.contains("idle")));
+        *shared.unanswered_at.lock() = Some(Instant::now());
+        assert_eq!(reader::overdue(&shared, read_at), None);
+    }
+
+    #[tokio::test]
+    async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
+        let shared = shared(&address.to_string());
+        let sending = Sending { socket: Some(Writing::Plain(write)), next_correlation_id: 0 };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
         let inner = Inner { shared, sending, versions: Vec::new() };
         let turn_of_another = inner.sending.lock().await;
         let (tx, mut rx) = oneshot::channel();

@@ -1,7 +1,9 @@
 //! What Fetch returns, how much of it, and what it refuses. Sessions are in `sessions`, waiting in `pipelining`.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request};
-use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
+use fullbore_wire::apis::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState,
+};
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 
 const TOPIC: &str = "fetched";
@@ -168,6 +170,18 @@ fn the_good_partitions_of_a_fetch_are_returned_beside_the_bad() {
     let codes: Vec<_> = partitions.map(|data| (data.error_code, texts(data).len())).collect();
     let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
     assert_eq!(codes, [(unknown, 0), (unknown, 0), (ErrorCode::NONE, 6), (ErrorCode::OFFSET_OUT_OF_RANGE, 0)]);
+}
+
+/// There is one broker: nobody follows it, and who says so must not move what only followers may.
+#[test]
+fn a_fetch_of_a_replica_is_refused() {
+    let (_broker, mut client, _) = broker_with_records();
+    let of_topic = vec![topic(TOPIC, vec![at(0, 0)])];
+    let old = FetchRequest { replica_id: 0, ..request(of_topic.clone()) };
+    assert_eq!(client.call(&old, FETCH).error_code, ErrorCode::INVALID_REQUEST);
+    let replica_state = ReplicaState { replica_id: 1, ..Default::default() };
+    let new = FetchRequest { replica_state, ..request(of_topic) };
+    assert_eq!(client.call(&new, 15).error_code, ErrorCode::INVALID_REQUEST);
 }
 
 #[test]

@@ -112,6 +112,15 @@ fn acks_other_than_0_1_and_all_are_invalid() {
 }
 
 #[test]
+fn two_replicas_in_sync_where_there_is_one_fail_acks_all_and_no_other() {
+    let (_broker, mut client, _) = broker_with_topic(&[("min.insync.replicas", "2")]);
+    assert_refused(&mut client, good().bytes(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    let request = ProduceRequest { acks: 1, ..produce_request(TOPIC, 0, good().bytes()) };
+    let response = answer(&mut client, 9, &request);
+    assert_eq!((response.error_code, response.base_offset), (ErrorCode::NONE, 0));
+}
+
+#[test]
 fn unknown_topics_partitions_and_ids_are_told_and_the_others_of_the_request_are_written() {
     let (_broker, mut client, id) = broker_with_topic(&[]);
     let data = good().bytes();
@@ -249,9 +258,13 @@ fn producer_fields_that_contradict_each_other_are_refused() {
 fn transactions_are_refused_and_not_half_served() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
     let id = client.init_producer_id();
-    let transactional = Batch { attributes: 0x10, ..good() }.from_producer(id, 0, 0).bytes();
-    let request = ProduceRequest { transactional_id: Some("tx".into()), ..produce_request(TOPIC, 0, transactional) };
-    assert!(answer(&mut client, 9, &request).error_code.is_err());
+    let plain = good().from_producer(id, 0, 0);
+    let transactional = Batch { attributes: 0x10, ..plain.clone() };
+    for (batch, transactional_id) in [(&transactional, Some("tx")), (&transactional, None), (&plain, Some("tx"))] {
+        let transactional_id = transactional_id.map(Into::into);
+        let request = ProduceRequest { transactional_id, ..produce_request(TOPIC, 0, batch.bytes()) };
+        assert_eq!(answer(&mut client, 9, &request).error_code, ErrorCode::INVALID_TXN_STATE);
+    }
     assert_eq!(client.latest(TOPIC, 0), 0);
 }
 

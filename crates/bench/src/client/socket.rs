@@ -84,3 +84,16 @@ impl Write for Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nagle_is_off() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let socket = Socket::open(&address, &Security::default()).expect("connected");
+        assert!(socket.tcp().nodelay().expect("a socket"));
+    }
+}

@@ -53,6 +53,8 @@ pub async fn bind(
     let addr = *addrs.first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
+    // What is set here, connections inherit. No Nagle: an answer leaves at once.
+    socket.set_nodelay(true)?;
     // Buffer sizes must be set before listen to count for the window scale; unset, the kernel tunes them.
     if let Some(size) = config.socket_send_buffer_bytes {
         socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
@@ -191,10 +193,6 @@ async fn accept(
 }
 
 fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop: watch::Receiver<bool>) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "connection lost before its first request");
-        return;
-    }
     tokio::spawn(async move {
         let stream = match &door.certificates {
             None => Stream::Plain(stream),
@@ -224,5 +222,39 @@ async fn shake(
             certificates.report(peer, &error);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Properties;
+    use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
+
+    /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings accepts.
+    async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
+        let mut properties = Properties::default();
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+        settings.iter().for_each(|&(key, value)| properties.set(key, value));
+        let config = BrokerConfig::from_properties(&properties).expect("valid").0;
+        let bound = bind(&config.listeners[0], None, &config).await.expect("a free port");
+        sockopts(&bound.socket).await
+    }
+
+    async fn sockopts(listener: &TcpListener) -> (bool, usize, usize) {
+        let _client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let (socket, _) = listener.accept().await.expect("accepted");
+        let sent = socket_send_buffer_size(&socket).expect("a socket");
+        let received = socket_recv_buffer_size(&socket).expect("a socket");
+        (socket.nodelay().expect("a socket"), sent, received)
+    }
+
+    #[tokio::test]
+    async fn nagle_is_off_and_buffers_are_the_systems_unless_configured() {
+        let (_, sent, received) = sockopts(&TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await;
+        assert_eq!(accepted(&[]).await, (true, sent, received));
+        let sizes = [("socket.send.buffer.bytes", "20000"), ("socket.receive.buffer.bytes", "30000")];
+        // Linux adds as much again for its own use.
+        assert_eq!(accepted(&sizes).await, (true, 40_000, 60_000));
     }
 }

@@ -19,12 +19,12 @@ pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
     let mut tick =
         tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut active_at = Instant::now();
+    let mut read_at = Instant::now();
     let reason = loop {
         tokio::select! {
             biased;
             read = read_some(&mut socket, &mut buffer) => {
-                active_at = Instant::now();
+                read_at = Instant::now();
                 match read.map_err(|e| e.to_string()).and_then(|()| dispatch(&mut buffer, &shared)) {
                     Ok(()) => {}
                     Err(reason) => break reason,
@@ -35,7 +35,7 @@ pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
                     break "closed by this client".to_owned();
                 }
             }
-            _ = tick.tick() => if let Some(reason) = overdue(&shared, active_at) {
+            _ = tick.tick() => if let Some(reason) = overdue(&shared, read_at) {
                 break reason;
             }
         }
@@ -53,7 +53,9 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
     }
 }
 
-fn overdue(shared: &Shared, active_at: Instant) -> Option<String> {
+/// Why the connection should end, if it should; `read_at` is when something last came.
+pub(super) fn overdue(shared: &Shared, read_at: Instant) -> Option<String> {
+    let active_at = shared.unanswered_at.lock().map_or(read_at, |written| written.max(read_at));
     match shared.pending.lock().front() {
         Some(oldest) if oldest.sent_at.elapsed() >= shared.request_timeout => {
             Some(format!("no response in {:?}", shared.request_timeout))

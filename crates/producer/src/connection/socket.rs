@@ -124,3 +124,29 @@ fn memory(piece: &Part) -> io::Result<&[u8]> {
         Part::File(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "a client sends no files")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn nagle_is_off_and_buffers_are_the_systems_unless_configured() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let target = listener.local_addr().expect("bound");
+        let sizes = |socket: TcpStream| {
+            let is_prompt = socket.nodelay().expect("a socket");
+            let socket = TcpSocket::from_std_stream(socket.into_std().expect("a socket"));
+            (is_prompt, socket.send_buffer_size().expect("a socket"), socket.recv_buffer_size().expect("a socket"))
+        };
+        let of =
+            async |config: &ClientConfig| sizes(open_socket(&target.to_string(), config).await.expect("connected"));
+
+        let (_, sent, received) = sizes(TcpStream::connect(target).await.expect("connected"));
+        assert_eq!(of(&ClientConfig::default()).await, (true, sent, received));
+        let sized =
+            ClientConfig { send_buffer_bytes: Some(20_000), receive_buffer_bytes: Some(30_000), ..Default::default() };
+        // Linux adds as much again for its own use.
+        assert_eq!(of(&sized).await, (true, 40_000, 60_000));
+    }
+}

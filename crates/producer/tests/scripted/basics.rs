@@ -1,7 +1,7 @@
 //! What a producer does when nothing goes wrong, and where its limits are.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{ProduceError, Producer, ProducerConfig, Record, SendError};
+use fullbore_producer::{Connection, ProduceError, Producer, ProducerConfig, Record, SendError};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,6 +147,43 @@ async fn keys_choose_partitions_as_java_does_and_others_are_spread() {
         used[producer.send(Record::new("t", &[b'v'; 50])).await.unwrap().partition() as usize] = true;
     }
     assert_eq!(used, [true; 7]);
+}
+
+#[tokio::test]
+async fn keys_count_for_nothing_where_they_are_to_be_ignored() {
+    let fake = Fake::start(1, 7).await;
+    let producer = producer(&fake, &[("partitioner.ignore.keys", "true"), ("batch.size", "100")]);
+    let mut used = [false; 7];
+    for _ in 0..500 {
+        let record = Record::new("t", &[b'v'; 50]).key(b"foobar");
+        used[producer.send(record).await.unwrap().partition() as usize] = true;
+    }
+    assert_eq!(used, [true; 7]);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_idle_is_closed_and_the_next_record_opens_another() {
+    let fake = Fake::start(1, 1).await;
+    let limits = [("connections.max.idle.ms", "50"), ("request.timeout.ms", "1000"), ("connections.per.broker", "1")];
+    let producer = producer(&fake, &limits);
+    assert_eq!(producer.send(Record::new("t", b"a")).await.unwrap().await.unwrap().offset, 0);
+    fake.until("the broker sees it closed", |state| state.closed > 0 && state.closed == state.connections[0]).await;
+    assert_eq!(producer.send(Record::new("t", b"b")).await.unwrap().await.unwrap().offset, 1);
+    assert_eq!(fake.values(0), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_broker_that_says_nothing_while_connecting_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let properties = [
+        ("bootstrap.servers", address.as_str()),
+        ("security.protocol", "SSL"),
+        ("socket.connection.setup.timeout.ms", "50"),
+    ];
+    let config = ProducerConfig::from_properties(properties).unwrap();
+    let error = Connection::connect(&address, &config.client).await.err().expect("nobody answered").to_string();
+    assert!(error.contains("no answer in 50ms"), "{error}");
 }
 
 #[tokio::test]

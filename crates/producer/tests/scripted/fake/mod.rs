@@ -107,6 +107,8 @@ pub struct State {
     pub says: Vec<Says>,
     /// Connections accepted so far, by broker.
     pub connections: Vec<usize>,
+    /// Connections that have ended so far, of all brokers.
+    pub closed: usize,
     /// The connections whose Produce requests are not looked at for now.
     pub stalled: HashSet<usize>,
     /// Connections to refuse from now on, whatever was accepted before.
@@ -153,6 +155,7 @@ impl Fake {
             next_producer_id: 1000,
             says: vec![Says::default(); brokers],
             connections: vec![0; brokers],
+            closed: 0,
             stalled: HashSet::new(),
             connections_max: usize::MAX,
             restarts: 0,
@@ -176,7 +179,11 @@ impl Fake {
                         Connection { broker, number: *accepted - 1 }
                     };
                     if connection.number < fake.lock().connections_max {
-                        tokio::spawn(fake.clone().serve(connection, socket));
+                        let fake = fake.clone();
+                        tokio::spawn(async move {
+                            fake.clone().serve(connection, socket).await;
+                            fake.lock().closed += 1;
+                        });
                     }
                 }
             });
