@@ -5,6 +5,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// An authority that signs certificates.
 pub struct Authority {
@@ -80,6 +81,13 @@ impl Authority {
     pub fn expired_broker(&self, names: &[&str]) -> Issued {
         let mut params = params("broker", names);
         params.not_after = date_time_ymd(2001, 1, 1);
+        issued(&params, Some(self))
+    }
+
+    /// One that is good for a while yet.
+    pub fn broker_for(&self, names: &[&str], left: Duration) -> Issued {
+        let mut params = params("broker", names);
+        params.not_after = (SystemTime::now() + left).into();
         issued(&params, Some(self))
     }
 

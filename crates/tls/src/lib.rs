@@ -5,6 +5,7 @@
 
 mod blocking;
 mod client;
+mod expiry;
 mod explain;
 mod pem;
 mod provider;
@@ -15,6 +16,7 @@ mod stream;
 
 pub use blocking::BlockingStream;
 pub use client::Connector;
+pub use expiry::Expiry;
 pub use pem::MaterialError;
 pub use server::{Acceptor, ClientAuth};
 pub use settings::{Secret, Settings, is_secret};

@@ -31,8 +31,10 @@ impl MaterialError {
 pub(crate) struct Identity {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    /// The setting both came from.
+    /// The setting the key came from.
     pub setting: String,
+    /// The setting the chain came from.
+    pub chain_setting: String,
 }
 
 /// What `ssl.keystore.*` says, if it says anything.
@@ -54,7 +56,7 @@ pub(crate) fn identity(settings: &Settings) -> Result<Option<Identity>, Material
     let key = private_key(&key_pem, settings.key_password.as_ref().map(|password| password.expose()))
         .map_err(|reason| MaterialError::new(&key_setting, reason))?;
     let chain = certificates(&chain_pem).map_err(|reason| MaterialError::new(&chain_setting, reason))?;
-    Ok(Some(Identity { chain, key, setting: key_setting }))
+    Ok(Some(Identity { chain, key, setting: key_setting, chain_setting }))
 }
 
 /// The certificates `ssl.truststore.*` says to trust, with the setting, if it says anything.

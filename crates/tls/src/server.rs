@@ -1,5 +1,6 @@
 //! The broker's side: the configuration of a listener's handshakes.
 
+use crate::expiry::Expiry;
 use crate::pem::{self, MaterialError};
 use crate::provider::{provider, versions};
 use crate::session::Session;
@@ -25,6 +26,7 @@ pub enum ClientAuth {
 #[derive(Clone)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
+    expiry: Option<Expiry>,
 }
 
 impl Acceptor {
@@ -50,6 +52,7 @@ impl Acceptor {
                 builder.with_client_cert_verifier(built)
             }
         };
+        let expiry = Expiry::of(&identity.chain, &identity.chain_setting);
         let mut config = builder
             .with_single_cert(identity.chain, identity.key)
             .map_err(|error| MaterialError::new(identity.setting, crate::explain::of_own_certificate(&error)))?;
@@ -58,7 +61,12 @@ impl Acceptor {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Acceptor { config: Arc::new(config) })
+        Ok(Acceptor { config: Arc::new(config), expiry })
+    }
+
+    /// When the chain that clients are shown ends; `None` where its certificates do not say.
+    pub fn expiry(&self) -> Option<&Expiry> {
+        self.expiry.as_ref()
     }
 
     pub(crate) fn session(&self) -> io::Result<Session> {

@@ -5,6 +5,7 @@ use fullbore_tls::{Acceptor, ClientAuth, Connector, Settings};
 use pkcs8::der::pem::LineEnding;
 use pkcs8::pkcs5::pbes2;
 use pkcs8::{PrivateKeyInfo, SecretDocument};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn load(pairs: &[(&str, &str)]) -> Result<(), String> {
     let mut settings = Settings::default();
@@ -77,4 +78,34 @@ fn a_truststore_without_certificates_is_refused() {
     settings.set("ssl.truststore.certificates", "nothing").expect("any text");
     let refusal = Connector::load(&settings, true).expect_err("no certificates").to_string();
     assert_eq!(refusal, "ssl.truststore.certificates: has no certificate (BEGIN CERTIFICATE)");
+}
+
+#[test]
+fn the_certificate_that_ends_first_is_told() {
+    let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+    let ends = UNIX_EPOCH + Duration::from_secs(978_307_200);
+    let authority = Authority::new("ca");
+    // One ends in 2001 (UTCTime), the others in 4096 (GeneralizedTime).
+    let (issued, other) = (authority.broker(&["h"]), authority.expired_broker(&["h"]));
+    let chain = format!("{}{}{}", issued.chain, other.chain, authority.pem());
+    let mut settings = Settings::default();
+    for (key, value) in [("ssl.keystore.key", &issued.key), ("ssl.keystore.certificate.chain", &chain)] {
+        settings.set(key, value).expect(key);
+    }
+    let told = |now| {
+        let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("ends are not looked at there");
+        acceptor.expiry().expect("it has an end").told(now, days(30))
+    };
+    assert_eq!(told(ends - days(31)), None);
+    let soon = told(ends - days(30)).expect("in time");
+    assert!(soon.contains("2 of 3 expires at 2001-01-01T00:00:00Z, in 30 days"), "{soon}");
+    assert!(told(ends - days(1) / 2).is_some_and(|words| words.contains("in 0 days")));
+    let ended = "ssl.keystore.certificate.chain: certificate 2 of 3 expired at 2001-01-01T00:00:00Z: clients may refuse the chain";
+    assert_eq!(told(ends + days(9999)).as_deref(), Some(ended));
+
+    settings.set("ssl.keystore.certificate.chain", &issued.chain).expect("PEM");
+    let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("good");
+    assert_eq!(acceptor.expiry().expect("it has an end").told(SystemTime::now(), days(30)), None);
+    let ended = acceptor.expiry().expect("it has an end").told(ends + days(999_999), days(30)).expect("long ago");
+    assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }

@@ -155,6 +155,30 @@ fn new_certificates_are_used_without_a_restart_and_bad_ones_are_not() {
 }
 
 #[test]
+fn certificates_that_end_soon_are_warned_of_at_start_and_when_they_are_new() {
+    let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60 - 60);
+    let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
+    let renew = |issued: Issued| issued.write(secured.folder.path(), "broker.pem");
+    let told = |words: &str| secured.broker.stderr().matches(words).count();
+    let is_new = |times| wait_until("it is new", SOON, || told("new certificates are in use") == times);
+    renew(secured.authority.broker_for(&NAMES, days(20)));
+    secured.broker.wait_for_stderr(", in 19 days: clients refuse it from then on");
+    renew(secured.authority.broker_for(&NAMES, days(32)));
+    is_new(2);
+    renew(secured.authority.expired_broker(&NAMES));
+    secured.broker.wait_for_stderr("broker.pem: certificate 1 of 1 expired at 2001-01-01T00:00:00Z: clients refuse it");
+    renew(secured.authority.broker(&NAMES));
+    is_new(4);
+    assert_eq!((told("certificate 1 of 1 expires"), told("certificate 1 of 1 expired")), (1, 1));
+
+    let issued = secured.authority.broker_for(&NAMES, days(3));
+    let (key, chain) =
+        (format!("ssl.keystore.key={}", issued.key), format!("ssl.keystore.certificate.chain={}", issued.chain));
+    let broker = Broker::start(&["listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", &key, &chain]);
+    broker.wait_for_stderr("ssl.keystore.certificate.chain: certificate 1 of 1 expires at ");
+}
+
+#[test]
 fn a_plain_client_on_an_ssl_listener_is_closed_and_named() {
     let secured = Secured::start(&[]);
     let mut lost = Client::connect(secured.addr());

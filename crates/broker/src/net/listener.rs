@@ -141,6 +141,9 @@ pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiv
         .into_iter()
         .enumerate()
         .map(|(index, bound)| {
+            if let Some(certificates) = &bound.certificates {
+                tokio::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
+            }
             if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
                 tokio::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
             }

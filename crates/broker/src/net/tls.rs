@@ -1,4 +1,5 @@
-//! The certificates of a listener, read again when their files change, and the handshakes made with them.
+//! The certificates of a listener, read again when their files change, warned of before they end, and the handshakes made
+//! with them.
 //!
 //! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
 //! read; what cannot be read is logged and changes nothing.
@@ -19,6 +20,12 @@ use tokio::time::timeout;
 
 /// Between two warnings of one listener about the same cause; those between are counted, and logged at debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
+/// How long before a certificate ends its warnings begin.
+const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Between two warnings of a certificate that ends or has ended.
+const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Between two looks at the clock.
+const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Causes a listener warns of within an interval: a stranger can make up few, but must not fill memory or the log.
 const CAUSES_MAX: usize = 16;
 
@@ -34,6 +41,8 @@ pub struct Certificates {
     stamps: Mutex<Vec<Stamp>>,
     /// By cause: its last warning, and failures since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
+    /// When the end of the certificates in use was last warned of.
+    expiry_warned: Mutex<Option<SystemTime>>,
 }
 
 impl Certificates {
@@ -51,6 +60,7 @@ impl Certificates {
             current: RwLock::new(current),
             stamps: Mutex::new(stamps),
             warned: Mutex::default(),
+            expiry_warned: Mutex::default(),
         })))
     }
 
@@ -72,6 +82,26 @@ impl Certificates {
         }
     }
 
+    /// Warns of certificates that end soon or have ended, now and then once a day, until the broker stops.
+    pub async fn watch_expiry(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        loop {
+            self.warn_of_expiry(SystemTime::now());
+            tokio::select! {
+                () = tokio::time::sleep(EXPIRY_LOOK_INTERVAL) => {}
+                _ = stop.wait_for(|stopping| *stopping) => return,
+            }
+        }
+    }
+
+    fn warn_of_expiry(&self, now: SystemTime) {
+        let words = self.current.read().expiry().and_then(|expiry| expiry.told(now, EXPIRY_AHEAD));
+        let mut last = self.expiry_warned.lock();
+        if let Some(words) = words.filter(|_| is_due_again(*last, now)) {
+            *last = Some(now);
+            tracing::warn!(listener = self.name, "{words}");
+        }
+    }
+
     fn refresh(&self) {
         // Taken before the files are read: what changes meanwhile is seen next time.
         let found = stamps(&self.tls);
@@ -83,6 +113,8 @@ impl Certificates {
             Ok(acceptor) => {
                 *self.current.write() = acceptor;
                 tracing::info!(listener = self.name, "new certificates are in use");
+                *self.expiry_warned.lock() = None;
+                self.warn_of_expiry(SystemTime::now());
             }
             Err(error) => {
                 tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
@@ -136,7 +168,26 @@ impl Certificates {
     }
 }
 
+/// Whether a day has passed since the last warning; a clock that was set back must not silence the next.
+fn is_due_again(last: Option<SystemTime>, now: SystemTime) -> bool {
+    last.is_none_or(|last| now.duration_since(last).map_or(true, |past| past >= EXPIRY_WARN_INTERVAL))
+}
+
 fn stamps(tls: &ListenerTls) -> Vec<Stamp> {
     let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
     tls.settings.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_warned_of_once_a_day() {
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(60 * 60));
+        assert!(is_due_again(None, now));
+        assert!(!is_due_again(Some(now), now) && !is_due_again(Some(now), now + 23 * hour));
+        assert!(is_due_again(Some(now), now + 24 * hour));
+        assert!(is_due_again(Some(now), now - hour), "the clock was set back");
+    }
 }

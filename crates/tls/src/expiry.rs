@@ -1,0 +1,89 @@
+//! When the certificates of a chain end, and what is said of it before.
+//!
+//! Nothing else of a certificate is read; whether it is any good is rustls's to say. Invariant: bytes that are no
+//! certificate have no end that is known, and do no other harm.
+
+use pkcs8::der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use pkcs8::der::{DateTime, Reader, Result, SliceReader, Tag, TagNumber};
+use rustls::pki_types::CertificateDer;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+/// The end of that certificate of a chain which ends first.
+#[derive(Clone, Debug)]
+pub struct Expiry {
+    setting: String,
+    /// From 1, which is the leaf.
+    place: usize,
+    of: usize,
+    not_after: DateTime,
+}
+
+impl Expiry {
+    pub(crate) fn of(chain: &[CertificateDer<'_>], setting: &str) -> Option<Expiry> {
+        let ends = chain.iter().zip(1..).filter_map(|(der, place)| Some((not_after(der).ok()?, place)));
+        let (not_after, place) = ends.min()?;
+        Some(Expiry { setting: setting.to_owned(), place, of: chain.len(), not_after })
+    }
+
+    /// What to say of it if it ends within `ahead` or has ended.
+    pub fn told(&self, now: SystemTime, ahead: Duration) -> Option<String> {
+        let Expiry { setting, place, of, not_after } = self;
+        // What is above the leaf may be there in vain: a client may have a newer one.
+        let refusal = if *place == 1 { "clients refuse it" } else { "clients may refuse the chain" };
+        let when = match (UNIX_EPOCH + not_after.unix_duration()).duration_since(now) {
+            Ok(left) if left > ahead => return None,
+            Ok(left) => {
+                let days = left.as_secs() / DAY_SECONDS;
+                let days = if days == 1 { "1 day".to_owned() } else { format!("{days} days") };
+                format!("expires at {not_after}, in {days}: {refusal} from then on")
+            }
+            Err(_) => format!("expired at {not_after}: {refusal}"),
+        };
+        Some(format!("{setting}: certificate {place} of {of} {when}"))
+    }
+}
+
+/// The end of a certificate's validity (RFC 5280, 4.1).
+fn not_after(certificate: &[u8]) -> Result<DateTime> {
+    let certificate = SliceReader::new(certificate)?.decode::<AnyRef<'_>>()?;
+    let signed = SliceReader::new(certificate.value())?.decode::<AnyRef<'_>>()?;
+    let mut fields = SliceReader::new(signed.value())?;
+    let version = Tag::ContextSpecific { constructed: true, number: TagNumber::N0 };
+    // The version, if it is there, serial number, signature algorithm, issuer; then the validity.
+    let before = if fields.peek_tag()? == version { 4 } else { 3 };
+    for _ in 0..before {
+        fields.decode::<AnyRef<'_>>()?;
+    }
+    let validity = fields.decode::<AnyRef<'_>>()?;
+    let mut validity = SliceReader::new(validity.value())?;
+    validity.decode::<AnyRef<'_>>()?;
+    match validity.peek_tag()? {
+        Tag::UtcTime => Ok(validity.decode::<UtcTime>()?.to_date_time()),
+        _ => Ok(validity.decode::<GeneralizedTime>()?.to_date_time()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_tests::pki::Authority;
+    use rustls::pki_types::pem::PemObject;
+
+    #[test]
+    fn damaged_certificates_have_some_end_or_none() {
+        for pem in [Authority::new("ca").pem(), Authority::new("ca").expired_broker(&["h"]).chain] {
+            let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
+            not_after(&der).expect("as it was made");
+            for at in 0..der.len() {
+                let _ = not_after(&der[..at]);
+                for byte in 0..=255 {
+                    let mut damaged = der.to_vec();
+                    damaged[at] = byte;
+                    let _ = not_after(&damaged);
+                }
+            }
+        }
+    }
+}
