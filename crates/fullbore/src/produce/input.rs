@@ -62,10 +62,13 @@ pub enum InputError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// More than may be.
-    #[error(
-        "longer than {0} bytes, which is what max.request.size leaves room for; raise it with --producer-property max.request.size=BYTES"
-    )]
-    TooLong(usize),
+    #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
+    TooLong {
+        /// Its bytes, or those that were read.
+        size: usize,
+        /// Whether there are no more.
+        is_all: bool,
+    },
     /// A length that is not all there.
     #[error("cut short: the input ends after {0} of the four bytes of its length")]
     CutLength(usize),
@@ -115,9 +118,11 @@ impl Input {
             Framing::Whole => (self.at_end && self.taken == 0).then(|| (self.left.clone(), self.left.len())),
         };
         match found {
-            Some((record, _)) if record.len() > self.limit => Err(InputError::TooLong(self.limit)),
+            Some((record, _)) if record.len() > self.limit => {
+                Err(InputError::TooLong { size: record.len(), is_all: true })
+            }
             None if self.left.len() > self.limit && self.framing != Framing::Length => {
-                Err(InputError::TooLong(self.limit))
+                Err(InputError::TooLong { size: self.left.len(), is_all: false })
             }
             None => Ok(None),
             Some((record, consumed)) => {
@@ -137,7 +142,7 @@ impl Input {
         };
         let length = u32::from_be_bytes(*length) as usize;
         if length > self.limit {
-            return Err(InputError::TooLong(self.limit));
+            return Err(InputError::TooLong { size: length, is_all: true });
         }
         let from = self.left.start + LENGTH_BYTES;
         match rest.len() >= length {
@@ -250,10 +255,10 @@ mod tests {
         let records = all(&long, Framing::Whole, long.len()).expect("a record");
         assert_eq!(records, [&long[..]]);
         assert_eq!(all(b"", Framing::Whole, 5), Ok(vec![vec![]]));
-        for framing in [Framing::Whole, Framing::Delimiter(b"\n".to_vec())] {
-            let refused = all(&bytes, framing, long.len() - 1).expect_err("too long");
-            assert!(refused.starts_with(&format!("longer than {} bytes", long.len() - 1)), "{refused}");
-        }
+        let of_line = all(&bytes, Framing::Delimiter(b"\n".to_vec()), long.len() - 1).expect_err("too long");
+        assert_eq!(of_line, format!("{} bytes are too many", long.len()));
+        let of_file = all(&bytes, Framing::Whole, long.len() - 1).expect_err("too long");
+        assert!(of_file.ends_with(" bytes or more are too many"), "{of_file}");
     }
 
     #[test]
@@ -264,7 +269,7 @@ mod tests {
         for (cut, says) in [
             (&b"\0\0\0\x05ab"[..], "says 5 bytes, and the input has 2 more"),
             (b"\0\0", "the input ends after 2 of the four bytes of its length"),
-            (b"\xff\xff\xff\xfe", "longer than 9 bytes"),
+            (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {
             let refused = all(cut, Framing::Length, 9).expect_err(says);
             assert!(refused.contains(says), "{refused}");

@@ -6,8 +6,9 @@
 mod input;
 mod layout;
 mod sending;
+mod too_large;
 
-use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
+use crate::client::{BOOTSTRAP_DEFAULT, BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output;
 use crate::perf::producer_notices;
@@ -38,6 +39,8 @@ const RECORDS_PER_LOOK: u64 = 256;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// JSON may write one byte as six (\u0000).
 const JSON_BYTES_PER_BYTE: usize = 6;
+/// What a record mostly takes beside its value.
+const FRAME_BYTES: usize = 128;
 /// What an object takes beside key, value and headers.
 const JSON_FRAME_BYTES: usize = 4096;
 
@@ -136,21 +139,19 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let properties = args.properties()?;
     producer_notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
     let config = ProducerConfig::from_properties(properties.iter())?;
-    let limit = match layout {
-        Layout::Json => config.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
-        Layout::Text(_) => config.max_request_size,
-    };
-    let job = Job::new(&args, layout, limit)?;
+    let job = Job::new(&args, layout, config.max_request_size)?;
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    let cluster = Cluster::new(&config.bootstrap_servers.join(","), &config.client.client_id)?;
-    cluster.secured(config.client.security.clone()).any()?;
+    let servers = config.bootstrap_servers.join(",");
+    let cluster = Cluster::new(&servers, &config.client.client_id)?;
+    let mut cluster = cluster.secured(config.client.security.clone());
+    cluster.any()?;
     let producer = Producer::new(config)?;
     producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let refused = job.send_all(&mut sending, &stop).err();
     sending.finish();
-    let verdict = sending.verdict(refused);
+    let verdict = sending.verdict(refused, |record| record.advice(&mut cluster, &args.place_flags(&servers)));
     runtime.block_on(producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }));
     verdict
 }
@@ -160,13 +161,13 @@ struct Job<'a> {
     args: &'a Produce,
     layout: Layout,
     framing: Framing,
-    limit: usize,
+    max_request_size: usize,
     topic: Option<Rc<str>>,
     headers: Vec<(&'a str, Option<&'a [u8]>)>,
 }
 
 impl<'a> Job<'a> {
-    fn new(args: &'a Produce, layout: Layout, limit: usize) -> Result<Self, Failure> {
+    fn new(args: &'a Produce, layout: Layout, max_request_size: usize) -> Result<Self, Failure> {
         if args.topic.is_none() && !args.json {
             return Err(Failure::new(
                 "which topic? Name it with --topic; only with --json may each record name its own",
@@ -183,7 +184,15 @@ impl<'a> Job<'a> {
             None => (text.as_str(), None),
         };
         let topic = args.topic.as_deref().map(Rc::from);
-        Ok(Job { args, layout, framing, limit, topic, headers: args.header.iter().map(header).collect() })
+        Ok(Job { args, layout, framing, max_request_size, topic, headers: args.header.iter().map(header).collect() })
+    }
+
+    /// Input of more bytes than this makes no record that can be sent.
+    fn limit(&self) -> usize {
+        match self.layout {
+            Layout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
+            Layout::Text(_) => self.max_request_size,
+        }
     }
 
     /// Sends every record of every file; the error says where reading ended early and why.
@@ -198,7 +207,7 @@ impl<'a> Job<'a> {
             };
             let file = file.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             let name: Option<Rc<str>> = (!is_standard_input).then(|| path.display().to_string().into());
-            let mut input = Input::new(file, self.framing.clone(), self.limit);
+            let mut input = Input::new(file, self.framing.clone(), self.limit());
             self.send_file(&mut input, name, sending, stop)?;
             if stop.is_asked() {
                 break;
@@ -218,6 +227,10 @@ impl<'a> Job<'a> {
         let place = |number| Place { file: file.clone(), unit, number };
         let at = |number, error: InputError| match error {
             InputError::Io(error) => format!("cannot read {}: {error}", file.as_deref().unwrap_or("standard input")),
+            InputError::TooLong { size, is_all } => {
+                let advice = too_large::for_producer(is_all.then_some(size + FRAME_BYTES));
+                format!("{}: {error} for max.request.size={}{advice}", place(number), self.max_request_size)
+            }
             error => format!("{}: {error}", place(number)),
         };
         while !stop.is_asked() {
@@ -270,9 +283,7 @@ impl<'a> Job<'a> {
                 SendError::Timeout { .. } => {
                     format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
                 }
-                SendError::RecordTooLarge { .. } => {
-                    "; raise it with --producer-property max.request.size=BYTES".to_owned()
-                }
+                SendError::RecordTooLarge { size, .. } => too_large::for_producer(Some(size)),
                 _ => String::new(),
             };
             format!("{place}: {error}{next}")
@@ -296,6 +307,13 @@ impl Produce {
             (true, false) => Answers::Text,
             (true, true) => Answers::Json,
         }
+    }
+
+    /// The flags by which another command finds the same cluster.
+    fn place_flags(&self, servers: &str) -> String {
+        let file = self.command_config.as_ref().map(|file| format!(" --command-config {}", file.display()));
+        let servers = (servers != BOOTSTRAP_DEFAULT).then(|| format!(" --bootstrap-server {servers}"));
+        servers.into_iter().chain(file).collect()
     }
 
     fn properties(&self) -> Result<Properties, Failure> {

@@ -2,11 +2,13 @@
 //!
 //! Invariant: results are looked at in the order of the records, and no more than [`PENDING_MAX`] wait to be.
 
+use super::too_large::TooLarge;
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::json;
 use crate::stop::Stop;
 use fullbore_producer::{Delivery, ProduceError, Producer, Record, RecordMetadata, SendError};
+use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -53,6 +55,8 @@ impl std::fmt::Display for Place {
 struct Pending {
     place: Place,
     topic: Rc<str>,
+    /// The most it takes in a batch of its own.
+    size: usize,
     delivery: Delivery,
 }
 
@@ -68,7 +72,7 @@ pub struct Sending<'a> {
     pub written: u64,
     /// Records that failed after they were taken.
     pub failed: u64,
-    first_failure: Option<String>,
+    first_failure: Option<(String, Option<TooLarge>)>,
 }
 
 /// What became of a record.
@@ -101,6 +105,7 @@ impl<'a> Sending<'a> {
     /// # Errors
     /// The record was not taken.
     pub fn send(&mut self, place: Place, topic: &Rc<str>, record: Record<'_>) -> Result<Sent, SendError> {
+        let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let delivery = match self.producer.try_send(record) {
             Err(SendError::Full | SendError::NoMetadata) => match self.unless_stopped(self.producer.send(record)) {
                 Some(outcome) => outcome?,
@@ -108,7 +113,7 @@ impl<'a> Sending<'a> {
             },
             outcome => outcome?,
         };
-        self.pending.push_back(Pending { place, topic: topic.clone(), delivery });
+        self.pending.push_back(Pending { place, topic: topic.clone(), size, delivery });
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
@@ -162,7 +167,8 @@ impl<'a> Sending<'a> {
             Ok(_) => self.written += 1,
             Err(error) => {
                 self.failed += 1;
-                self.first_failure.get_or_insert_with(|| format!("{}: {error}", done.place));
+                let failure = || (format!("{}: {error}", done.place), TooLarge::of(error, &done.topic, done.size));
+                self.first_failure.get_or_insert_with(failure);
             }
         }
         let out = &mut self.printed;
@@ -209,13 +215,17 @@ impl<'a> Sending<'a> {
         self.print();
     }
 
-    /// What the command ends with; `refused` is why reading ended early.
-    pub fn verdict(self, refused: Option<String>) -> Result<(), Failure> {
+    /// What the command ends with; `refused` is why reading ended early, `advice` what to do where a record was too large.
+    pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
-        let failures = self.first_failure.map(|first| match failed {
-            1 => format!("1 record failed: {first}"),
-            _ => format!("{failed} records failed; the first: {first}"),
+        let failures = self.first_failure.map(|(first, too_large)| {
+            let advice = too_large.filter(|_| !self.stop.is_asked()).map(advice);
+            let first = advice.map_or(first.clone(), |advice| first.trim_end_matches('.').to_owned() + &advice);
+            match failed {
+                1 => format!("1 record failed: {first}"),
+                _ => format!("{failed} records failed; the first: {first}"),
+            }
         });
         let unsure = (unknown > 0).then(|| format!("{unknown} records may or may not have been written"));
         let sentences: Vec<String> = [refused, failures, unsure].into_iter().flatten().collect();

@@ -251,6 +251,50 @@ fn a_signal_ends_a_producer_after_what_it_has_read() {
 }
 
 #[test]
+fn a_record_that_is_too_large_is_told_with_its_size_the_limit_and_what_to_type() {
+    let broker = Broker::start(&["message.max.bytes=2000"]);
+    create(&broker, "t", "1");
+    // What would be typed: the words of the command between backquotes.
+    let typed = |told: &str| -> Vec<String> {
+        let command = told.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
+        command.unwrap_or_else(|| panic!("{told}")).split(' ').map(str::to_owned).collect()
+    };
+    for (codec, size, noise) in [("none", 5000, false), ("gzip", 40_000, true)] {
+        // What does not compress.
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            b'!' + (state >> 58) as u8
+        };
+        let value: Vec<u8> = (0..size).map(|_| if noise { next() } else { b'x' }).collect();
+        let lines = [b"ok\n".to_vec(), value, b"\nlater\n".to_vec()].concat();
+        let told = produce(&broker, &["-t", "t", "-z", codec], &lines).failure();
+        let start = "fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE: The batch of ";
+        assert!(told.starts_with(start), "{told}");
+        assert!(
+            told.contains("; raise it with `fullbore configs alter --topic t --add-config max.message.bytes="),
+            "{told}"
+        );
+        assert!(told.contains(", and topic t has max.message.bytes=") && told.contains("takes up to "), "{told}");
+        let command = typed(&told);
+        run(&broker, &command[..command.len() - 2].iter().map(String::as_str).collect::<Vec<_>>(), b"").good();
+        assert_eq!(command[command.len() - 2..], ["--bootstrap-server".to_owned(), broker.address.clone()]);
+        produce(&broker, &["-t", "t", "-z", codec], &lines).good();
+    }
+    let small = ["-X", "max.request.size=1500", "-X", "batch.size=1000"];
+    for (bytes, says) in [
+        (5000, "line 2: 5000 bytes are too many for max.request.size=1500; raise it with"),
+        (1490, " more than max.request.size=1500; raise it with --producer-property max.request.size=2048"),
+    ] {
+        let lines = [b"ok\n".to_vec(), vec![b'x'; bytes], b"\n".to_vec()].concat();
+        let told = produce(&broker, &[&["-t", "t"], &small[..]].concat(), &lines).failure();
+        assert!(told.starts_with("fullbore: line 2: ") && told.contains(says), "{told}");
+        let property = told.split("--producer-property ").nth(1).and_then(|rest| rest.split(';').next()).expect(&told);
+        produce(&broker, &["-t", "t", "-X", "batch.size=1000", "-X", property], &lines).good();
+    }
+}
+
+#[test]
 fn what_fails_is_named_with_its_line() {
     let broker = Broker::start(&["auto.create.topics.enable=false", "message.max.bytes=2000"]);
     create(&broker, "t", "1");
@@ -258,8 +302,6 @@ fn what_fails_is_named_with_its_line() {
     let told = produce(&broker, &["-t", "t", "-X", "batch.size=0"], &long).failure();
     assert!(told.starts_with("fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE"), "{told}");
     assert!(told.ends_with("; 2 records were written\n"), "{told}");
-    let told = produce(&broker, &["-t", "t", "-X", "max.request.size=1500", "-X", "batch.size=1000"], &long).failure();
-    assert!(told.starts_with("fullbore: line 2: longer than 1500 bytes") && told.contains("raise it with"), "{told}");
     let told = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
     assert!(told.starts_with("fullbore: line 1: topic t has no partition 7"), "{told}");
     let told = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
@@ -277,7 +319,7 @@ fn what_fails_is_named_with_its_line() {
         assert!(consume(&broker, &[&["-t", "t", "-o", "99"], end].concat()).failure().contains("no offset 99"));
     }
     let from = |reset| consume(&broker, &["-t", "t", "-o", "99", "-e", "-X", reset]).text();
-    assert_eq!(from("auto.offset.reset=earliest"), "ok\nlater\nok\na\n");
+    assert_eq!(from("auto.offset.reset=earliest"), "ok\nlater\na\n");
     assert_eq!(from("auto.offset.reset=latest"), "");
     assert!(consume(&broker, &["--include", "a["]).failure().contains("--include a[ is not a regular expression"));
     let reset = ["-t", "t", "-o", "99", "-c", "1", "-X", "auto.offset.reset=earliest"];

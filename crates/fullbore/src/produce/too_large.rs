@@ -1,0 +1,52 @@
+//! What to set where a record is too large, for the producer or for its topic, as it would be typed.
+//!
+//! Not the refusal itself, which is the producer's or the broker's. Invariant: the topic's limit that is named is enough for
+//! the record.
+
+use fullbore_bench::client::{Cluster, ResourceKind, describe_configs};
+use fullbore_producer::ProduceError;
+use fullbore_wire::ErrorCode;
+use std::rc::Rc;
+
+/// Sizes are rounded up to this: what compression adds to bytes it cannot compress has room, too.
+const ROUND: usize = 1024;
+
+/// For the producer's own limit; `size` is what has to fit, if that is known.
+pub fn for_producer(size: Option<usize>) -> String {
+    let enough = size.map(|size| size.next_multiple_of(ROUND)).filter(|size| *size <= i32::MAX as usize);
+    let bytes = enough.map_or_else(|| "BYTES".to_owned(), |size| size.to_string());
+    format!("; raise it with --producer-property max.request.size={bytes}")
+}
+
+/// A record that the broker refused for its size.
+#[derive(Debug)]
+pub struct TooLarge {
+    topic: Rc<str>,
+    size: usize,
+    setting: &'static str,
+}
+
+impl TooLarge {
+    /// If that is why; `size` is the most that the record takes in a batch of its own.
+    pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
+        let setting = match error {
+            ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",
+            ProduceError::Broker { code: ErrorCode::RECORD_LIST_TOO_LARGE, .. } => "segment.bytes",
+            _ => return None,
+        };
+        Some(TooLarge { topic: topic.clone(), size, setting })
+    }
+
+    /// The record's size, the topic's limit if the cluster tells it, and the command; `at` says to that where the cluster is.
+    pub fn advice(&self, cluster: &mut Cluster, at: &str) -> String {
+        let TooLarge { topic, size, setting } = self;
+        let configs = describe_configs(cluster, (ResourceKind::Topic, topic)).unwrap_or_default();
+        let limit = configs.into_iter().find(|config| config.name == **setting).and_then(|config| config.value);
+        let limit = limit.map(|limit| format!(", and topic {topic} has {setting}={limit}")).unwrap_or_default();
+        let enough = size.next_multiple_of(ROUND);
+        format!(
+            " (the record takes up to {size} bytes{limit}); raise it with `fullbore configs alter --topic {topic} \
+             --add-config {setting}={enough}{at}`"
+        )
+    }
+}
