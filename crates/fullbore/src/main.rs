@@ -21,6 +21,7 @@ mod serve;
 mod stop;
 mod table;
 mod topics;
+mod usage;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -53,7 +54,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(action::with_words(std::env::args_os()));
+    let typed: Vec<_> = std::env::args_os().collect();
+    output::Format { json: usage::wants_json(&typed) }.choose();
+    let cli = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
+        Ok(cli) => cli,
+        Err(error) => return usage::tell(&error, &typed),
+    };
     let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
         Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
         None => Ok(()),

@@ -16,8 +16,7 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 /// The form of what is printed.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Format {
-    /// Print one JSON document to standard output, and errors as {"error": SENTENCE} to standard error; mistakes in the
-    /// flags are told as ever.
+    /// Print one JSON document to standard output, and errors as {"error": SENTENCE} to standard error.
     #[arg(long)]
     pub json: bool,
 }

@@ -361,3 +361,24 @@ fn every_shell_and_every_command_is_described() {
     let (status, _, stderr) = fullbore(&format!("man --dir {}", taken.display()));
     assert!(status == Some(1) && stderr.contains("cannot write manual pages to"), "{stderr}");
 }
+
+#[test]
+fn a_mistake_in_the_flags_is_json_where_json_was_asked_for() {
+    for (line, told) in [
+        ("topics list --json --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
+        ("consume -J --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
+    ] {
+        assert_eq!(fullbore(line), (Some(2), String::new(), told.to_owned()), "{line}");
+    }
+    let (status, _, stderr) = fullbore("topics --json");
+    assert!(status == Some(1) && stderr.starts_with("{\"error\":\"topics: say create, list, "), "{stderr}");
+    let (status, stdout, stderr) = fullbore("topics list --nope");
+    assert_eq!((status, stdout.as_str()), (Some(2), ""));
+    assert!(
+        stderr.starts_with("error: unexpected argument '--nope' found\n") && stderr.contains("Usage: "),
+        "{stderr}"
+    );
+    let (status, stdout, stderr) = fullbore("topics list --json --help");
+    assert_eq!((status, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("Usage: fullbore topics list"), "{stdout}");
+}
