@@ -8,3 +8,4 @@ mod kip_1269;
 mod lanes;
 mod learning;
 mod rows;
+mod split;

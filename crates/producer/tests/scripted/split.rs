@@ -1,0 +1,90 @@
+//! A batch that the broker finds too large: it goes again in parts, until they fit or are one record.
+
+use crate::fake::{Fake, Fate};
+use fullbore_producer::{ProduceError, Producer, Record};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// Bytes of a batch that the broker takes, as it arrives.
+const BATCH_MAX: usize = 3000;
+
+/// Refuses batches for their size, as max.message.bytes and segment.bytes do.
+async fn strict(code: ErrorCode) -> Fake {
+    let fake = Fake::start(1, 1).await;
+    fake.script(move |seen| if seen.bytes.len() > BATCH_MAX { Fate::Refused(code) } else { Fate::Normal });
+    fake
+}
+
+fn producer(fake: &Fake, codec: &str) -> Producer {
+    let bootstrap = fake.bootstrap();
+    let settings = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("linger.ms", "60000"),
+        ("batch.size", "100000"),
+        ("retry.backoff.ms", "5"),
+        ("compression.type", codec),
+    ];
+    Producer::from_properties(settings).unwrap()
+}
+
+/// Text of about this length that no codec makes much smaller, and that no other `seed` has.
+fn noise(seed: u64, length: usize) -> String {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        format!("{:016x}", state ^ state >> 29)
+    };
+    (0..length / 16 + 1).map(|_| next()).collect()
+}
+
+#[tokio::test]
+async fn a_batch_too_large_is_split_until_its_parts_fit_and_every_record_is_written_once() {
+    for code in [ErrorCode::MESSAGE_TOO_LARGE, ErrorCode::RECORD_LIST_TOO_LARGE] {
+        for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+            let fake = strict(code).await;
+            let producer = producer(&fake, codec);
+            let values: Vec<String> = (0..60).map(|n| noise(n, 600)).collect();
+            let mut deliveries = Vec::new();
+            for value in &values {
+                deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+            }
+            producer.flush().await;
+            for (offset, delivery) in deliveries.iter().enumerate() {
+                assert_eq!(delivery.try_result().unwrap().unwrap().offset, offset as i64, "{codec}");
+            }
+            assert_eq!(fake.values(0), values, "{codec}");
+            let seen = fake.seen(0);
+            assert_eq!(seen[0].values.len(), 60, "{codec}: it was one batch");
+            // Each part is compressed anew, as the batch was.
+            assert!(seen.iter().all(|seen| (seen.bytes[22] & 7 == 0) == (codec == "none")), "{codec}");
+            producer.close(Duration::from_secs(10)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
+    for codec in ["none", "zstd"] {
+        let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
+        let producer = producer(&fake, codec);
+        let mut values: Vec<String> = (0..20).map(|n| noise(n, 200)).collect();
+        values[7] = noise(7, 20_000);
+        let mut deliveries = Vec::new();
+        for value in &values {
+            deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+        }
+        producer.flush().await;
+        let refused = deliveries.remove(7).try_result().unwrap().unwrap_err();
+        assert!(
+            matches!(refused, ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. }),
+            "{codec}: {refused}"
+        );
+        assert!(!refused.may_have_been_written() && !refused.is_retryable(), "{codec}: {refused}");
+        values.remove(7);
+        for (offset, delivery) in deliveries.iter().enumerate() {
+            assert_eq!(delivery.try_result().unwrap().unwrap().offset, offset as i64, "{codec}");
+        }
+        assert_eq!(fake.values(0), values, "{codec}");
+        producer.close(Duration::from_secs(10)).await;
+    }
+}
