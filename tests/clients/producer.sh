@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The producer library's own tests against a running broker, Apache Kafka too: `producer.sh BOOTSTRAP`. `producer.sh --killed` starts a
+# Fullbore broker (FULLBORE_BIN) and kills it under load; `FULLBORE_TEST_RESTART` of `crates/producer/tests/kafka.rs` does the same to
+# any other. Ends with `N passed, N failed`.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+killed=a_broker_that_is_killed_under_load_has_every_acknowledged_record_once
+
+# tests FILTER...: the names of those that ran, and at last the sum
+tests() {
+  local out
+  out=$(cargo test -q -p fullbore-producer --test kafka -- --test-threads 1 --format pretty --show-output "$@" 2>&1)
+  sed -nE 's/^test (.*) \.\.\. ok$/ok   producer: \1/p; s/^test (.*) \.\.\. FAILED$/FAIL producer: \1/p' <<<"$out"
+  read -r passed failed < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' <<<"$out")
+  # A test that says it was skipped, and no test at all, are failures here.
+  if [ -z "${passed:-}" ] || [ "$passed" = 0 ] || [ "$failed" != 0 ] || grep -q '^skipped' <<<"$out"; then
+    tail -40 <<<"$out"
+    failed=$((${failed:-0} > 0 ? failed : 1))
+  fi
+  echo "${passed:-0} passed, $failed failed"
+  [ "$failed" = 0 ]
+}
+
+if [ "$1" != --killed ]; then
+  FULLBORE_TEST_KAFKA=$1 tests --skip $killed
+  exit
+fi
+
+binary=${FULLBORE_BIN:-$PWD/target/release/fullbore}
+temp=$(mktemp -d)
+trap '[ ! -e "$temp/pid" ] || kill -9 "$(cat "$temp/pid")"; rm -rf "$temp"' EXIT
+trap 'exit 130' INT TERM
+address=127.0.0.1:$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+cat >"$temp/restart" <<R
+listens() { (exec 3<>/dev/tcp/${address/://}) 2>/dev/null; }
+[ ! -e "$temp/pid" ] || kill -9 "\$(cat "$temp/pid")"
+while listens; do sleep 0.05; done
+"$binary" serve --listen $address --data-dir "$temp/data" --set fullbore.admin.listener= >>"$temp/broker" 2>&1 &
+echo \$! >"$temp/pid"
+until listens; do
+  kill -0 "\$(cat "$temp/pid")" || { cat "$temp/broker"; exit 1; }
+  sleep 0.05
+done
+R
+bash "$temp/restart" || exit 1
+FULLBORE_TEST_KAFKA=$address FULLBORE_TEST_RESTART="bash $temp/restart" tests $killed
