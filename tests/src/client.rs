@@ -163,7 +163,13 @@ impl Client {
 
     /// Waits until the next answer has begun to arrive, and leaves it unread.
     pub fn wait_for_answer(&mut self) {
-        let begun = self.stream.socket().peek(&mut [0]).expect("the broker answers");
+        let begun = loop {
+            match self.stream.socket().peek(&mut [0]) {
+                // A process that was stopped for a moment and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                begun => break begun.expect("the broker answers"),
+            }
+        };
         assert_eq!(begun, 1, "the broker answers instead of closing the connection");
     }
 

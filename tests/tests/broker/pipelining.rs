@@ -171,3 +171,25 @@ fn more_long_polls_than_a_connection_may_have_are_let_in_as_others_end() {
     let answered: Vec<i32> = (0..12).map(|_| client.receive::<FetchRequest>(FETCH).0).collect();
     assert_eq!(answered, sent);
 }
+
+/// What is behind a poll is in the log at once, but no more of it than a connection may have unanswered.
+#[test]
+fn a_connection_that_is_owed_enough_answers_is_not_read() {
+    let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
+    let mut client = broker.client();
+    client.create_topic("polled", 1, &[]);
+    client.create_topic("written", 1, &[]);
+    let mut full = broker.client();
+    full.send(&long_poll("polled", 100_000), FETCH);
+    for _ in 0..20 {
+        full.send_produce("written", 0, &Batch::of(&["v"]));
+    }
+    wait_until("the connection is full", SOON, || client.latest("written", 0) >= 4);
+    // All twenty have long come; whoever read on would have them in the log before it is through with these.
+    (0..100).for_each(|_| assert!(client.latest("written", 0) >= 4));
+    // Four wait, one is on its way to them, and one is whose answer is awaited: the poll.
+    assert_eq!(client.latest("written", 0), 5);
+    client.produced("polled", 0, &Batch::of(&["enough"]));
+    full.receive::<FetchRequest>(FETCH);
+    (0..20).for_each(|n| assert_eq!(full.receive_produced().base_offset, n));
+}

@@ -134,6 +134,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_that_rests_gives_its_buffer_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
+        let mut input = Input::new(&stream, 1 << 20);
+        for _ in 0..2 {
+            client.write_all(&[0, 0, 0, 3, 1, 2, 3]).await.expect("sent");
+            assert_eq!(input.frame().await.expect("a frame").expect("one"), [1, 2, 3][..]);
+            assert!(input.buffer.capacity() > 0);
+            assert!(timeout(BUFFER_IDLE * 2, input.frame()).await.is_err(), "nothing comes");
+            assert_eq!(input.buffer.capacity(), 0);
+        }
+    }
+
+    #[tokio::test]
     async fn the_middle_of_a_plain_frame_is_acknowledged_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");

@@ -82,6 +82,28 @@ fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
 }
 
 #[test]
+fn what_a_crash_left_half_done_and_what_no_start_needs_any_more_goes() {
+    let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
+    let partition = folder.partition();
+    (0..10).for_each(|_| drop(append(&partition, &plain(1, &[1; 400])).expect("appended")));
+    let kept = ["00000000000000000006.snapshot", "00000000000000000008.snapshot"];
+    assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.map(str::to_owned).to_vec()));
+    let leftovers = [
+        "00000000000000000010.snapshot.tmp",
+        "producer-window-checkpoint.tmp",
+        "00000000000000000099.index",
+        "00000000000000000099.timeindex",
+        "00000000000000000099.log.deleted",
+    ];
+    leftovers.iter().for_each(|name| fs::write(folder.file(name), b"left").expect("written"));
+    let partition = folder.crash();
+    assert_eq!(read_all(&partition, 0).len(), 10);
+    for name in leftovers {
+        assert!(!folder.file(name).exists(), "{name}");
+    }
+}
+
+#[test]
 fn a_partition_not_opened_after_a_crash_is_recovered_however_many_clean_runs_later() {
     let mut folder = Folder::new();
     let partition = folder.partition();

@@ -1,0 +1,189 @@
+// Topics, configurations and the cluster, by kadm.
+//
+// Not records: those are in client.go, with what the cases share.
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func adminCases() []testCase {
+	abc, one := "abc", "1"
+	refusals := []struct {
+		name       string
+		code       *kerr.Error
+		topic      string
+		partitions int32
+		replicas   int16
+		configs    map[string]*string
+	}{
+		{"bad topic name", kerr.InvalidTopicException, "bad name!", 1, 1, nil},
+		{"no partitions", kerr.InvalidPartitions, run + "-zero", 0, 1, nil},
+		{"9 replicas", kerr.InvalidReplicationFactor, run + "-nine", 1, 9, nil},
+		{"unknown config", kerr.InvalidConfig, run + "-unknown", 1, 1, map[string]*string{"no.such.key": &one}},
+		{"bad config value", kerr.InvalidConfig, run + "-value", 1, 1, map[string]*string{"retention.ms": &abc}},
+	}
+	cases := []testCase{
+		{"metadata and cluster", cluster},
+		{"topic: create, list, describe, delete, create again", topicLife},
+		{"configs of a topic and of the broker", configs},
+		{"alter configs of a topic and of the broker", alterConfigs},
+		{"validate only creates nothing", validateOnly},
+		{"refused: topic exists, topic unknown", existsOrNot},
+	}
+	for _, r := range refusals {
+		cases = append(cases, testCase{"refused: " + r.name, func() {
+			refused(r.code, create(r.topic, r.partitions, r.replicas, r.configs))
+			want(!exists(r.topic), "it was created")
+		}})
+	}
+	return append(cases, testCase{"all topics removed", removeTopics})
+}
+
+func listTopics() kadm.TopicDetails {
+	topics, err := admin.ListTopics(within())
+	check(err)
+	return topics
+}
+
+func exists(topic string) bool { return listTopics().Has(topic) }
+
+func cluster() {
+	metadata, err := admin.BrokerMetadata(within())
+	check(err)
+	described, err := kmsg.NewPtrDescribeClusterRequest().RequestWith(within(), client())
+	check(err)
+	check(kerr.ErrorForCode(described.ErrorCode))
+	want(described.ClusterID != "" && described.ClusterID == metadata.Cluster, "cluster id %q, %q", described.ClusterID, metadata.Cluster)
+	var ids []int32
+	for _, broker := range described.Brokers {
+		ids = append(ids, broker.NodeID)
+	}
+	want(reflect.DeepEqual(ids, metadata.Brokers.NodeIDs()), "brokers %v, %v", ids, metadata.Brokers)
+}
+
+func topicLife() {
+	topic := newTopic("life", 3)
+	first := listTopics()[topic]
+	check(first.Err)
+	want(len(first.Partitions) == 3 && !first.IsInternal, "%v", first)
+	for _, partition := range first.Partitions {
+		want(partition.Leader >= 0 && len(partition.Replicas) == 1 && len(partition.ISR) == 1, "%v", partition)
+	}
+	roundTrip(topic)
+	deleted, err := admin.DeleteTopics(within(), topic)
+	check(err)
+	check(deleted.Error())
+	until(func() bool { return !exists(topic) })
+	newTopic("life", 1)
+	want(listTopics()[topic].ID != first.ID, "the topic id came back")
+	roundTrip(topic)
+}
+
+func configs() {
+	topic := newTopic("configs", 1, "retention.ms=12345000", "segment.bytes=20000000")
+	find := func(found kadm.ResourceConfigs, err error, key string) (string, kmsg.ConfigSource) {
+		check(err)
+		check(found[0].Err)
+		for _, config := range found[0].Configs {
+			if config.Key == key {
+				return config.MaybeValue(), config.Source
+			}
+		}
+		panic(fmt.Errorf("%s is not among %d configs", key, len(found[0].Configs)))
+	}
+	for key, wanted := range map[string]struct {
+		value  string
+		source kmsg.ConfigSource
+	}{
+		"retention.ms":      {"12345000", kmsg.ConfigSourceDynamicTopicConfig},
+		"segment.bytes":     {"20000000", kmsg.ConfigSourceDynamicTopicConfig},
+		"max.message.bytes": {"1048588", kmsg.ConfigSourceDefaultConfig},
+	} {
+		found, err := admin.DescribeTopicConfigs(within(), topic)
+		value, source := find(found, err, key)
+		want(value == wanted.value && source == wanted.source, "%s is %s from %v", key, value, source)
+	}
+	metadata, err := admin.BrokerMetadata(within())
+	check(err)
+	found, err := admin.DescribeBrokerConfigs(within(), metadata.Brokers[0].NodeID)
+	value, _ := find(found, err, "log.retention.hours")
+	want(value == "168", "log.retention.hours is %s", value)
+}
+
+// altered returns the error of the one resource that was to be changed.
+func altered(responses kadm.AlterConfigsResponses, err error) error {
+	check(err)
+	want(len(responses) == 1, "%d answers", len(responses))
+	return responses[0].Err
+}
+
+func alterConfigs() {
+	topic := newTopic("alter", 1, "retention.ms=12345000")
+	metadata, err := admin.BrokerMetadata(within())
+	check(err)
+	node := metadata.Brokers[0].NodeID
+	value := func(key string) string {
+		found, err := admin.DescribeTopicConfigs(within(), topic)
+		check(err)
+		for _, config := range found[0].Configs {
+			if config.Key == key {
+				return config.MaybeValue()
+			}
+		}
+		return "absent"
+	}
+	set := func(key, value string) []kadm.AlterConfig {
+		return []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
+	}
+	unset := func(key string) []kadm.AlterConfig { return []kadm.AlterConfig{{Op: kadm.DeleteConfig, Name: key}} }
+	check(altered(admin.AlterTopicConfigs(within(), append(set("segment.bytes", "20000000"), unset("retention.ms")...), topic)))
+	until(func() bool { return value("segment.bytes") == "20000000" && value("retention.ms") == "604800000" })
+	check(altered(admin.ValidateAlterTopicConfigs(within(), set("segment.bytes", "30000000"), topic)))
+	want(value("segment.bytes") == "20000000", "changed by a validation")
+	refused(kerr.InvalidConfig, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "many"), topic)))
+	refused(kerr.UnknownTopicOrPartition, altered(admin.AlterTopicConfigs(within(), set("segment.bytes", "20000000"), run+"-absent")))
+	check(altered(admin.AlterBrokerConfigs(within(), set("log.roll.ms", "86400001")))) // of every broker
+	until(func() bool { return value("segment.ms") == "86400001" })
+	check(altered(admin.AlterBrokerConfigs(within(), set("log.roll.ms", "86400002"), node)))
+	until(func() bool { return value("segment.ms") == "86400002" })
+	check(altered(admin.AlterBrokerConfigs(within(), unset("log.roll.ms"), node)))
+	check(altered(admin.AlterBrokerConfigs(within(), unset("log.roll.ms"))))
+	until(func() bool { return value("segment.ms") == "604800000" })
+}
+
+func validateOnly() {
+	topic := run + "-validate"
+	validated, err := admin.ValidateCreateTopics(within(), 1, 1, nil, topic)
+	check(err)
+	check(validated.Error())
+	want(!exists(topic), "it was created")
+}
+
+func existsOrNot() {
+	refused(kerr.TopicAlreadyExists, create(newTopic("twice", 1), 1, 1, nil))
+	deleted, err := admin.DeleteTopics(within(), run+"-absent")
+	check(err)
+	refused(kerr.UnknownTopicOrPartition, deleted.Error())
+	described, err := admin.DescribeTopicConfigs(within(), run+"-absent")
+	check(err)
+	refused(kerr.UnknownTopicOrPartition, described[0].Err)
+}
+
+func removeTopics() {
+	var mine []string
+	for _, topic := range listTopics().Names() {
+		if strings.HasPrefix(topic, run) {
+			mine = append(mine, topic)
+		}
+	}
+	deleted, err := admin.DeleteTopics(within(), mine...)
+	check(err)
+	check(deleted.Error())
+}
