@@ -58,6 +58,28 @@ consume() { # what kcat wrote, with each codec of librdkafka in one log
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
+# shape TEXT: numbers made equal, but for how many digits follow the point, and the names of percentiles
+shape() { python3 -c 'import re, sys
+print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n[1] else ""), sys.stdin.read()))' <<<"$1"; }
+
+# like_theirs CLASS FLAG... -- OUR COMMAND...: the lines of Kafka's tool, numbers aside
+like_theirs() {
+  local flags=() class=$1 theirs; shift
+  until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
+  theirs=$(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "org.apache.kafka.tools.$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" 2>/dev/null)
+  same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
+}
+
+perf_lines() { # of the whole run, of the steady state, of what is read, and of a reader that finds too little
+  local sending=(--topic "$topic-lines" --num-records 3000 --record-size 100 --throughput -1) reading=(--topic "$topic-lines" --timeout 20000)
+  topics create --topic "$topic-lines" --partitions 1 --replication-factor 1
+  like_theirs ProducerPerformance "${sending[@]}" -- perf produce
+  like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 5000 -- perf consume
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 5000 --hide-header --date-format HH:mm -- perf consume
+  like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume
+}
+
 alter() { # partitions are added, never taken away
   topics alter --topic "$topic" --partitions 5
   eventually described_as 'PartitionCount: 5' topics describe --topic "$topic"
@@ -176,6 +198,7 @@ check 'topics create with a bad config is refused' refused 'no.such.key' topics 
 for codec in none gzip snappy lz4 zstd; do check "perf produce, idempotent, $codec" produce compression.type=$codec; done
 for acks in 0 1; do check "perf produce, acks=$acks" produce acks=$acks enable.idempotence=false; done
 check 'perf consume' consume
+[ -z "${JARS:-}" ] || check "perf produce, perf consume print the lines of Kafka's tools" perf_lines
 check 'configs alter, describe' settings
 [ -z "${JARS:-}" ] || check "configs describe prints the lines of Kafka's tool" same_settings
 check 'groups: the first group of a cluster' first_group

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kafka's own command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS.
 # With DATA_DIR set to the broker's data folder, Kafka's DumpLogSegments also reads the segments.
-# Not here: kafka-consumer-perf-test and every other tool that joins a group.
+# Not here: kafka-consumer-groups, whose lines fullbore.sh compares with ours, and what AdminTools.java runs.
 set -uo pipefail
 bootstrap=$1 client=tools
 . "$(dirname "$0")/cases.sh"
@@ -103,6 +103,11 @@ perf() { # perf PROPERTY...: 30,000 records, all of them in the log
   same "$(offsets "$name" -1 | awk -F: '{ sum += $3 } END { print sum }')" 30000
 }
 
+perf_consumer() { # in a group
+  local name="$topic-perf-linger.ms-5"
+  has ', 30000, ' "$(tool org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$bootstrap" --topic "$name" --num-records 30000 --timeout 20000)"
+}
+
 verifiable() { # every record reported as acknowledged, then read in order
   local sent; sent=$(tool org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
     --max-messages 2000 --acks -1 --value-prefix 7)
@@ -156,6 +161,7 @@ check 'kafka-configs --alter' alter_configs
 check 'kafka-console-producer, kafka-console-consumer' console
 check 'kafka-producer-perf-test, defaults' perf linger.ms=5
 check 'kafka-producer-perf-test, acks=1, lz4' perf acks=1 compression.type=lz4
+check 'kafka-consumer-perf-test' perf_consumer
 check 'kafka-verifiable-producer' verifiable
 check 'kafka-get-offsets' offset_shell
 check 'kafka-cluster, kafka-broker-api-versions' cluster

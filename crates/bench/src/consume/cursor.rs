@@ -201,3 +201,25 @@ impl<'a> Iterator for Batches<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::batch::{BatchBuilder, Stamp};
+
+    #[test]
+    fn a_batch_whose_checksum_does_not_match_ends_the_run_unless_checksums_are_not_to_be_checked() {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"value"), &[]);
+        let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        // Within the value: the record still reads.
+        let at = bytes.len() - 3;
+        bytes[at] ^= 1;
+        let read = |check_crcs| {
+            let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+            Cursor::new(place, ()).read(&bytes, Reading { check_crcs, aborted: None })
+        };
+        assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
+        assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });
+    }
+}
