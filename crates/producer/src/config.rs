@@ -157,6 +157,15 @@ impl ProducerConfig {
 
     /// Settings by Kafka's names. A key that is not known is a warning in the log, as in Kafka's own clients.
     ///
+    /// ```
+    /// use fullbore_producer::{Acks, ProducerConfig};
+    ///
+    /// let config = ProducerConfig::from_properties([("bootstrap.servers", "localhost:9092"), ("acks", "1")]).expect("valid");
+    /// assert_eq!(config.acks, Acks::Leader);
+    /// let error = ProducerConfig::from_properties([("acks", "2")]).expect_err("one of three").to_string();
+    /// assert!(error.starts_with("acks=2: "), "{error}");
+    /// ```
+    ///
     /// # Errors
     /// The key, the value and what is allowed, for the first value that is not.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {

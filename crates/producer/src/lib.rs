@@ -6,6 +6,31 @@
 //! answer resolves every [`Delivery`] of the batch, or sets the batch back into the window to go again.
 //!
 //! Not here: transactions.
+//!
+//! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and every error
+//! answers two questions:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use fullbore_producer::{Header, Producer, Record};
+//!
+//! let settings = [("bootstrap.servers", "localhost:9092"), ("compression.type", "zstd"), ("linger.ms", "20")];
+//! let producer = Producer::from_properties(settings)?;
+//! let headers = [Header { key: "source", value: Some(b"sensor 7") }];
+//! let mut deliveries = Vec::new();
+//! for number in 0..1000 {
+//!     let value = format!("reading {number}");
+//!     deliveries.push(producer.send(Record::new("readings", value.as_bytes()).headers(&headers)).await?);
+//! }
+//! producer.flush().await;
+//! for delivery in deliveries {
+//!     if let Err(error) = delivery.await {
+//!         let (again, maybe) = (error.is_retryable(), error.may_have_been_written());
+//!         eprintln!("{error}; sending it again may help: {again}; it may be in the log: {maybe}");
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
 
 mod accumulator;
 mod batch;
