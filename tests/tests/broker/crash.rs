@@ -1,6 +1,6 @@
 //! kill -9 under load, again and again: every acknowledged record is there, once and in order.
 //!
-//! `FULLBORE_CRASH_ROUNDS` says how often (default 10). Damaged files are in `damage`.
+//! `FULLBORE_CRASH_ROUNDS` says how often (default 50). Damaged files are in `damage`.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 fn rounds() -> usize {
     let rounds = std::env::var("FULLBORE_CRASH_ROUNDS");
-    rounds.map_or(10, |rounds| rounds.parse().expect("FULLBORE_CRASH_ROUNDS is a number"))
+    rounds.map_or(50, |rounds| rounds.parse().expect("FULLBORE_CRASH_ROUNDS is a number"))
 }
 
 /// An idempotent producer with a partition of its own, so that record n has offset n.
