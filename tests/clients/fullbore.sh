@@ -71,7 +71,7 @@ like_theirs() {
 }
 
 perf_lines() { # of the whole run, of the steady state, of what is read, and of a reader that finds too little
-  local sending=(--topic "$topic-lines" --num-records 3000 --record-size 100 --throughput -1) reading=(--topic "$topic-lines" --timeout 20000)
+  local sending=(--topic "$topic-lines" --num-records 3000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor 1
   like_theirs ProducerPerformance "${sending[@]}" -- perf produce
   like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce
