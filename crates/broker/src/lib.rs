@@ -6,6 +6,7 @@ pub mod admin;
 pub mod api;
 pub mod broker;
 pub mod classic;
+mod cold;
 pub mod config;
 pub mod control;
 pub mod groups;

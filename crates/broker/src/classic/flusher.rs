@@ -1,4 +1,5 @@
-//! The few threads that fsync, whatever the number of partitions.
+//! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and the
+//! one of the page cache.
 //!
 //! What a flush covers is [`super::flush`]'s matter. A partition stands in the queue once, so the queue is
 //! bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
@@ -13,18 +14,21 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failures::Failures;
+use super::page_cache::PageCache;
 use super::partition::{LogState, Partition, State};
 
 /// Two, so that one slow disk request does not hold up every partition.
 const THREADS: usize = 2;
 
 /// Partitions to be flushed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Flusher {
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Partitions whose log is broken.
     pub failures: Failures,
+    /// What was written and need not be flushed.
+    pub page_cache: Arc<PageCache>,
 }
 
 #[derive(Debug, Default)]
@@ -44,20 +48,30 @@ impl Queue {
 }
 
 impl Flusher {
+    /// With nothing to flush, for a page cache of which so much stays.
+    pub fn new(page_cache_kept: Option<u64>) -> Flusher {
+        Flusher {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            failures: Failures::default(),
+            page_cache: Arc::new(PageCache::new(page_cache_kept)),
+        }
+    }
+
     /// Starts the threads; they end after [`Flusher::stop`].
     pub fn start(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
-        (0..THREADS)
-            .map(|number| {
-                let flusher = self.clone();
-                std::thread::Builder::new().name(format!("flush-{number}")).spawn(move || flusher.run())
-            })
-            .collect()
+        let flushing = (0..THREADS).map(|number| {
+            let flusher = self.clone();
+            std::thread::Builder::new().name(format!("flush-{number}")).spawn(move || flusher.run())
+        });
+        flushing.chain([self.page_cache.start()]).collect()
     }
 
     /// Makes the threads end once the queue is empty.
     pub fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_all();
+        self.page_cache.stop();
     }
 
     /// Asks for a flush now: of sealed segments, and with `active` of everything.

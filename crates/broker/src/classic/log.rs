@@ -20,6 +20,7 @@ use super::answer::{AppendError, Flushed};
 use super::epochs::Epochs;
 use super::flush::Sealed;
 use super::granted::Granted;
+use super::page_cache::Written;
 use super::recent::Recent;
 use super::segment::{Segment, WriteError};
 use super::snapshot;
@@ -50,6 +51,8 @@ pub struct Log {
     /// As of this offset there is a producer snapshot.
     pub snapshot_offset: i64,
     pub recent: Recent,
+    /// What the page cache is not told of yet.
+    pub written: Written,
     /// Counts the times that segments were put in the place of others: names of files then stand for something else.
     pub generation: Arc<AtomicU64>,
     /// Told of every flush; made when someone first waits.
@@ -130,7 +133,7 @@ impl Log {
         active.spill_indexes()?;
         let position = active.size;
         match active.write(stamping.at(base_offset, leader_epoch), batch.payload()) {
-            Ok(()) => {}
+            Ok((file, took)) => self.written.add(&file, active.size, batch.size(), took),
             Err(WriteError::Undone(error)) => return Err(error),
             Err(WriteError::Broken(error)) => {
                 self.broken = true;

@@ -36,6 +36,8 @@ pub struct Settings {
     pub retention_check_interval_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
+    /// fullbore.page.cache.kept.bytes; `None` leaves the page cache to the system.
+    pub page_cache_kept: Option<u64>,
     /// Those of compaction, until others are put in force.
     pub cleaner: CleanerSettings,
 }
@@ -45,6 +47,7 @@ impl From<&BrokerConfig> for Settings {
         Settings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
+            page_cache_kept: config.page_cache_kept,
             cleaner: config.cleaner,
         }
     }
@@ -128,7 +131,7 @@ impl Logs {
     }
 
     /// Opens a folder, which exists and is locked by the caller, and starts threads: two that flush,
-    /// one for retention and other housekeeping, and those that compact. Opens no partition.
+    /// one that looks after the page cache, one for retention and other housekeeping, and those that compact. Opens no partition.
     ///
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
@@ -137,7 +140,7 @@ impl Logs {
         let checkpoints = Checkpoints::read(data_dir);
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
-        let flusher = Arc::new(Flusher::default());
+        let flusher = Arc::new(Flusher::new(settings.page_cache_kept));
         let logs = Arc::new(Logs {
             dir: data_dir.into(),
             settings,

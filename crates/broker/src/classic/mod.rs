@@ -23,6 +23,7 @@ mod index;
 mod log;
 mod logs;
 mod lookup;
+mod page_cache;
 mod parking;
 mod partition;
 mod recent;

@@ -200,6 +200,9 @@ impl Partition {
             }
         };
         let log_start_offset = log.log_start;
+        if log.written.is_ready() {
+            self.flusher.page_cache.take(&mut log.written);
+        }
         let durable = self.flush_after(state, &outcome, &config);
         let appended = Appended {
             base_offset: outcome.base_offset,

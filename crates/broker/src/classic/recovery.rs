@@ -22,6 +22,7 @@ use super::epochs::Epochs;
 use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
 use super::granted::Granted;
 use super::log::Log;
+use super::page_cache::Written;
 use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch};
 use super::segment::Segment;
@@ -67,6 +68,7 @@ impl Log {
             epochs: Epochs::empty(dir),
             snapshot_offset: -1,
             recent: Recent::default(),
+            written: Written::default(),
             generation: Arc::default(),
             flushed: None,
             broken: false,

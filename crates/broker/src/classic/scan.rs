@@ -13,6 +13,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
+use crate::cold;
+
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
@@ -173,9 +175,13 @@ impl<'a> Scan<'a> {
     fn header_bytes(&mut self) -> io::Result<&[u8; HEADER_LEN]> {
         let window_end = self.window_start + self.window_len as u64;
         if self.position < self.window_start || self.position + HEADER_LEN as u64 > window_end {
-            let len = WINDOW.min((self.limit - self.position) as usize);
+            let mut len = WINDOW.min((self.limit - self.position) as usize);
             self.window_len = 0;
-            self.file.read_exact_at(&mut self.window[..len], self.position)?;
+            match cold::peek(self.file, self.position, &mut self.window[..len]) {
+                // As much as is at hand, if that is of use.
+                peeked @ HEADER_LEN.. => len = peeked,
+                _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
+            }
             (self.window_start, self.window_len) = (self.position, len);
         }
         let at = (self.position - self.window_start) as usize;

@@ -133,6 +133,10 @@ const KEYS: &[Key] = &[
     Key::long("log.retention.bytes", Some("-1"), -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
         .differs("numbers below -1 are refused")
         .dynamic(),
+    Key::long("fullbore.page.cache.kept.bytes", Some("268435456"), -1,
+        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the time of writes shows. What is older is read from the disk. -1 leaves the page cache to the system, as elsewhere.")
+        .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
+        .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),
     Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files.").dynamic(),
     Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither.")

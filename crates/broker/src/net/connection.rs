@@ -5,6 +5,7 @@
 //! switch. Invariants: responses leave in request order; requests and bytes between the halves are bounded; a fault
 //! of this connection is nobody else's.
 
+use super::handover::{Handover, in_turn};
 use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output;
@@ -20,7 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout_at;
 
 /// What one connection may use.
@@ -109,17 +110,17 @@ pub async fn serve(
     listener: usize,
     stop: watch::Receiver<bool>,
 ) {
-    let (queue, completions) = mpsc::channel(broker.limits.requests_max);
+    let queue = Handover::new(broker.limits.requests_max);
     let idleness = Idleness::new(Instant::now());
     let reading = async {
-        match read(broker, &stream, (peer, listener), queue, &idleness, stop).await {
+        match read(broker, &stream, (peer, listener), &queue, &idleness, stop).await {
             // What came before the bad request is still answered.
             Err(Ended::Fault(fault)) => Ok(Some(fault)),
             ended => ended.map(|()| None),
         }
     };
-    let writing = write(broker, &stream, completions, &idleness);
-    let ended = tokio::try_join!(reading, writing);
+    let writing = write(broker, &stream, &queue, &idleness);
+    let ended = in_turn(&queue, reading, writing).await;
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
         Ok((Some(fault), ())) => tracing::warn!(%peer, error = %fault, "connection closed on a bad request"),
@@ -136,7 +137,7 @@ async fn read(
     broker: &Arc<Shared>,
     stream: &Stream,
     (peer, listener): (SocketAddr, usize),
-    queue: mpsc::Sender<Admitted>,
+    queue: &Handover<Admitted>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Ended> {
@@ -173,9 +174,7 @@ async fn read(
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
         let owed = Owed { api, received, label, _bytes: bytes };
-        if queue.send(Admitted { completion, owed }).await.is_err() {
-            return Ok(());
-        }
+        queue.push(Admitted { completion, owed }).await;
     }
 }
 
@@ -225,17 +224,17 @@ async fn admit(
 async fn write(
     broker: &Arc<Shared>,
     stream: &Stream,
-    mut completions: mpsc::Receiver<Admitted>,
+    queue: &Handover<Admitted>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {
     let mut leaving = Vec::new();
-    let mut next = completions.recv().await;
+    let mut next = queue.pop().await;
     while let Some(Admitted { completion, owed }) = next.take() {
         let mut frames = completed(completion, idleness).await?;
         let mut gathered = frames.len();
         leaving.push((owed, gathered));
         while gathered < GATHERED_BYTES
-            && let Ok(Admitted { completion, owed }) = completions.try_recv()
+            && let Some(Admitted { completion, owed }) = queue.try_pop()
         {
             let mut frame = match ready(completion).await {
                 Ok(frame) => frame,
@@ -256,7 +255,7 @@ async fn write(
             label.log_response(bytes, answered.duration_since(received));
         }
         if next.is_none() {
-            next = completions.recv().await;
+            next = queue.pop().await;
         }
     }
     Ok(())

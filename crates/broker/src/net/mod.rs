@@ -1,7 +1,7 @@
 //! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
 
-mod cold;
 mod connection;
+mod handover;
 mod idleness;
 mod input;
 mod listener;

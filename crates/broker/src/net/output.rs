@@ -3,8 +3,8 @@
 //!
 //! Invariant: a frame is written whole or the connection is closed.
 
-use super::cold;
 use super::stream::Stream;
+use crate::cold;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
@@ -110,18 +110,21 @@ async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::R
     let mut position = slice.position;
     let mut bytes = vec![0; left.min(READ_MAX)];
     while left > 0 {
-        let piece = &mut bytes[..left.min(READ_MAX)];
-        match cold::read(&slice.file, position, piece.len()).await? {
+        let room = &mut bytes[..left.min(READ_MAX)];
+        let len = match cold::read(&slice.file, position, room.len()).await? {
             // Copied, since a client may let it wait.
-            Some(cold) => piece.copy_from_slice(cold.get(..piece.len()).ok_or_else(too_short)?),
-            None => slice.file.read_exact_at(piece, position).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => too_short(),
-                _ => error,
-            })?,
+            Some(part) => {
+                room[..part.len()].copy_from_slice(&part);
+                part.len()
+            }
+            None => slice.file.read_at(room, position)?,
+        };
+        if len == 0 {
+            return Err(too_short());
         }
-        stream.write(&mut [IoSlice::new(piece)]).await?;
-        left -= piece.len();
-        position += piece.len() as u64;
+        stream.write(&mut [IoSlice::new(&room[..len])]).await?;
+        left -= len;
+        position += len as u64;
     }
     Ok(())
 }

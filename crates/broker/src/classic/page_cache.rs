@@ -1,0 +1,349 @@
+//! How much of what was written stays in the page cache.
+//!
+//! The system keeps what it has room for, which is what consumers that are behind want, and while memory costs nothing that is
+//! left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache grows by comes from
+//! the host first, which takes several times as long as to fill it. Where writes show that, the broker has what it writes
+//! on the disk soon and lets go of all but the newest, so that the next writes get pages that are there already. Whoever
+//! is further behind reads the disk, around the page cache (`net/cold.rs`).
+//!
+//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No error matters:
+//! what is not let go of is the system's again.
+//!
+//! Lock: `queue`, and no other under it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Advice, fadvise};
+
+/// Bytes of a file that are treated as one.
+const STRETCH: u64 = 4 << 20;
+/// Stretches the thread may be behind; past that they are left to the system.
+const JOBS_MAX: usize = 256;
+
+/// The time a write takes says something if it fills pages, and not when it mostly is a system call.
+const SAMPLE_MIN: usize = 8 << 10;
+/// Nanoseconds a byte beyond which a write has paid for more than copying, which takes a third of that on a slow machine.
+const DEAR_NS: u128 = 1;
+/// Bytes of such writes after which it is decided whether most of them were dear: single ones are, when a thread is interrupted.
+const DECIDED_AFTER: u64 = 32 << 20;
+/// How long a decision stands. Then memory may have become the machine's own, as it does once it is full.
+const DECIDED_FOR: Duration = Duration::from_secs(600);
+
+/// A part of a log file that was written from end to end.
+#[derive(Debug, Clone)]
+struct Stretch {
+    /// Not kept open: a segment that is deleted or closed is nothing to look after.
+    file: Weak<File>,
+    from: u64,
+    len: u64,
+    sample: Sample,
+}
+
+/// Bytes of large writes, by what they have cost.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sample {
+    cheap: u64,
+    dear: u64,
+}
+
+/// What one log has written and not handed over yet.
+#[derive(Debug, Default)]
+pub struct Written {
+    open: Option<Stretch>,
+    /// One or two: the last of a file, and the first of the next.
+    ready: Vec<Stretch>,
+}
+
+impl Written {
+    /// Takes note of a write of `len` bytes that ends the file at `end`.
+    pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, took: Duration) {
+        if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
+            self.ready.extend(self.open.take());
+        }
+        let open = self.open.get_or_insert_with(|| Stretch {
+            file: Arc::downgrade(file),
+            from: end - len as u64,
+            len: 0,
+            sample: Sample::default(),
+        });
+        open.len = end - open.from;
+        open.sample.add(len, took);
+        if open.len >= STRETCH {
+            self.ready.extend(self.open.take());
+        }
+    }
+
+    /// Whether something is to be handed over.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+impl Sample {
+    fn add(&mut self, len: usize, took: Duration) {
+        if len < SAMPLE_MIN {
+            return;
+        }
+        let is_dear = took.as_nanos() > len as u128 * DEAR_NS;
+        *if is_dear { &mut self.dear } else { &mut self.cheap } += len as u64;
+    }
+}
+
+/// Whether the cache may grow.
+#[derive(Debug, Default)]
+struct Growth {
+    sample: Sample,
+    stopped_at: Option<Instant>,
+}
+
+impl Growth {
+    /// Takes note of what writes have cost; whether the cache may grow now.
+    fn note(&mut self, sample: Sample, now: Instant) -> bool {
+        if let Some(stopped_at) = self.stopped_at {
+            if now.duration_since(stopped_at) < DECIDED_FOR {
+                return false;
+            }
+            *self = Growth::default();
+        }
+        self.sample.cheap += sample.cheap;
+        self.sample.dear += sample.dear;
+        if self.sample.cheap + self.sample.dear >= DECIDED_AFTER {
+            let decided = std::mem::take(&mut self.sample);
+            self.stopped_at = (decided.dear > decided.cheap).then_some(now);
+        }
+        self.stopped_at.is_none()
+    }
+}
+
+/// The newest of what the logs of one data folder have written.
+#[derive(Debug)]
+pub struct PageCache {
+    /// Bytes that stay where memory is dear; `None` leaves all to the system.
+    kept_max: Option<u64>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    growth: Growth,
+    /// The newest stretches, oldest first, and their bytes.
+    kept: VecDeque<Stretch>,
+    kept_bytes: u64,
+    jobs: VecDeque<Job>,
+    /// Whether the log says that growth was stopped; once is enough.
+    is_told: bool,
+    stopping: bool,
+}
+
+/// What the system is to be told.
+#[derive(Debug)]
+enum Job {
+    /// To begin to write.
+    Write(Stretch),
+    /// To forget what is written.
+    LetGo(Stretch),
+}
+
+impl PageCache {
+    pub fn new(kept_max: Option<u64>) -> PageCache {
+        PageCache { kept_max, queue: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Takes over what a log has ready.
+    pub fn take(&self, written: &mut Written) {
+        let ready = written.ready.drain(..);
+        let Some(kept_max) = self.kept_max else { return };
+        let mut queue = self.queue.lock();
+        for stretch in ready {
+            queue.take(stretch, kept_max);
+        }
+        if !queue.jobs.is_empty() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Starts the thread; it ends after [`PageCache::stop`].
+    pub fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let cache = self.clone();
+        std::thread::Builder::new().name("page-cache".to_owned()).spawn(move || cache.run())
+    }
+
+    /// Makes the thread end; what it has not done is left to the system.
+    pub fn stop(&self) {
+        self.queue.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        let mut queue = self.queue.lock();
+        while !queue.stopping {
+            match queue.jobs.pop_front() {
+                Some(job) => parking_lot::MutexGuard::unlocked(&mut queue, || job.run()),
+                None => self.changed.wait(&mut queue),
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn take(&mut self, stretch: Stretch, kept_max: u64) {
+        let may_grow = self.growth.note(stretch.sample, Instant::now());
+        if !may_grow {
+            if !std::mem::replace(&mut self.is_told, true) {
+                tracing::info!(
+                    kept_max,
+                    "growing the page cache is dear on this machine: only the newest records stay in it"
+                );
+            }
+            self.push(Job::Write(stretch.clone()));
+        }
+        self.kept_bytes += stretch.len;
+        self.kept.push_back(stretch);
+        while self.kept_bytes > kept_max {
+            let Some(oldest) = self.kept.pop_front() else { return };
+            self.kept_bytes -= oldest.len;
+            if !may_grow {
+                self.push(Job::LetGo(oldest));
+            }
+        }
+    }
+
+    fn push(&mut self, job: Job) {
+        if self.jobs.len() < JOBS_MAX {
+            self.jobs.push_back(job);
+        }
+    }
+}
+
+impl Job {
+    fn run(self) {
+        let (Job::Write(stretch) | Job::LetGo(stretch)) = &self;
+        let Some(file) = stretch.file.upgrade() else { return };
+        match &self {
+            Job::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
+            // Where the system does not take the advice, the pages stay.
+            Job::LetGo(_) => drop(fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed)),
+        }
+    }
+}
+
+/// sync_file_range(2) without waiting, so that no error is taken from whoever calls fsync.
+fn begin_to_write(file: &File, from: u64, len: u64) {
+    let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
+    // SAFETY: three numbers and a descriptor that is open as long as `file` is borrowed.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cold::is_resident;
+    use std::os::unix::fs::FileExt;
+
+    const CHEAP: Duration = Duration::from_micros(5);
+    const DEAR: Duration = Duration::from_micros(40);
+    const WRITE: usize = 16 << 10;
+
+    fn sample_of(writes: impl IntoIterator<Item = (usize, Duration)>) -> Sample {
+        let mut sample = Sample::default();
+        writes.into_iter().for_each(|(len, took)| sample.add(len, took));
+        sample
+    }
+
+    #[test]
+    fn growth_stops_where_most_of_many_large_writes_are_dear_and_is_tried_again_after_a_while() {
+        let began = Instant::now();
+        let writes = DECIDED_AFTER as usize / WRITE;
+        let mut growth = Growth::default();
+        assert!(
+            growth.note(sample_of((0..2 * writes).map(|at| (WRITE, if at % 5 < 2 { DEAR } else { CHEAP }))), began)
+        );
+        assert!(growth.note(sample_of((0..10 * writes).map(|_| (SAMPLE_MIN - 1, DEAR))), began), "calls, not pages");
+        assert!(growth.note(sample_of((1..writes).map(|_| (WRITE, DEAR))), began), "not enough of them");
+        assert!(!growth.note(sample_of([(WRITE, DEAR)]), began));
+        assert!(!growth.note(sample_of((0..writes).map(|_| (WRITE, CHEAP))), began), "pages are used again");
+        let later = began + DECIDED_FOR;
+        assert!(growth.note(sample_of((1..writes).map(|_| (WRITE, DEAR))), later), "what was seen is of before");
+        assert!(!growth.note(sample_of((0..writes).map(|_| (WRITE, DEAR))), later));
+    }
+
+    #[test]
+    fn what_is_written_is_handed_over_in_stretches_and_at_the_end_of_a_file() {
+        let files = [tempfile::tempfile(), tempfile::tempfile()].map(|file| Arc::new(file.expect("temporary file")));
+        let mut written = Written::default();
+        written.add(&files[0], 1000, 100, CHEAP);
+        assert!(!written.is_ready());
+        written.add(&files[0], 900 + STRETCH, STRETCH as usize - 100, CHEAP);
+        written.add(&files[0], 900 + STRETCH + 50, 50, CHEAP);
+        written.add(&files[1], 70, 70, CHEAP);
+        let ready: Vec<_> =
+            written.ready.iter().map(|stretch| (stretch.file.as_ptr(), stretch.from, stretch.len)).collect();
+        assert_eq!(ready, [(Arc::as_ptr(&files[0]), 900, STRETCH), (Arc::as_ptr(&files[0]), 900 + STRETCH, 50)]);
+    }
+
+    /// Writes the stretch with this number and hands it over once the disk has it.
+    fn write(file: &Arc<File>, cache: &PageCache, number: u64) {
+        file.write_all_at(&vec![7; STRETCH as usize], number * STRETCH).expect("written");
+        file.sync_data().expect("on disk");
+        let mut written = Written::default();
+        written.add(file, (number + 1) * STRETCH, STRETCH as usize, CHEAP);
+        cache.take(&mut written);
+    }
+
+    fn file_on_disk() -> (tempfile::TempDir, Arc<File>) {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
+        let file = File::create_new(folder.path().join("log")).expect("made");
+        (folder, Arc::new(file))
+    }
+
+    #[test]
+    fn where_memory_is_dear_the_newest_stays_and_the_rest_is_let_go_of() {
+        let (_folder, file) = file_on_disk();
+        let cache = Arc::new(PageCache::new(Some(STRETCH)));
+        cache.queue.lock().growth.stopped_at = Some(Instant::now());
+        let thread = cache.start().expect("started");
+        let is_here = |number: u64| is_resident(&file, number * STRETCH, STRETCH as usize);
+        write(&file, &cache, 0);
+        assert!(is_here(0));
+        write(&file, &cache, 1);
+        let began = Instant::now();
+        while is_here(0) {
+            assert!(began.elapsed() < Duration::from_secs(20), "never let go of, or files here are always in memory");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(is_here(1));
+        cache.stop();
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn where_memory_is_cheap_or_nothing_is_configured_the_system_is_told_nothing() {
+        let (_folder, file) = file_on_disk();
+        for cache in [PageCache::new(Some(STRETCH)), PageCache::new(None)] {
+            (0..3).for_each(|number| write(&file, &cache, number));
+            assert!(cache.queue.lock().jobs.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_does_not_keep_up_costs_bounded_memory() {
+        let cache = PageCache::new(Some(2 * STRETCH));
+        cache.queue.lock().growth.stopped_at = Some(Instant::now());
+        let file = Arc::new(tempfile::tempfile().expect("temporary file"));
+        let mut written = Written::default();
+        for number in 1..=JOBS_MAX as u64 {
+            written.add(&file, number * STRETCH, STRETCH as usize, CHEAP);
+            cache.take(&mut written);
+        }
+        let queue = cache.queue.lock();
+        assert_eq!((queue.jobs.len(), queue.kept.len(), queue.kept_bytes), (JOBS_MAX, 2, 2 * STRETCH));
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads around the page cache, and what the page cache has.
+
+use super::PIECE_MAX;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Memory kept for the next buffers.
+const KEPT_MAX: usize = 4;
+/// Where in a file and in memory direct reads begin and end: what disks and file systems ask for at most.
+const ALIGNMENT: usize = 4096;
+
+static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// Where a direct read that has `position` may begin.
+pub fn boundary_before(position: u64) -> u64 {
+    position - position % ALIGNMENT as u64
+}
+
+/// Room for a piece and what is around it to the next boundaries.
+pub struct Buffer {
+    memory: Vec<u8>,
+    /// Where in `memory` a boundary is.
+    aligned: usize,
+}
+
+impl Buffer {
+    pub fn take() -> Self {
+        let memory = KEPT.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
+        let aligned = memory.as_ptr().align_offset(ALIGNMENT);
+        Buffer { memory, aligned }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.aligned..]
+    }
+
+    /// Where the bytes from `position` on are then: `len` of them, or as many as the file has.
+    pub fn fill(&mut self, file: &File, position: u64, len: usize) -> io::Result<Range<usize>> {
+        let before = (position % ALIGNMENT as u64) as usize;
+        let wanted = (before + len).next_multiple_of(ALIGNMENT);
+        let room = &mut self.memory[self.aligned..][..wanted];
+        let from = position - before as u64;
+        let read = match read_around(file, from, room) {
+            // Not every file system has it.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT) => file.read_at(room, from)?,
+            read => read?,
+        };
+        Ok(before..read.clamp(before, before + len))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut kept = KEPT.lock();
+        if kept.len() < KEPT_MAX {
+            kept.push(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+/// Reads without the page cache; what waits there to be written is written first.
+pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
+    loop {
+        match rustix::io::pread(&direct, &mut *room, position) {
+            Err(Errno::INTR) => {}
+            read => return read,
+        }
+    }
+}
+
+/// Whether the range can be read without a disk. Yes, where the system does not tell: then sendfile waits, as it would.
+pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
+    match Cached::of(file, position, len as u64) {
+        Ok(cached) => cached.pages >= pages_of(position, len as u64),
+        Err(_) => is_byte_resident(file, position + len as u64 - 1),
+    }
+}
+
+/// Whether the file has the range whole and on the disk, and little of it is in memory. No, where the system does not tell.
+pub fn is_on_disk(file: &File, range: Range<u64>) -> bool {
+    let len = range.end - range.start;
+    let Ok(cached) = Cached::of(file, range.start, len) else { return false };
+    // In this order: what is being written now waits for the disk, or was not yet in the file.
+    !cached.is_waiting_for_disk
+        && cached.pages < pages_of(range.start, len) / 4
+        && file.metadata().is_ok_and(|metadata| metadata.len() >= range.end)
+}
+
+/// Of a system without cachestat(2). To look begins to read ahead there.
+fn is_byte_resident(file: &File, position: u64) -> bool {
+    let mut byte = [0];
+    let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);
+    read != Err(Errno::AGAIN)
+}
+
+/// Pages that the range touches.
+fn pages_of(position: u64, len: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    (position + len).div_ceil(page) - position / page
+}
+
+/// What the page cache has of a range.
+struct Cached {
+    pages: u64,
+    is_waiting_for_disk: bool,
+}
+
+impl Cached {
+    /// cachestat(2), of Linux 6.5, which looks and does nothing else.
+    fn of(file: &File, position: u64, len: u64) -> io::Result<Cached> {
+        /// The number of the call on every architecture Rust and Linux share.
+        const CACHESTAT: libc::c_long = 451;
+        let range = [position, len];
+        // struct cachestat: pages cached, dirty, in writeback, evicted, recently evicted.
+        let mut found = [0_u64; 5];
+        // SAFETY: the call reads a struct of two and writes one of five 64-bit numbers; both live until it returns.
+        let returned = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0) };
+        let [pages, dirty, in_writeback, ..] = found;
+        if returned == 0 {
+            Ok(Cached { pages, is_waiting_for_disk: dirty + in_writeback > 0 })
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}

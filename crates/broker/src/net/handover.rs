@@ -1,0 +1,190 @@
+//! A queue between the two halves of one task.
+//!
+//! Not a channel: neither half wakes the other, since [`in_turn`] polls both whenever the task is woken. A channel would wake the
+//! very task that runs, which the runtime answers by waking another thread to take it over: two system calls and a switch for
+//! each request.
+//!
+//! Invariant: items leave in the order they came, at most `max` are held, and none is held by a half that waits.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+/// The queue. Its futures are of use only within [`in_turn`].
+pub struct Handover<T> {
+    max: usize,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    items: VecDeque<T>,
+    is_closed: bool,
+    /// Whether the first half waits for room.
+    wants_room: bool,
+}
+
+impl<T> Handover<T> {
+    pub fn new(max: usize) -> Self {
+        Handover { max, state: Mutex::new(State { items: VecDeque::new(), is_closed: false, wants_room: false }) }
+    }
+
+    /// Adds an item once there is room.
+    pub async fn push(&self, item: T) {
+        let mut item = Some(item);
+        poll_fn(|_| {
+            let mut state = self.state.lock();
+            state.wants_room = state.items.len() >= self.max;
+            if state.wants_room {
+                return Poll::Pending;
+            }
+            state.items.extend(item.take());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// There will be no more items.
+    pub fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+
+    /// The oldest item, once there is one; `None` when there will be none.
+    pub async fn pop(&self) -> Option<T> {
+        poll_fn(|_| {
+            let mut state = self.state.lock();
+            match state.items.pop_front() {
+                Some(item) => Poll::Ready(Some(item)),
+                None if state.is_closed => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// The oldest item, if there is one.
+    pub fn try_pop(&self) -> Option<T> {
+        self.state.lock().items.pop_front()
+    }
+
+    /// Whether the first half waits for room that there is.
+    fn has_room_wanted(&self) -> bool {
+        let state = self.state.lock();
+        state.wants_room && state.items.len() < self.max
+    }
+}
+
+/// Runs both halves, the one that pushes and the one that pops, until both are done or one fails.
+///
+/// # Errors
+/// The first one.
+pub async fn in_turn<T, A, B, E>(
+    handover: &Handover<T>,
+    pushing: impl Future<Output = Result<A, E>>,
+    popping: impl Future<Output = Result<B, E>>,
+) -> Result<(A, B), E> {
+    let (mut pushing, mut popping) = (pin!(pushing), pin!(popping));
+    let (mut pushed, mut popped) = (None, None);
+    poll_fn(|context| {
+        loop {
+            if pushed.is_none()
+                && let Poll::Ready(ended) = pushing.as_mut().poll(context)
+            {
+                handover.close();
+                pushed = Some(ended?);
+            }
+            if popped.is_none()
+                && let Poll::Ready(ended) = popping.as_mut().poll(context)
+            {
+                popped = Some(ended?);
+            }
+            match (pushed.take(), popped.take()) {
+                (Some(pushed), Some(popped)) => return Poll::Ready(Ok((pushed, popped))),
+                (first, second) => (pushed, popped) = (first, second),
+            }
+            if pushed.is_some() || !handover.has_room_wanted() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::task::{Context, Wake};
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn items_cross_in_order_through_any_room_without_a_wake() {
+        for max in [1, 2, 5, 100] {
+            let (handover, wakes) = (Handover::new(max), Arc::new(Wakes::default()));
+            let pushing = async {
+                for number in 0..50 {
+                    handover.push(number).await;
+                }
+                Ok::<_, Infallible>(())
+            };
+            let popping = async {
+                let mut got = Vec::new();
+                while let Some(number) = handover.pop().await {
+                    assert!(handover.state.lock().items.len() < max, "one had room to leave");
+                    got.push(number);
+                }
+                Ok(got)
+            };
+            let waker = Arc::clone(&wakes).into();
+            let mut both = pin!(in_turn(&handover, pushing, popping));
+            let Poll::Ready(Ok(((), got))) = both.as_mut().poll(&mut Context::from_waker(&waker)) else {
+                panic!("one poll is enough, room for {max}");
+            };
+            assert_eq!(got, (0..50).collect::<Vec<_>>());
+            assert_eq!(wakes.0.load(Relaxed), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_half_that_waits_for_something_else_is_polled_when_that_comes() {
+        let handover = Handover::new(1);
+        let pushing = async {
+            for number in 0..20 {
+                handover.push(number).await;
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Infallible>(())
+        };
+        let popping = async {
+            let mut got = Vec::new();
+            while let Some(number) = handover.pop().await {
+                tokio::time::sleep(std::time::Duration::from_micros(number % 3)).await;
+                got.push(number);
+            }
+            Ok(got)
+        };
+        let Ok(((), got)) = in_turn(&handover, pushing, popping).await;
+        assert_eq!(got, (0..20).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn the_first_failure_ends_both() {
+        let handover: Handover<()> = Handover::new(1);
+        let ended = in_turn(&handover, async { Err::<(), _>("gone") }, std::future::pending::<Result<(), _>>()).await;
+        assert_eq!(ended, Err("gone"));
+        let ended = in_turn(&handover, std::future::pending::<Result<(), _>>(), async { Err::<(), _>("full") }).await;
+        assert_eq!(ended, Err("full"));
+    }
+}
