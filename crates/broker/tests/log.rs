@@ -15,6 +15,8 @@ mod lookup;
 mod misled;
 #[path = "log/parking.rs"]
 mod parking;
+#[path = "log/power_cut.rs"]
+mod power_cut;
 #[path = "log/restart.rs"]
 mod restart;
 #[path = "log/retention.rs"]

@@ -23,6 +23,8 @@ pub const DELETED: &str = "deleted";
 pub const CLEANED: &str = "cleaned";
 /// Appended to the files of a segment that is to take the place of others.
 pub const SWAP: &str = "swap";
+/// Appended, with a number, to the files of a log that records were set aside in.
+pub const ASIDE: &str = "aside-";
 /// Appended to the folder of a partition that is to be removed.
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
@@ -30,7 +32,7 @@ pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
 /// How far each compacted log is clean.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// Not Kafka's: partitions that were never opened between a crash and the clean shutdown after it.
+/// Not Kafka's: partitions that were never opened since a crash, and whether the machine has booted since.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";

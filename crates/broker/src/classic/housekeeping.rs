@@ -89,6 +89,9 @@ impl Logs {
             tracing::error!(%error, "checkpoints not written");
         }
         recover_some(&partitions);
+        if let Err(error) = self.forget_recovered() {
+            tracing::error!(%error, "list of partitions to be recovered not written");
+        }
     }
 
     fn remove_doomed(&self) {

@@ -21,6 +21,7 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
 use super::answer::{AppendError, OpenError};
+use super::boot::Boots;
 use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
 use super::flusher::Flusher;
@@ -84,25 +85,51 @@ struct Topic {
 struct Checkpoints {
     clean: bool,
     recovery_points: OffsetsByPartition,
+    /// Whether their file could be read: otherwise any record may be one that was flushed.
+    knows_flushed: bool,
     log_starts: OffsetsByPartition,
     /// Whether their file could be read: then a partition that is not in it begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions not opened since a crash, though the broker was shut down cleanly in between.
+    /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
+    /// [`KILLED`] for each.
     unrecovered: OffsetsByPartition,
 }
+
+/// Whether the machine has booted since the crash.
+const KILLED: i64 = 0;
+const REBOOTED: i64 = 1;
 
 impl Checkpoints {
     fn read(dir: &Path) -> Checkpoints {
         let log_starts = files::read_offsets(&dir.join(LOG_STARTS));
+        let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Checkpoints {
             // The marker is written after the list of partitions it does not vouch for.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
-            recovery_points: files::read_offsets(&dir.join(RECOVERY_POINTS)).unwrap_or_default(),
+            // Without the file nothing was ever said to be flushed.
+            knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
+            recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
             log_starts: log_starts.unwrap_or_default(),
             unrecovered: unrecovered.unwrap_or_default(),
         }
+    }
+
+    /// To be called at start. After a crash in another boot, every partition is listed as one that a power cut may have
+    /// damaged; the list is on the disk before the boot of this run is, so that a kill of this run changes nothing.
+    fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
+        let boots = Boots::look(dir);
+        let before = self.unrecovered.clone();
+        if !self.knows_flushed {
+            self.unrecovered.values_mut().for_each(|since| *since = KILLED);
+        } else if !self.clean && boots.differ() {
+            self.unrecovered = list_partitions(dir)?.into_iter().map(|key| (key, REBOOTED)).collect();
+        }
+        if self.unrecovered != before {
+            files::write_offsets(&dir.join(UNRECOVERED), &self.unrecovered)?;
+        }
+        boots.keep(dir)
     }
 
     fn known(&self, key: &(String, i32)) -> Known {
@@ -110,6 +137,7 @@ impl Checkpoints {
             clean: self.clean && !self.unrecovered.contains_key(key),
             recovery_point: self.recovery_points.get(key).copied().unwrap_or(0),
             log_start: self.knows_log_starts.then(|| self.log_starts.get(key).copied().unwrap_or(0)),
+            rebooted: self.unrecovered.get(key) == Some(&REBOOTED),
         }
     }
 
@@ -137,7 +165,11 @@ impl Logs {
     /// [`OpenError`] naming what cannot be read or written.
     pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
-        let checkpoints = Checkpoints::read(data_dir);
+        let mut checkpoints = Checkpoints::read(data_dir);
+        if let Err(error) = checkpoints.note_boot(data_dir) {
+            // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
+            tracing::error!(dir = %data_dir.display(), %error, "not written in which boot the folder is used");
+        }
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
         let flusher = Arc::new(Flusher::new(settings.page_cache_kept));
@@ -311,6 +343,27 @@ impl Logs {
         self.save(&checkpoints)
     }
 
+    /// Takes partitions that were recovered off the list of those that a power cut may have damaged: after that, a
+    /// kill leaves them whole.
+    pub(super) fn forget_recovered(&self) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let topics = self.topics.lock();
+        let mut checkpoints = self.checkpoints.lock();
+        let is_open = |(topic, index): &(String, i32)| {
+            let partition = topics.get(topic).and_then(|topic| topic.partitions.get(index));
+            let state = partition.and_then(|partition| partition.state.try_lock());
+            state.is_some_and(|state| matches!(state.log, LogState::Open(_)))
+        };
+        let before = checkpoints.unrecovered.len();
+        checkpoints.unrecovered.retain(|key, since| *since == KILLED || !is_open(key));
+        if checkpoints.unrecovered.len() == before {
+            return Ok(());
+        }
+        let unrecovered = checkpoints.unrecovered.clone();
+        drop((checkpoints, topics));
+        files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)
+    }
+
     fn save(&self, checkpoints: &Checkpoints) -> io::Result<()> {
         files::write_offsets(&self.dir.join(RECOVERY_POINTS), &checkpoints.recovery_points)?;
         files::write_offsets(&self.dir.join(LOG_STARTS), &checkpoints.log_starts)
@@ -343,7 +396,9 @@ impl Logs {
         let mut unrecovered = std::mem::take(&mut checkpoints.unrecovered);
         let mut finished = Ok(());
         if !checkpoints.clean {
-            unrecovered.extend(list_partitions(&self.dir)?.into_iter().map(|key| (key, 0)));
+            for key in list_partitions(&self.dir)? {
+                unrecovered.entry(key).or_insert(KILLED);
+            }
         }
         for partition in partitions {
             let key = (partition.topic().to_owned(), partition.index());
@@ -353,7 +408,7 @@ impl Logs {
             let result = log.finish();
             checkpoints.log_starts.insert(key.clone(), log.log_start);
             if log.broken || result.is_err() {
-                unrecovered.insert(key, 0);
+                unrecovered.insert(key, KILLED);
             } else {
                 checkpoints.recovery_points.insert(key.clone(), log.log_end);
                 unrecovered.remove(&key);

@@ -232,7 +232,7 @@ mod tests {
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
-        let known = Known { clean: true, recovery_point: 0, log_start: Some(0) };
+        let known = Known::NOTHING;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

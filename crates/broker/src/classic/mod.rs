@@ -11,6 +11,8 @@
 //! and never used twice.
 
 mod answer;
+mod aside;
+mod boot;
 mod cleaner;
 mod epochs;
 mod failures;

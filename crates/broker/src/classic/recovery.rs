@@ -4,6 +4,8 @@
 //! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
 //! no batch are
 //! - a torn tail, and cut off, if no batch that could continue the log follows them;
+//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there: what
+//!   follows is set aside ([`super::aside`]), and cut off as well;
 //! - corruption otherwise: acknowledged records follow, so the partition is refused and the error names
 //!   the file and the byte. Nothing is changed on the disk.
 //!
@@ -41,11 +43,13 @@ pub struct Known {
     pub recovery_point: i64,
     /// As the checkpoint has it; `None` if that cannot be read.
     pub log_start: Option<i64>,
+    /// Whether the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
+    pub rebooted: bool,
 }
 
 impl Known {
     /// Of a partition that was never there.
-    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: Some(0) };
+    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false };
 }
 
 impl Log {
@@ -106,8 +110,7 @@ impl Log {
                 None => known.clean,
             };
             if !(believed && self.believe(index, next_base, config)?) {
-                let checked_from = if known.clean { 0 } else { known.recovery_point };
-                self.recover_segment(index, checked_from, config)?;
+                self.recover_segment(index, known, config)?;
             }
             index += 1;
         }
@@ -142,40 +145,76 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, comparing checksums from an offset on, and writes its indexes anew.
-    fn recover_segment(&mut self, index: usize, checked_from: i64, config: &TopicConfig) -> Result<(), StorageError> {
+    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew.
+    fn recover_segment(&mut self, index: usize, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
         let segment = &mut self.segments[index];
         let file = segment.file().map_err(failed)?;
         let len = segment.size;
+        let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        let mut walk = Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked };
+        let mut walk = Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, has_gaps: false };
         segment.forget_indexes();
         let bad = walk.run(segment, &file, len, config).map_err(failed)?;
+        let bad = bad.or_else(|| walk.falls_short(known, config));
         if let Some(why) = bad {
-            self.refuse_corruption(index, &walk, len, why)?;
-            let segment = &mut self.segments[index];
-            tracing::warn!(path = %path.display(), from = walk.end, bytes = len - walk.end, "torn tail cut off");
-            file.set_len(walk.end).and_then(|()| file.sync_data()).map_err(failed)?;
-            segment.size = walk.end;
-            self.drop_segments_after(index).map_err(failed)?;
+            self.cut(index, &walk, why, known)?;
         }
         self.segments[index].finish_indexes().map_err(failed)?;
         self.log_end = walk.next_offset;
         Ok(())
     }
 
-    /// An error if records follow what is bad, in this segment or a later one.
-    fn refuse_corruption(&mut self, index: usize, walk: &Walk, len: u64, why: String) -> Result<(), StorageError> {
+    /// Ends the log where a segment's last good batch does, unless records follow what was acknowledged and cannot be
+    /// gone.
+    fn cut(&mut self, index: usize, walk: &Walk, why: String, known: Known) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
-        let file = self.segments[index].file().map_err(failed)?;
-        let follows_here = find_later_batch(&file, walk.end + 1, len, walk.next_offset + 1).map_err(failed)?.is_some();
-        let follows_later = self.segments.iter().skip(index + 1).any(|segment| segment.size > 0);
-        if follows_here || follows_later {
-            return Err(StorageError::Corrupt { path, position: walk.end, why });
+        if self.has_records_after(index, walk).map_err(failed)? {
+            let corrupt = |why| StorageError::Corrupt { path: path.clone(), position: walk.end, why };
+            if !walk.is_past_flushed(known) {
+                return Err(corrupt(why));
+            }
+            let set_aside = self.set_aside(index, walk.end, walk.next_offset);
+            let aside =
+                set_aside.map_err(|error| corrupt(format!("{why}; what follows cannot be set aside: {error}")))?;
+            tracing::warn!(
+                path = %path.display(),
+                byte = walk.end,
+                %why,
+                lost = ?(walk.next_offset..aside.end_offset),
+                files = aside.files,
+                aside = %aside.first.display(),
+                "the machine stopped before this was flushed; cut off here, and what follows is set aside"
+            );
+        } else {
+            let bytes = self.segments[index].size - walk.end;
+            tracing::warn!(path = %path.display(), from = walk.end, bytes, "torn tail cut off");
+        }
+        self.cut_segment(index, walk).map_err(failed)
+    }
+
+    /// Whether records follow what is bad, in this segment or a later one.
+    fn has_records_after(&mut self, index: usize, walk: &Walk) -> io::Result<bool> {
+        let segment = &mut self.segments[index];
+        let file = segment.file()?;
+        let follows_here = find_later_batch(&file, walk.end + 1, segment.size, walk.next_offset + 1)?.is_some();
+        Ok(follows_here || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
+    }
+
+    /// The segment becomes the last one. One with gaps cannot be that, since an append leaves none.
+    fn cut_segment(&mut self, index: usize, walk: &Walk) -> io::Result<()> {
+        let segment = &mut self.segments[index];
+        let file = segment.file()?;
+        file.set_len(walk.end)?;
+        file.sync_data()?;
+        segment.size = walk.end;
+        let opened_ms = segment.opened_ms;
+        self.drop_segments_after(index)?;
+        if walk.has_gaps {
+            self.segments.push_back(Segment::create(&self.dir, walk.next_offset, opened_ms)?);
         }
         Ok(())
     }
@@ -270,6 +309,8 @@ struct Walk {
     next_base: Option<i64>,
     /// Up to this position no checksums are compared.
     unchecked: u64,
+    /// Whether compaction has taken batches out.
+    has_gaps: bool,
 }
 
 impl Walk {
@@ -280,6 +321,19 @@ impl Walk {
             None => batch.base_offset == self.next_offset,
             Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
         }
+    }
+
+    /// Whether everything that was flushed is good, and the machine has stopped before the rest was.
+    fn is_past_flushed(&self, known: Known) -> bool {
+        known.rebooted && self.next_offset >= known.recovery_point
+    }
+
+    /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have
+    /// taken its end. Compaction may have taken it, too.
+    fn falls_short(&self, known: Known, config: &TopicConfig) -> Option<String> {
+        let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
+        let is_lost = self.is_past_flushed(known) && !self.has_gaps && !config.cleanup.compact;
+        is_lost.then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
     /// Takes note of good batches up to the first bad one; what is wrong with that.
@@ -306,6 +360,7 @@ impl Walk {
             }
             segment.spill_indexes()?;
             segment.account(&batch, config.index_interval_bytes);
+            self.has_gaps |= batch.base_offset > self.next_offset;
             self.next_offset = batch.last_offset() + 1;
             self.end = batch.end();
         }

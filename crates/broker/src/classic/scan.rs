@@ -210,6 +210,28 @@ pub fn find_later_batch(file: &File, from: u64, limit: u64, next_offset: i64) ->
     Ok(None)
 }
 
+/// The last batch of those that [`find_later_batch`] would find one after the other.
+pub fn find_last_batch(file: &File, from: u64, limit: u64, next_offset: i64) -> io::Result<Option<Header>> {
+    let mut buffer = vec![0; CHUNK + HEADER_LEN];
+    // Headers that begin before this position are still to be looked at.
+    let mut end = limit.saturating_sub(HEADER_LEN as u64 - 1);
+    while end > from {
+        let start = end.saturating_sub(CHUNK as u64).max(from);
+        let count = (end - start) as usize;
+        file.read_exact_at(&mut buffer[..count + HEADER_LEN - 1], start)?;
+        for at in (0..count).rev() {
+            let bytes = buffer[at..at + HEADER_LEN].try_into().expect("a whole header");
+            if let Some(header) = candidate(start + at as u64, bytes, limit, next_offset)
+                && header.has_valid_crc(file)?
+            {
+                return Ok(Some(header));
+            }
+        }
+        end = start;
+    }
+    Ok(None)
+}
+
 fn candidate(position: u64, bytes: &[u8; HEADER_LEN], limit: u64, next_offset: i64) -> Option<Header> {
     // The magic byte first: it rules out nearly every position at once.
     if bytes[16] != 2 {

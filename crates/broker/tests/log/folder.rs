@@ -64,6 +64,12 @@ impl Folder {
         self.partition()
     }
 
+    /// As after a power cut: a crash, and another boot.
+    pub fn power_cut(&mut self) -> Arc<Partition> {
+        fs::write(self.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
+        self.crash()
+    }
+
     pub fn restart(&mut self) -> Arc<Partition> {
         self.logs.close();
         self.crash()

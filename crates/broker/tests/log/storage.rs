@@ -64,6 +64,36 @@ fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
     assert_eq!(read_all(&folder.restart(), 0).len(), next as usize + 10);
 }
 
+/// What follows a hole is copied before it is cut off. There is no room for that here.
+#[test]
+fn what_cannot_be_set_aside_is_refused_until_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: mounting a small tmpfs needs root");
+        return;
+    };
+    let mut folder = Folder::at(disk.path());
+    let partition = folder.partition();
+    (0..60).for_each(|n| assert_eq!(offset(&partition, &batch(n)), i64::from(n)));
+    drop(partition);
+    let path = folder.file("00000000000000000000.log");
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes[20_000..24_096].fill(0);
+    std::fs::write(&path, &bytes).expect("written");
+
+    let files = folder.files("");
+    let partition = folder.power_cut();
+    assert_eq!(append(&partition, &batch(2)).expect_err("refused"), AppendError::Storage);
+    drop(partition);
+    assert!(std::fs::read(&path).expect("read") == bytes, "nothing is changed");
+    assert_eq!(folder.files(""), files, "and nothing is left");
+
+    let grown = Command::new("mount").args(["-o", "remount,size=4m"]).arg(disk.path()).status().expect("run");
+    assert!(grown.success());
+    let partition = folder.crash();
+    assert_eq!(offset(&partition, &batch(2)), 2);
+    assert!(std::fs::read(folder.file("00000000000000000002.log.aside-1")).expect("read")[..] == bytes[bytes.len() / 60 * 2..]);
+}
+
 fn batch(n: i32) -> bytes::BytesMut {
     let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: n };
     timed(stamp, Compression::None, &[NOW], &[n as u8; 9000])
