@@ -147,7 +147,7 @@ mod tests {
     async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
-                let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);

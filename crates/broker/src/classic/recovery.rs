@@ -333,7 +333,8 @@ impl Walk {
     fn falls_short(&self, known: Known, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.is_past_flushed(known) && !self.has_gaps && !config.cleanup.compact;
-        is_lost.then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
+        is_lost
+            .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
     /// Takes note of good batches up to the first bad one; what is wrong with that.

@@ -91,7 +91,10 @@ fn what_cannot_be_set_aside_is_refused_until_there_is_room() {
     assert!(grown.success());
     let partition = folder.crash();
     assert_eq!(offset(&partition, &batch(2)), 2);
-    assert!(std::fs::read(folder.file("00000000000000000002.log.aside-1")).expect("read")[..] == bytes[bytes.len() / 60 * 2..]);
+    assert!(
+        std::fs::read(folder.file("00000000000000000002.log.aside-1")).expect("read")[..]
+            == bytes[bytes.len() / 60 * 2..]
+    );
 }
 
 fn batch(n: i32) -> bytes::BytesMut {

@@ -6,7 +6,8 @@
 //!
 //! What may be lost, and no more:
 //! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows the
-//!   damaged one nothing is cut: the partition is refused, the log names the file, and nothing on the disk is changed.
+//!   damaged one nothing is cut: the partition is refused, the log names the file, and nothing on the disk is changed. Only
+//!   if the machine has booted since, and the damage is past what was flushed, the rest is set aside instead.
 //! - Damage in the tail of `control.db-wal`: the last transactions of the control plane, in order.
 //! - Any damage in indexes, producer snapshots, checkpoints and `control.db-shm`: nothing.
 //!
@@ -17,6 +18,7 @@
 
 mod damage;
 mod model;
+mod power_loss;
 
 use damage::{Damaged, Plan};
 use fullbore_tests::{Broker, Client};
@@ -106,9 +108,15 @@ fn round(seed: u64) {
         broker.kill();
     }
     written.logs.iter_mut().for_each(|log| log.look(&broker));
+    let reboots = !is_clean && random.below(2) == 0;
+    if reboots {
+        another_boot(&broker);
+        written.logs.iter_mut().for_each(|log| log.reboot(&broker));
+    }
     let plan = Plan::choose(&broker, &mut random, is_clean);
     let damaged = plan.carry_out(&mut written.logs, &mut random);
-    eprintln!("seed {seed}, {}: {damaged}", if is_clean { "stopped" } else { "killed" });
+    let how = if is_clean { "stopped" } else { "killed" };
+    eprintln!("seed {seed}, {how}{}: {damaged}", if reboots { ", another boot" } else { "" });
     broker.restart();
     let lost_max = if damaged.wal { TRANSACTIONS_LOST_MAX } else { 0 };
     written.control.check(&mut broker.client(), lost_max);
@@ -120,6 +128,13 @@ fn round(seed: u64) {
         broker.restart();
         check(&broker, &written.logs, &damaged, &mut random);
     }
+}
+
+/// As if the machine had booted since the broker was killed.
+fn another_boot(broker: &Broker) {
+    let path = broker.data_dir().join("boot-id");
+    assert!(path.is_file(), "the broker keeps in which boot it has run");
+    std::fs::write(path, "00000000-0000-4000-8000-000000000000\n").expect("ours");
 }
 
 fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) {

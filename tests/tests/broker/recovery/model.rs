@@ -74,8 +74,12 @@ pub struct Log {
     present: usize,
     /// Of these, how many are to be served.
     kept: usize,
-    /// The damaged segment, if batches follow the damage.
+    /// The damaged segment, if batches follow the damage and no power cut explains it.
     refused: Option<PathBuf>,
+    /// The offset up to which everything was flushed, if the machine is said to have booted since.
+    flushed: Option<i64>,
+    /// A file for what follows the damage, and what is in it.
+    aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
     /// What is in its place.
     damaged: Vec<u8>,
@@ -96,6 +100,8 @@ impl Log {
             present: 0,
             kept: 0,
             refused: None,
+            flushed: None,
+            aside: None,
             newest: PathBuf::new(),
             damaged: Vec::new(),
             newest_from: 0,
@@ -154,6 +160,14 @@ impl Log {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, self.start));
     }
 
+    /// Takes note that the machine has booted since the broker was killed.
+    pub fn reboot(&mut self, broker: &Broker) {
+        let text = fs::read_to_string(broker.data_dir().join("recovery-point-offset-checkpoint")).unwrap_or_default();
+        let name = format!("{} {} ", self.topic, self.partition);
+        let flushed = text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
+        self.flushed = Some(flushed.unwrap_or(0));
+    }
+
     /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
@@ -210,8 +224,17 @@ impl Log {
         }
         let first_damaged = is_whole.iter().position(|whole| !whole).unwrap_or(is_whole.len());
         self.kept = self.newest_from + first_damaged;
-        let follows = is_whole[first_damaged..].contains(&true);
-        self.refused = follows.then(|| self.newest.clone());
+        if !is_whole[first_damaged..].contains(&true) {
+            return;
+        }
+        let cut_offset = self.batches[self.kept].first;
+        if self.flushed.is_none_or(|flushed| cut_offset < flushed) {
+            self.refused = Some(self.newest.clone());
+            return;
+        }
+        let cut: usize = self.batches[self.newest_from..self.kept].iter().map(|one| one.bytes.len()).sum();
+        let path = self.newest.with_file_name(format!("{cut_offset:020}.log.aside-1"));
+        self.aside = Some((path, bytes[cut..].to_vec()));
     }
 
     /// Flips bits of one byte of one batch of the newest segment, counted from its end.
@@ -260,6 +283,11 @@ impl Log {
             }
             assert_eq!(client.fetch(self.topic, self.partition, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
             return broker.wait_for_stderr(&path.display().to_string());
+        }
+        if let Some((path, bytes)) = &self.aside {
+            assert_eq!(client.list_offset(self.topic, self.partition, -1).error_code, ErrorCode::NONE);
+            assert!(fs::read(path).is_ok_and(|found| found == *bytes), "{} is not what was cut off", path.display());
+            broker.wait_for_stderr(&path.display().to_string());
         }
         let end = self.kept.checked_sub(1).map_or(0, |last| self.batches[last].end());
         let what = format!("{}-{}", self.topic, self.partition);

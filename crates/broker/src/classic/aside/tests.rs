@@ -151,7 +151,9 @@ fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
             let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));
             assert!(is_kept, "moment {at}: a batch is lost");
         }
-        let kept = |files: &[(String, Vec<u8>)]| files.iter().find(|(name, _)| name.starts_with("00000000000000000000.log")).cloned();
+        let kept = |files: &[(String, Vec<u8>)]| {
+            files.iter().find(|(name, _)| name.starts_with("00000000000000000000.log")).cloned()
+        };
         assert!(kept(&left) == kept(&before), "moment {at}: the first segment is as it was");
         assert_eq!(append(&mut log, 4), 4, "moment {at}");
     }

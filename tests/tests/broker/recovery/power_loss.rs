@@ -1,0 +1,225 @@
+//! A machine that stops, as the file system leaves it: the data folder is on ext4 on a loop device that commits its journal
+//! when it is asked to, and the image is copied. What was not flushed is not in the copy, or with holes.
+//!
+//! Both brokers run in one boot of this machine, so the copy is told that it is another one. Skipped without root.
+
+use super::another_boot;
+use super::model::Random;
+use fullbore_tests::{Batch, Broker, wait_until};
+use fullbore_wire::ErrorCode;
+use std::fs::{self, File};
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const TOPIC: &str = "cut";
+const SIZE: u64 = 64 << 20;
+/// Bytes of a record, so that a batch has several pages of its own.
+const RECORD: usize = 40_000;
+const PAGE: u64 = 4096;
+const SOON: Duration = Duration::from_secs(20);
+
+/// An image with its file system mounted; unmounted at the end.
+struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    /// A new file system; `None` where that is not permitted.
+    fn make() -> Option<Disk> {
+        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
+        File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
+        if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
+            return Some(disk);
+        }
+        // Past the capture of `cargo test`, so that a run shows what it left out.
+        let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
+        None
+    }
+
+    /// What a power cut leaves of it now.
+    fn cut_power(&self) -> Disk {
+        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
+        assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
+        assert!(disk.mount(), "the copy is mounted");
+        disk
+    }
+
+    fn mount(&self) -> bool {
+        fs::create_dir(self.path()).expect("a new folder");
+        run("mount", &["-t", "ext4", "-o", "loop,commit=600"], &[&self.image(), &self.path()])
+    }
+
+    /// Has everything in the journal that the file system knows by now.
+    fn commit(&self) {
+        let mut file = File::create(self.path().join("commit")).expect("room");
+        file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("mounted")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &["--lazy"], &[&self.path()]);
+    }
+}
+
+fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).args(paths).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Has the system write a part of a file back now, without the rest: what it may do at any time.
+fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
+    let file = File::options().write(true).open(path).expect("ours");
+    rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
+}
+
+fn batch(id: i64, sequence: i32) -> Batch {
+    let mut value = format!("{sequence} ").into_bytes();
+    value.resize(RECORD, b'.');
+    Batch::of(&[value]).from_producer(id, 0, sequence)
+}
+
+/// A partition with so many batches that were flushed and so many that were not, on a disk that is still up.
+struct Running {
+    disk: Disk,
+    broker: Broker,
+    id: i64,
+    flushed: i32,
+    sent: i32,
+}
+
+impl Running {
+    fn start(flushed: i32, sent: i32, configs: &[(&str, &str)]) -> Option<Running> {
+        let disk = Disk::make()?;
+        let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, configs);
+        let id = client.init_producer_id();
+        (0..flushed).for_each(|n| assert_eq!(client.produced(TOPIC, 0, &batch(id, n)), i64::from(n)));
+        broker.stop();
+        broker.restart();
+        let mut client = broker.client();
+        (flushed..sent).for_each(|n| assert_eq!(client.produced(TOPIC, 0, &batch(id, n)), i64::from(n)));
+        broker.kill();
+        Some(Running { disk, broker, id, flushed, sent })
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        self.broker.partition_files(TOPIC, 0, "log")
+    }
+
+    /// After a power cut and a start, a prefix of what was sent is there, at least what was flushed; the producer goes on. How
+    /// much that is.
+    fn check(&self, broker: &Broker) -> i32 {
+        let mut client = broker.client();
+        let end = client.list_offset(TOPIC, 0, -1);
+        assert_eq!(end.error_code, ErrorCode::NONE);
+        let kept = i32::try_from(end.offset).expect("few");
+        assert!((self.flushed..=self.sent).contains(&kept), "{kept} of {} to {}", self.flushed, self.sent);
+        let found = client.fetch_records(TOPIC, 0);
+        assert_eq!(found.len(), kept as usize);
+        for (n, record) in (0..).zip(&found) {
+            assert!(record.offset == i64::from(n) && record.value == batch(self.id, n).records[0].value, "record {n}");
+        }
+        if kept > 0 {
+            let last = batch(self.id, kept - 1);
+            assert_eq!(client.produced(TOPIC, 0, &last), i64::from(kept) - 1, "the last one is known");
+        }
+        assert_eq!(client.produced(TOPIC, 0, &batch(self.id, kept)), i64::from(kept), "the next one follows");
+        kept
+    }
+}
+
+#[test]
+fn a_hole_that_a_power_cut_leaves_is_cut_off_and_refused_only_in_the_same_boot() {
+    let Some(running) = Running::start(5, 25, &[]) else { return };
+    let path = running.segments().remove(0);
+    let whole = fs::read(&path).expect("ours");
+    let half = whole.len() as u64 / 2 / PAGE * PAGE;
+    let size_of_copy = |disk: &Disk| fs::metadata(in_copy(&running.disk, disk, &path)).map_or(0, |file| file.len());
+    let mut copy = None;
+    wait_until("the second half alone is on the disk", SOON, || {
+        write_back(&path, half, None);
+        running.disk.commit();
+        let cut = running.disk.cut_power();
+        let is_long = size_of_copy(&cut) == whole.len() as u64;
+        copy = is_long.then_some(cut);
+        is_long
+    });
+    let copy = copy.expect("waited for it");
+    let cut_path = in_copy(&running.disk, &copy, &path);
+    let damaged = fs::read(&cut_path).expect("ours");
+    assert!(damaged != whole && damaged[half as usize..] == whole[half as usize..], "no hole in front of the half");
+
+    let mut broker = Broker::start_in(&copy.path().join("data"), &[]);
+    assert_eq!(broker.client().list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    broker.wait_for_stderr(&cut_path.display().to_string());
+    broker.kill();
+    assert!(fs::read(&cut_path).expect("ours") == damaged, "nothing is changed");
+
+    another_boot(&broker);
+    broker.restart();
+    assert_eq!(running.check(&broker), running.flushed);
+    let aside = cut_path.with_file_name(format!("{:020}.log.aside-1", running.flushed));
+    for said in [cut_path.display().to_string(), aside.display().to_string(), "5..25".to_owned()] {
+        broker.wait_for_stderr(&said);
+    }
+    let kept_len = whole.len() / running.sent as usize * running.flushed as usize;
+    assert!(fs::read(aside).expect("there") == damaged[kept_len..], "the bytes from the cut on");
+}
+
+/// The same file on the other disk.
+fn in_copy(disk: &Disk, copy: &Disk, path: &Path) -> PathBuf {
+    copy.path().join(path.strip_prefix(disk.path()).expect("on this disk"))
+}
+
+/// Segments of a few batches, of which any pages may have been written.
+#[test]
+fn whatever_pages_were_written_a_partition_goes_on_after_a_power_cut() {
+    let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+    for seed in (0..super::rounds().div_ceil(10)).map(|n| first.wrapping_add(n)) {
+        eprintln!("seed {seed}");
+        let mut random = Random::new(seed);
+        let flushed = random.below(10) as i32;
+        let sent = flushed + random.between(1, 25) as i32;
+        let Some(running) = Running::start(flushed, sent, &[("segment.bytes", "1048576")]) else { return };
+        let segments = running.segments();
+        let whole = random.below(segments.len() + 1);
+        for (at, path) in segments.iter().enumerate() {
+            if at < whole {
+                write_back(path, 0, None);
+                continue;
+            }
+            let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
+            for piece in 0..random.below(4) {
+                // The first piece of the first of them is at its beginning, so that it is not always cut there.
+                let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
+                let count = random.between(1, pages + 1) as u64;
+                write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));
+            }
+        }
+        running.disk.commit();
+        let copy = running.disk.cut_power();
+        let mut broker = Broker::start_in(&copy.path().join("data"), &[]);
+        broker.kill();
+        another_boot(&broker);
+        broker.restart();
+        let kept = running.check(&broker);
+        let aside = fs::read_dir(broker.partition_dir(TOPIC, 0))
+            .expect("there")
+            .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".aside-")));
+        eprintln!("{flushed} flushed, {sent} sent, {kept} kept, {} files aside", aside.count());
+    }
+}
