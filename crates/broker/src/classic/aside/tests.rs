@@ -178,3 +178,27 @@ fn a_segment_with_gaps_that_is_cut_is_closed() {
     drop(log);
     assert_eq!(open(dir, KILL).expect("whole").log_end, 6);
 }
+
+/// The last batch is found from the end, however long it is and wherever a hole is.
+#[test]
+fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = TopicConfig {
+        max_message_bytes: 1 << 20,
+        ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topic_defaults
+    };
+    let mut log = Log::open(&Arc::from(folder.path()), Known::NOTHING, 0, &config).expect("opened");
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        (0..2).for_each(|_| builder.append(0, None, Some(&[3; 350_000]), &[]));
+        let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
+        log.append(&BatchView::first(&bytes).expect("a batch"), 0, 0, &config).expect("appended");
+        ends.push(log.segments[0].size);
+    }
+    for (from, end_offset) in [(0, 6), (1, 6), (ends[0], 6), (ends[1], 6), (ends[1] + 1, 4)] {
+        let next_offset = if from > ends[1] { 4 } else { 0 };
+        let aside = log.set_aside(0, from, next_offset).expect("set aside");
+        assert_eq!((aside.end_offset, aside.files), (end_offset, 1), "from {from}");
+    }
+}
