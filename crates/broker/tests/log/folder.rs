@@ -79,6 +79,12 @@ impl Folder {
         self.dir.join(format!("{TOPIC}-0")).join(name)
     }
 
+    /// Folders of partitions, deleted ones too.
+    pub fn partition_folders(&self) -> usize {
+        let entries = fs::read_dir(&self.dir).expect("listed");
+        entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
+    }
+
     /// File names with this suffix, in order.
     pub fn files(&self, suffix: &str) -> Vec<String> {
         let entries = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))).expect("listed");

@@ -241,10 +241,7 @@ fn what_was_set_aside_goes_with_its_topic() {
     assert_goes_on(&folder.power_cut(), 7);
     assert_eq!(folder.files("aside-1").len(), 1);
     folder.logs.delete_topic(TOPIC, ID);
-    wait_until("the folder is gone", || {
-        let left = fs::read_dir(&folder.dir).expect("listed");
-        left.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count() == 0
-    });
+    wait_until("the folder is gone", || folder.partition_folders() == 0);
     let again = folder.logs.partition(TOPIC, Uuid([8; 16]), 0, Arc::new(folder.config.clone()));
     assert_eq!(offset(&again, &plain(1, b"v")), 0);
 }
