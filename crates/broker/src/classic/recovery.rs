@@ -174,7 +174,7 @@ impl Log {
         let failed = |error| StorageError::io(&path, error);
         if self.has_records_after(index, walk).map_err(failed)? {
             let corrupt = |why| StorageError::Corrupt { path: path.clone(), position: walk.end, why };
-            if !walk.is_past_flushed(known) {
+            if !walk.may_be_lost(known) {
                 return Err(corrupt(why));
             }
             let set_aside = self.set_aside(index, walk.end, walk.next_offset);
@@ -193,7 +193,7 @@ impl Log {
             let bytes = self.segments[index].size - walk.end;
             tracing::warn!(path = %path.display(), from = walk.end, bytes, "torn tail cut off");
         }
-        self.cut_segment(index, walk).map_err(failed)
+        self.cut_segment(index, walk.end).map_err(failed)
     }
 
     /// Whether records follow what is bad, in this segment or a later one.
@@ -204,19 +204,14 @@ impl Log {
         Ok(follows_here || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
-    /// The segment becomes the last one. One with gaps cannot be that, since an append leaves none.
-    fn cut_segment(&mut self, index: usize, walk: &Walk) -> io::Result<()> {
+    /// The segment becomes the last one.
+    fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
-        file.set_len(walk.end)?;
+        file.set_len(end)?;
         file.sync_data()?;
-        segment.size = walk.end;
-        let opened_ms = segment.opened_ms;
-        self.drop_segments_after(index)?;
-        if walk.has_gaps {
-            self.segments.push_back(Segment::create(&self.dir, walk.next_offset, opened_ms)?);
-        }
-        Ok(())
+        segment.size = end;
+        self.drop_segments_after(index)
     }
 
     /// Removes segments that were begun and never held a batch.
@@ -323,16 +318,17 @@ impl Walk {
         }
     }
 
-    /// Whether everything that was flushed is good, and the machine has stopped before the rest was.
-    fn is_past_flushed(&self, known: Known) -> bool {
-        known.rebooted && self.next_offset >= known.recovery_point
+    /// Whether everything that was flushed is good, and the machine has stopped before what comes next was. What a
+    /// compaction has written was flushed as a whole.
+    fn may_be_lost(&self, known: Known) -> bool {
+        known.rebooted && self.next_offset >= known.recovery_point && !self.has_gaps
     }
 
     /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have
     /// taken its end. Compaction may have taken it, too.
     fn falls_short(&self, known: Known, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
-        let is_lost = self.is_past_flushed(known) && !self.has_gaps && !config.cleanup.compact;
+        let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
         is_lost
             .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }

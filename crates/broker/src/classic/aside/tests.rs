@@ -130,16 +130,7 @@ fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
     punch(dir, 3, 4);
     let before = files(dir);
     let batches_behind: Vec<BytesMut> = (5..BATCHES).map(batch).collect();
-    let moments = Rc::new(RefCell::new(vec![copy(dir)]));
-    let look = {
-        let (dir, moments) = (dir.to_owned(), Rc::clone(&moments));
-        move || moments.borrow_mut().push(copy(&dir))
-    };
-    watch(look, || open(dir, POWER_CUT)).expect("cut");
-    moments.borrow_mut().push(copy(dir));
-    let count = moments.borrow().len();
-    assert!(count > 8, "{count} moments");
-    for (at, moment) in moments.borrow().iter().enumerate() {
+    for (at, moment) in moments_of(dir).iter().enumerate() {
         let dir = moment.path();
         let mut log = open(dir, POWER_CUT).unwrap_or_else(|error| panic!("moment {at}: {error}"));
         assert_eq!(log.log_end, 4, "moment {at}");
@@ -159,24 +150,31 @@ fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
     }
 }
 
-/// What compaction has left has gaps, which are damage in a segment that is appended to.
+/// A compaction has everything on the disk before it gives a segment its name.
 #[test]
-fn a_segment_with_gaps_that_is_cut_is_closed() {
+fn no_power_cut_explains_damage_in_what_a_compaction_has_written() {
     let folder = written();
     let dir = folder.path();
     let len = batch(0).len();
-    let first = segment(dir, 3);
-    let bytes = fs::read(&first).expect("read");
-    fs::write(&first, &bytes[len..]).expect("as if its first batch was superseded");
-    let mut damaged = fs::read(segment(dir, 3)).expect("read");
-    damaged[len + 100] ^= 1;
-    fs::write(&first, damaged).expect("written");
-    let mut log = open(dir, POWER_CUT).expect("cut");
-    let bases: Vec<i64> = log.segments.iter().map(|segment| segment.base_offset).collect();
-    assert_eq!((log.log_end, bases), (5, vec![0, 3, 5]));
-    assert_eq!(append(&mut log, 5), 5);
-    drop(log);
-    assert_eq!(open(dir, KILL).expect("whole").log_end, 6);
+    let bytes = fs::read(segment(dir, 3)).expect("read");
+    let mut left = bytes[len..].to_vec();
+    left[len + 100] ^= 1;
+    fs::write(segment(dir, 3), left).expect("as if its first batch was superseded, and its last one is bad");
+    assert_refused(dir, POWER_CUT, &segment(dir, 3), len);
+}
+
+/// The folder before, at every step of a start after a power cut, and after it.
+fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
+    let moments = Rc::new(RefCell::new(vec![copy(dir)]));
+    let look = {
+        let (dir, moments) = (dir.to_owned(), Rc::clone(&moments));
+        move || moments.borrow_mut().push(copy(&dir))
+    };
+    watch(look, || open(dir, POWER_CUT)).expect("cut");
+    let mut moments = moments.take();
+    moments.push(copy(dir));
+    assert!(moments.len() > 8, "{} moments", moments.len());
+    moments
 }
 
 /// The last batch is found from the end, however long it is and wherever a hole is.
