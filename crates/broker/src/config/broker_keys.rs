@@ -133,7 +133,7 @@ const KEYS: &[Key] = &[
     Key::long("log.retention.bytes", Some("-1"), -1, "Size of a partition past which its oldest segments are deleted; -1 keeps them.")
         .differs("numbers below -1 are refused")
         .dynamic(),
-    Key::long("fullbore.page.cache.kept.bytes", Some("268435456"), -1,
+    Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
         "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the time of writes shows. What is older is read from the disk. -1 leaves the page cache to the system, as elsewhere.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
