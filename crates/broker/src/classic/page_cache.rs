@@ -4,7 +4,7 @@
 //! left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache grows by comes from
 //! the host first, which takes several times as long as to fill it. Where writes show that, the broker has what it writes
 //! on the disk soon and lets go of all but the newest, so that the next writes get pages that are there already. Whoever
-//! is further behind reads the disk, around the page cache (`net/cold.rs`).
+//! is further behind reads the disk, around the page cache (`crate::cold`).
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No error matters:
 //! what is not let go of is the system's again.
