@@ -132,8 +132,9 @@ impl Log {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.spill_indexes()?;
         let position = active.size;
+        let clock = self.written.clock(batch.size());
         match active.write(stamping.at(base_offset, leader_epoch), batch.payload()) {
-            Ok((file, took)) => self.written.add(&file, active.size, batch.size(), took),
+            Ok(file) => self.written.add(&file, active.size, batch.size(), clock),
             Err(WriteError::Undone(error)) => return Err(error),
             Err(WriteError::Broken(error)) => {
                 self.broken = true;

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Advice, fadvise};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Bytes of a file that are treated as one.
 const STRETCH: u64 = 4 << 20;
@@ -29,10 +30,12 @@ const JOBS_MAX: usize = 256;
 
 /// The time a write takes says something if it fills pages, and not when it mostly is a system call.
 const SAMPLE_MIN: usize = 8 << 10;
+/// Bytes written from one look at the clock to the next; the look is a system call, too.
+const SAMPLED_EVERY: usize = 64 << 10;
 /// Nanoseconds a byte beyond which a write has paid for more than copying, which takes a third of that on a slow machine.
 const DEAR_NS: u128 = 1;
-/// Bytes of such writes after which it is decided whether most of them were dear: single ones are, when a thread is interrupted.
-const DECIDED_AFTER: u64 = 32 << 20;
+/// Bytes of timed writes after which it is decided whether most of them were dear.
+const DECIDED_AFTER: u64 = 8 << 20;
 /// How long a decision stands. Then memory may have become the machine's own, as it does once it is full.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
@@ -46,7 +49,7 @@ struct Stretch {
     sample: Sample,
 }
 
-/// Bytes of large writes, by what they have cost.
+/// Bytes of timed writes, by what they have cost.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sample {
     cheap: u64,
@@ -59,11 +62,41 @@ pub struct Written {
     open: Option<Stretch>,
     /// One or two: the last of a file, and the first of the next.
     ready: Vec<Stretch>,
+    /// Bytes since a write was timed.
+    untimed: usize,
+}
+
+/// Processor time of a thread. Not the time that passes: a write that waits, for a slow disk or for its turn, is not dear.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    began: Timespec,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { began: clock_gettime(ClockId::ThreadCPUTime) }
+    }
+
+    fn elapsed(self) -> Duration {
+        let passed = clock_gettime(ClockId::ThreadCPUTime) - self.began;
+        Duration::try_from(passed).unwrap_or_default()
+    }
 }
 
 impl Written {
+    /// The clock that times the next write, if it is to be timed.
+    pub fn clock(&mut self, len: usize) -> Option<Clock> {
+        self.untimed += len;
+        if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
+            return None;
+        }
+        self.untimed = 0;
+        Some(Clock::start())
+    }
+
     /// Takes note of a write of `len` bytes that ends the file at `end`.
-    pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, took: Duration) {
+    pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<Clock>) {
+        let took = clock.map(Clock::elapsed);
         if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
             self.ready.extend(self.open.take());
         }
@@ -74,7 +107,9 @@ impl Written {
             sample: Sample::default(),
         });
         open.len = end - open.from;
-        open.sample.add(len, took);
+        if let Some(took) = took {
+            open.sample.add(len, took);
+        }
         if open.len >= STRETCH {
             self.ready.extend(self.open.take());
         }
@@ -88,9 +123,6 @@ impl Written {
 
 impl Sample {
     fn add(&mut self, len: usize, took: Duration) {
-        if len < SAMPLE_MIN {
-            return;
-        }
         let is_dear = took.as_nanos() > len as u128 * DEAR_NS;
         *if is_dear { &mut self.dear } else { &mut self.cheap } += len as u64;
     }
@@ -266,7 +298,6 @@ mod tests {
         assert!(
             growth.note(sample_of((0..2 * writes).map(|at| (WRITE, if at % 5 < 2 { DEAR } else { CHEAP }))), began)
         );
-        assert!(growth.note(sample_of((0..10 * writes).map(|_| (SAMPLE_MIN - 1, DEAR))), began), "calls, not pages");
         assert!(growth.note(sample_of((1..writes).map(|_| (WRITE, DEAR))), began), "not enough of them");
         assert!(!growth.note(sample_of([(WRITE, DEAR)]), began));
         assert!(!growth.note(sample_of((0..writes).map(|_| (WRITE, CHEAP))), began), "pages are used again");
@@ -276,14 +307,33 @@ mod tests {
     }
 
     #[test]
+    fn large_writes_are_timed_now_and_then_and_waiting_costs_nothing() {
+        let mut written = Written::default();
+        let timed = |written: &mut Written, len: usize, count: usize| {
+            (0..count).filter(|_| written.clock(len).is_some()).count()
+        };
+        assert_eq!(timed(&mut written, 1 << 20, 5), 5);
+        assert_eq!(timed(&mut written, 16 << 10, 100), 25);
+        assert_eq!(timed(&mut written, SAMPLE_MIN - 1, 1000), 0, "calls, not pages");
+
+        let clock = Clock::start();
+        std::thread::sleep(Duration::from_millis(30));
+        let waited = clock.elapsed();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(30) && clock.elapsed() < Duration::from_millis(20) {}
+        assert!(waited < Duration::from_millis(20), "{waited:?}");
+        assert!(clock.elapsed() > waited, "work is counted");
+    }
+
+    #[test]
     fn what_is_written_is_handed_over_in_stretches_and_at_the_end_of_a_file() {
         let files = [tempfile::tempfile(), tempfile::tempfile()].map(|file| Arc::new(file.expect("temporary file")));
         let mut written = Written::default();
-        written.add(&files[0], 1000, 100, CHEAP);
+        written.add(&files[0], 1000, 100, None);
         assert!(!written.is_ready());
-        written.add(&files[0], 900 + STRETCH, STRETCH as usize - 100, CHEAP);
-        written.add(&files[0], 900 + STRETCH + 50, 50, CHEAP);
-        written.add(&files[1], 70, 70, CHEAP);
+        written.add(&files[0], 900 + STRETCH, STRETCH as usize - 100, None);
+        written.add(&files[0], 900 + STRETCH + 50, 50, None);
+        written.add(&files[1], 70, 70, None);
         let ready: Vec<_> =
             written.ready.iter().map(|stretch| (stretch.file.as_ptr(), stretch.from, stretch.len)).collect();
         assert_eq!(ready, [(Arc::as_ptr(&files[0]), 900, STRETCH), (Arc::as_ptr(&files[0]), 900 + STRETCH, 50)]);
@@ -294,7 +344,7 @@ mod tests {
         file.write_all_at(&vec![7; STRETCH as usize], number * STRETCH).expect("written");
         file.sync_data().expect("on disk");
         let mut written = Written::default();
-        written.add(file, (number + 1) * STRETCH, STRETCH as usize, CHEAP);
+        written.add(file, (number + 1) * STRETCH, STRETCH as usize, None);
         cache.take(&mut written);
     }
 
@@ -340,7 +390,7 @@ mod tests {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let mut written = Written::default();
         for number in 1..=JOBS_MAX as u64 {
-            written.add(&file, number * STRETCH, STRETCH as usize, CHEAP);
+            written.add(&file, number * STRETCH, STRETCH as usize, None);
             cache.take(&mut written);
         }
         let queue = cache.queue.lock();

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
@@ -207,10 +207,9 @@ impl Segment {
         (0..=i64::from(i32::MAX)).contains(&(offset - self.base_offset))
     }
 
-    /// Writes a batch at the end: its header and what follows, in one vectored write. The file, and how long it took.
-    pub fn write(&mut self, header: &[u8], payload: &[u8]) -> Result<(Arc<File>, Duration), WriteError> {
+    /// Writes a batch at the end: its header and what follows, in one vectored write. The file it went to.
+    pub fn write(&mut self, header: &[u8], payload: &[u8]) -> Result<Arc<File>, WriteError> {
         let file = self.file().map_err(WriteError::Undone)?;
-        let began = Instant::now();
         if let Err(error) = write_all_at(&file, header, payload, self.size) {
             return Err(match file.set_len(self.size) {
                 Ok(()) => WriteError::Undone(error),
@@ -218,8 +217,7 @@ impl Segment {
             });
         }
         self.size += (header.len() + payload.len()) as u64;
-        let took = began.elapsed();
-        Ok((file, took))
+        Ok(file)
     }
 
     /// Takes note of a batch that is in the file: index entries and timestamps.

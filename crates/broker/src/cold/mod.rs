@@ -91,8 +91,9 @@ pub async fn read(file: &Arc<File>, position: u64, len: usize) -> io::Result<Opt
     let upto = position + len as u64;
     let mut piece = piece_at(file, position, upto).await?;
     if piece.end() <= position {
-        // Somebody had it read who asked for less, before the file had more.
-        piece = piece_at(file, position, upto).await?;
+        // Read for somebody who asked for less, before the file had more.
+        let from = direct::boundary_before(position);
+        piece = Piece::read(Arc::clone(file), from, upto.min(shelf::end_of(from))).await?;
     }
     Ok(Some(Part::of(piece, position, len)))
 }

@@ -78,7 +78,8 @@ impl Slot {
     }
 }
 
-fn end_of(position: u64) -> u64 {
+/// Where the piece with the byte at `position` ends.
+pub fn end_of(position: u64) -> u64 {
     (position / PIECE_MAX as u64 + 1) * PIECE_MAX as u64
 }
 

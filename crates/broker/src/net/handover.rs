@@ -88,6 +88,8 @@ pub async fn in_turn<T, A, B, E>(
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
+            // Of a push that was given up.
+            handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)
             {
