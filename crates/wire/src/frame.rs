@@ -21,6 +21,8 @@ pub struct FileSlice {
     pub position: u64,
     /// Bytes.
     pub len: u32,
+    /// Where the file's whole batches ended, at the end of the range or behind it: what comes before is never written again.
+    pub settled: u64,
 }
 
 /// The records field of Produce and Fetch.
@@ -202,7 +204,8 @@ mod tests {
     #[test]
     fn records_of_a_file_stay_between_the_bytes_around_them() {
         let file = Arc::new(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("our manifest"));
-        let slice = |len| Records::File(FileSlice { file: file.clone(), position: 3, len });
+        let slice =
+            |len| Records::File(FileSlice { file: file.clone(), position: 3, len, settled: 3 + u64::from(len) });
         let mut w = Writer::with_capacity(0);
         w.put_slice(b"ab");
         w.put_records(&slice(1_000));
@@ -225,7 +228,7 @@ mod tests {
     fn a_frame_longer_than_its_prefix_is_refused() {
         let file = Arc::new(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("our manifest"));
         let mut w = Writer::with_capacity(0);
-        w.put_records(&Records::File(FileSlice { file, position: 0, len: 1 << 31 }));
+        w.put_records(&Records::File(FileSlice { file, position: 0, len: 1 << 31, settled: 1 << 31 }));
         assert_eq!(w.finish().err(), Some(EncodeError::TooLong(1 << 31)));
     }
 }

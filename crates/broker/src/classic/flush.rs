@@ -166,4 +166,27 @@ mod tests {
         assert_eq!(log.append(&batch, 0, 0, &config), Err(AppendError::Storage));
         assert_eq!(log.recovery_point, 0);
     }
+
+    #[test]
+    fn segments_that_a_killed_broker_had_not_flushed_are_before_the_recovery_point_passes_them() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = crate::config::TopicConfig { segment_bytes: 1000, ..broker.topic_defaults };
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = folder.path().into();
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 700]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = BatchView::first(&bytes).expect("a batch");
+        let mut log = Log::open(&dir, Known::NOTHING, 0, &config).expect("opened");
+        (0..5).for_each(|_| _ = log.append(&batch, 0, 0, &config).expect("appended"));
+        drop(log);
+        for (recovery_point, unflushed) in [(0, 4), (2, 2), (5, 0)] {
+            let known = Known { clean: false, recovery_point, ..Known::NOTHING };
+            let mut log = Log::open(&dir, known, 0, &config).expect("recovered");
+            let plan = log.plan_flush(true).expect("planned");
+            assert_eq!((plan.sealed.len(), plan.upto), (unflushed, 5), "from {recovery_point}");
+            log.flushed(&plan, plan.run());
+            assert_eq!((log.recovery_point, log.sealed.len()), (5, 0));
+        }
+    }
 }

@@ -28,7 +28,7 @@ use super::stamping::Stamping;
 use crate::config::{TimestampType, TopicConfig};
 
 /// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
-const SEALED_MAX: usize = 16;
+pub const SEALED_MAX: usize = 16;
 
 /// The log of one partition.
 #[derive(Debug)]

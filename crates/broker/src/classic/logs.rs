@@ -124,7 +124,9 @@ impl Checkpoints {
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            self.unrecovered = list_partitions(dir)?.into_iter().map(|key| (key, REBOOTED)).collect();
+            // What was only killed before a clean stop had everything written: of that the power cut took nothing.
+            let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
+            self.unrecovered = list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
         }
         if self.unrecovered != before {
             files::write_offsets(&dir.join(UNRECOVERED), &self.unrecovered)?;
@@ -343,25 +345,27 @@ impl Logs {
         self.save(&checkpoints)
     }
 
-    /// Takes partitions that were recovered off the list of those that a power cut may have damaged: after that, a
-    /// kill leaves them whole.
+    /// Takes partitions that were recovered off the list of those that were not: what damages them from now on is judged by
+    /// itself.
     pub(super) fn forget_recovered(&self) -> io::Result<()> {
         let _writing = self.writing.lock();
         let topics = self.topics.lock();
-        let mut checkpoints = self.checkpoints.lock();
+        let checkpoints = self.checkpoints.lock();
         let is_open = |(topic, index): &(String, i32)| {
             let partition = topics.get(topic).and_then(|topic| topic.partitions.get(index));
             let state = partition.and_then(|partition| partition.state.try_lock());
             state.is_some_and(|state| matches!(state.log, LogState::Open(_)))
         };
-        let before = checkpoints.unrecovered.len();
-        checkpoints.unrecovered.retain(|key, since| *since == KILLED || !is_open(key));
-        if checkpoints.unrecovered.len() == before {
+        let all = &checkpoints.unrecovered;
+        let left: OffsetsByPartition =
+            all.iter().filter(|(key, _)| !is_open(key)).map(|(key, since)| (key.clone(), *since)).collect();
+        if left.len() == all.len() {
             return Ok(());
         }
-        let unrecovered = checkpoints.unrecovered.clone();
         drop((checkpoints, topics));
-        files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)
+        files::write_offsets(&self.dir.join(UNRECOVERED), &left)?;
+        self.checkpoints.lock().unrecovered.retain(|key, _| left.contains_key(key));
+        Ok(())
     }
 
     fn save(&self, checkpoints: &Checkpoints) -> io::Result<()> {

@@ -140,6 +140,7 @@ impl Plan {
             file: Arc::clone(&self.file),
             position: place.position,
             len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
+            settled: self.size,
         }))
     }
 

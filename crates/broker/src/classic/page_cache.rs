@@ -25,6 +25,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Bytes of a file that are treated as one.
 const STRETCH: u64 = 4 << 20;
+/// A shorter one is left to the system: of files that are closed soon after each write there may be any number.
+const STRETCH_MIN: u64 = 64 << 10;
+/// Stretches that are remembered, whatever their length.
+const STRETCHES_MAX: usize = 64 << 10;
 /// Stretches the thread may be behind; past that they are left to the system.
 const JOBS_MAX: usize = 256;
 
@@ -166,7 +170,7 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct Queue {
     growth: Growth,
-    /// The newest stretches, oldest first, and their bytes.
+    /// The newest stretches since growth was stopped, oldest first, and their bytes.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<Job>,
@@ -227,24 +231,26 @@ impl PageCache {
 
 impl Queue {
     fn take(&mut self, stretch: Stretch, kept_max: u64) {
-        let may_grow = self.growth.note(stretch.sample, Instant::now());
-        if !may_grow {
-            if !std::mem::replace(&mut self.is_told, true) {
-                tracing::info!(
-                    kept_max,
-                    "growing the page cache is dear on this machine: only the newest records stay in it"
-                );
-            }
-            self.push(Job::Write(stretch.clone()));
+        if self.growth.note(stretch.sample, Instant::now()) {
+            (self.kept, self.kept_bytes) = (VecDeque::new(), 0);
+            return;
         }
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::info!(
+                kept_max,
+                "growing the page cache is dear on this machine: only the newest records stay in it"
+            );
+        }
+        if stretch.len < STRETCH_MIN {
+            return;
+        }
+        self.push(Job::Write(stretch.clone()));
         self.kept_bytes += stretch.len;
         self.kept.push_back(stretch);
-        while self.kept_bytes > kept_max {
+        while self.kept_bytes > kept_max || self.kept.len() > STRETCHES_MAX {
             let Some(oldest) = self.kept.pop_front() else { return };
             self.kept_bytes -= oldest.len;
-            if !may_grow {
-                self.push(Job::LetGo(oldest));
-            }
+            self.push(Job::LetGo(oldest));
         }
     }
 
@@ -395,5 +401,22 @@ mod tests {
         }
         let queue = cache.queue.lock();
         assert_eq!((queue.jobs.len(), queue.kept.len(), queue.kept_bytes), (JOBS_MAX, 2, 2 * STRETCH));
+    }
+
+    #[test]
+    fn files_that_are_closed_after_each_write_cost_bounded_memory() {
+        let cache = PageCache::new(Some(u64::MAX));
+        cache.queue.lock().growth.stopped_at = Some(Instant::now());
+        let mut written = Written::default();
+        let mut write = |len: u64| {
+            let file = Arc::new(File::open("/dev/null").expect("there"));
+            written.add(&file, len, len as usize, None);
+            cache.take(&mut written);
+        };
+        (0..100).for_each(|_| write(STRETCH_MIN - 1));
+        write(STRETCH_MIN);
+        assert!(cache.queue.lock().kept.is_empty(), "left to the system");
+        (0..STRETCHES_MAX + 100).for_each(|_| write(STRETCH_MIN));
+        assert_eq!(cache.queue.lock().kept.len(), STRETCHES_MAX);
     }
 }

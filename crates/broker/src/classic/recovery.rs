@@ -22,8 +22,9 @@ use super::answer::StorageError;
 use super::cleaner::swap;
 use super::epochs::Epochs;
 use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::flush::Sealed;
 use super::granted::Granted;
-use super::log::Log;
+use super::log::{Log, SEALED_MAX};
 use super::page_cache::Written;
 use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch};
@@ -88,7 +89,19 @@ impl Log {
         log.load_producers(now_ms, config).map_err(failed)?;
         // Most are opened to be asked for their offsets only.
         log.close_files(true);
+        log.seal_recovered(known).map_err(failed)?;
         Ok(log.settled())
+    }
+
+    /// Has the next flush cover what a broker that was killed had not flushed, so that the recovery point does not pass it.
+    fn seal_recovered(&mut self, known: Known) -> io::Result<()> {
+        let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
+        for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
+            if !known.clean && end_offset > known.recovery_point {
+                self.sealed.push(Sealed::new(segment, end_offset)?);
+            }
+        }
+        if self.sealed.len() > SEALED_MAX { self.flush_sealed() } else { Ok(()) }
     }
 
     /// Offsets that follow from the segments.
@@ -151,7 +164,7 @@ impl Log {
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
         let segment = &mut self.segments[index];
-        let file = segment.file().map_err(failed)?;
+        let file = segment.file_to_scan().map_err(failed)?;
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
@@ -280,7 +293,7 @@ impl Log {
         for index in first..=last {
             let segment = &mut self.segments[index];
             let start = segment.position_before(from)?;
-            let file = segment.file()?;
+            let file = segment.file_to_scan()?;
             let mut scan = Scan::new(&file, start, segment.size);
             while let Some(batch) = scan.next()? {
                 if batch.last_offset() >= from {
@@ -318,7 +331,7 @@ impl Walk {
         }
     }
 
-    /// Whether everything that was flushed is good, and the machine has stopped before what comes next was. What a
+    /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes next was. What a
     /// compaction has written was flushed as a whole.
     fn may_be_lost(&self, known: Known) -> bool {
         known.rebooted && self.next_offset >= known.recovery_point && !self.has_gaps

@@ -33,7 +33,7 @@ struct OpenFile(Arc<File>);
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // Reads ahead would bring into the page cache what `cold` reads around it. Refused, they cost no more than memory.
+        // In service: what is read ahead would bring into the page cache what `cold` reads around it.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }
@@ -192,6 +192,13 @@ impl Segment {
         Ok(open.0.clone())
     }
 
+    /// The log file for who reads it from end to end, with the system reading ahead. To be closed before it is in service.
+    pub fn file_to_scan(&mut self) -> io::Result<Arc<File>> {
+        let file = self.file()?;
+        let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Sequential);
+        Ok(file)
+    }
+
     /// Whether the log file is open.
     pub fn has_open_file(&self) -> bool {
         self.file.is_some()
@@ -270,7 +277,7 @@ impl Segment {
     /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.
     pub fn rebuild_indexes(&mut self, index_interval_bytes: u64) -> io::Result<()> {
         self.forget_indexes();
-        let file = self.file()?;
+        let file = self.file_to_scan()?;
         let mut scan = Scan::new(&file, 0, self.size);
         while let Some(batch) = scan.next()? {
             if !self.can_hold(batch.last_offset()) {

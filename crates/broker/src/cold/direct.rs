@@ -78,20 +78,10 @@ pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize,
 
 /// Whether the range can be read without a disk. Yes, where the system does not tell: then sendfile waits, as it would.
 pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
-    match Cached::of(file, position, len as u64) {
-        Ok(cached) => cached.pages >= pages_of(position, len as u64),
+    match pages_in_memory(file, position, len as u64) {
+        Ok(pages) => pages >= pages_of(position, len as u64),
         Err(_) => is_byte_resident(file, position + len as u64 - 1),
     }
-}
-
-/// Whether the file has the range whole and on the disk, and little of it is in memory. No, where the system does not tell.
-pub fn is_on_disk(file: &File, range: Range<u64>) -> bool {
-    let len = range.end - range.start;
-    let Ok(cached) = Cached::of(file, range.start, len) else { return false };
-    // In this order: what is being written now waits for the disk, or was not yet in the file.
-    !cached.is_waiting_for_disk
-        && cached.pages < pages_of(range.start, len) / 4
-        && file.metadata().is_ok_and(|metadata| metadata.len() >= range.end)
 }
 
 /// Of a system without cachestat(2). To look begins to read ahead there.
@@ -107,27 +97,14 @@ fn pages_of(position: u64, len: u64) -> u64 {
     (position + len).div_ceil(page) - position / page
 }
 
-/// What the page cache has of a range.
-struct Cached {
-    pages: u64,
-    is_waiting_for_disk: bool,
-}
-
-impl Cached {
-    /// cachestat(2), of Linux 6.5, which looks and does nothing else.
-    fn of(file: &File, position: u64, len: u64) -> io::Result<Cached> {
-        /// The number of the call on every architecture Rust and Linux share.
-        const CACHESTAT: libc::c_long = 451;
-        let range = [position, len];
-        // struct cachestat: pages cached, dirty, in writeback, evicted, recently evicted.
-        let mut found = [0_u64; 5];
-        // SAFETY: the call reads a struct of two and writes one of five 64-bit numbers; both live until it returns.
-        let returned = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0) };
-        let [pages, dirty, in_writeback, ..] = found;
-        if returned == 0 {
-            Ok(Cached { pages, is_waiting_for_disk: dirty + in_writeback > 0 })
-        } else {
-            Err(io::Error::last_os_error())
-        }
-    }
+/// Pages of the range in the page cache: cachestat(2), of Linux 6.5, which looks and does nothing else.
+fn pages_in_memory(file: &File, position: u64, len: u64) -> io::Result<u64> {
+    /// The number of the call on every architecture Rust and Linux share.
+    const CACHESTAT: libc::c_long = 451;
+    let range = [position, len];
+    // struct cachestat: pages cached, dirty, in writeback, evicted, recently evicted.
+    let mut found = [0_u64; 5];
+    // SAFETY: the call reads a struct of two and writes one of five 64-bit numbers; both live until it returns.
+    let returned = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0) };
+    if returned == 0 { Ok(found[0]) } else { Err(io::Error::last_os_error()) }
 }

@@ -8,7 +8,7 @@
 //!
 //! No promise: the kernel may take a page back after it was looked at, and then sendfile waits.
 //! Invariant: at most [`PIECES_MAX`] pieces are read or held at one time; whoever comes then waits for one. A piece has
-//! only bytes that were asked for, which never change, or that were on the disk already, which are older.
+//! whole batches of the log only, which never change.
 
 mod direct;
 mod shelf;
@@ -78,23 +78,24 @@ impl Deref for Part {
 }
 
 /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the end of a piece,
-/// none at the file's. `None` when they are, which costs one short system call. What lies before `position + len` must
-/// not change any more.
+/// none at the file's. `None` when they are, which costs one short system call. What lies before `settled`, which is at
+/// least `position + len`, must not change any more.
 ///
 /// # Errors
 /// Of the file.
-pub async fn read(file: &Arc<File>, position: u64, len: usize) -> io::Result<Option<Part>> {
+pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
     let len = len.min(PIECE_MAX);
     if direct::is_resident(file, position, len) {
         return Ok(None);
     }
     let upto = position + len as u64;
-    let mut piece = piece_at(file, position, upto).await?;
-    if piece.end() <= position {
-        // Read for somebody who asked for less, before the file had more.
-        let from = direct::boundary_before(position);
-        piece = Piece::read(Arc::clone(file), from, upto.min(shelf::end_of(from))).await?;
-    }
+    let piece = match piece_at(file, position, upto, settled) {
+        Some(slot) => slot.piece().await?,
+        // The shelf is others'. What is asked for is read, and no more.
+        None => {
+            Piece::read(Arc::clone(file), direct::boundary_before(position), upto.min(shelf::end_of(position))).await?
+        }
+    };
     Ok(Some(Part::of(piece, position, len)))
 }
 
@@ -106,24 +107,28 @@ pub fn peek(file: &File, position: u64, buffer: &mut [u8]) -> usize {
     part.len()
 }
 
-/// A piece with the byte at `position`, if the file has it. What follows is read, too, for who reads on.
-async fn piece_at(file: &Arc<File>, position: u64, upto: u64) -> io::Result<Arc<Piece>> {
+/// The slot with the byte at `position`, if the shelf has room. What follows is read, too, for who reads on.
+fn piece_at(file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
+    let end = shelf::end_of(position);
+    let next = end..shelf::end_of(end).min(settled);
+    // Before the lock. What is in memory comes from there.
+    let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
     let (slot, next) = {
         let mut shelf = SHELF.lock();
-        let slot = shelf.slot_at(file, position);
-        let reads_on = upto > slot.end() || shelf.has_before(&slot);
-        let next = if reads_on { shelf.slot_after(&slot) } else { None };
+        let slot = shelf.slot_at(file, position, settled)?;
+        let reads_on = is_next_cold && (upto > end || shelf.has_before(&slot));
+        let next = if reads_on { shelf.slot_after(&slot, settled) } else { None };
         (slot, next)
     };
     if let Some(next) = next {
         tokio::spawn(read_ahead(next));
     }
-    slot.piece(upto).await
+    Some(slot)
 }
 
 /// Reads a piece that nobody has asked for yet. If it cannot be, whoever asks learns why.
 async fn read_ahead(slot: Arc<Slot>) {
-    let _ = slot.piece(slot.from()).await;
+    let _ = slot.piece().await;
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most [`SLOTS_MAX`], each used within [`KEPT_FOR`] or about to go.
 
-use super::direct::{boundary_before, is_on_disk};
+use super::direct::boundary_before;
 use super::{PIECE_MAX, Piece};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -15,8 +15,10 @@ use tokio::sync::OnceCell;
 const SLOTS_MAX: usize = 16;
 /// Slots of pieces that nobody has asked for yet. As many readers have their next piece read meanwhile.
 const AHEAD_MAX: usize = 8;
-/// How long a piece that nobody reads stays.
+/// How long a piece that nobody reads stays, at least.
 const KEPT_FOR: Duration = Duration::from_secs(1);
+/// A piece that was not read for so long gives way to another.
+const IDLE: Duration = Duration::from_millis(200);
 
 pub static SHELF: Mutex<Shelf> = Mutex::new(Shelf { kept: Vec::new() });
 
@@ -32,28 +34,20 @@ struct Kept {
     is_asked: bool,
 }
 
-/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`].
+/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`], as far as it was settled.
 pub struct Slot {
     file: Arc<File>,
     from: u64,
+    end: u64,
     piece: OnceCell<Arc<Piece>>,
 }
 
 impl Slot {
-    fn new(file: &Arc<File>, position: u64) -> Arc<Slot> {
-        let slot = Slot { file: Arc::clone(file), from: boundary_before(position), piece: OnceCell::new() };
-        let slot = Arc::new(slot);
+    fn new(file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
+        let (from, end) = (boundary_before(position), end_of(position).min(settled));
+        let slot = Arc::new(Slot { file: Arc::clone(file), from, end, piece: OnceCell::new() });
         tokio::spawn(take_down_unused(Arc::downgrade(&slot)));
         slot
-    }
-
-    pub fn from(&self) -> u64 {
-        self.from
-    }
-
-    /// Where the next one begins.
-    pub fn end(&self) -> u64 {
-        end_of(self.from)
     }
 
     fn is_of(&self, file: &Arc<File>) -> bool {
@@ -62,19 +56,16 @@ impl Slot {
 
     /// Whether it has the byte at `position`, or will have it once it is read.
     fn has(&self, file: &Arc<File>, position: u64) -> bool {
-        let end = self.piece.get().map_or(self.end(), |piece| piece.end());
-        self.is_of(file) && (self.from..end).contains(&position)
+        self.is_of(file) && (self.from..self.end).contains(&position)
     }
 
-    /// The piece, read now or before. It has what lies before `upto`, and the rest if only the disk has that.
-    pub async fn piece(&self, upto: u64) -> io::Result<Arc<Piece>> {
-        let read = || {
-            let asked = upto.clamp(self.from, self.end());
-            let is_rest_settled = || is_on_disk(&self.file, asked..self.end());
-            let end = if asked < self.end() && is_rest_settled() { self.end() } else { asked };
-            Piece::read(Arc::clone(&self.file), self.from, end)
-        };
-        self.piece.get_or_try_init(read).await.cloned()
+    fn is_before(&self, other: &Slot) -> bool {
+        self.end == other.from && self.is_of(&other.file)
+    }
+
+    /// The piece, read now or before.
+    pub async fn piece(&self) -> io::Result<Arc<Piece>> {
+        self.piece.get_or_try_init(|| Piece::read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
     }
 }
 
@@ -84,15 +75,31 @@ pub fn end_of(position: u64) -> u64 {
 }
 
 impl Shelf {
-    /// The slot with the byte at `position`, from now on at the latest.
-    pub fn slot_at(&mut self, file: &Arc<File>, position: u64) -> Arc<Slot> {
+    /// The slot with the byte at `position`, from now on at the latest; `None` if others use all there are.
+    pub fn slot_at(&mut self, file: &Arc<File>, position: u64, settled: u64) -> Option<Arc<Slot>> {
         let at = self.kept.iter().position(|kept| kept.slot.has(file, position));
         let slot = match at {
             Some(at) => self.kept.remove(at).slot,
-            None => Slot::new(file, position),
+            None if self.make_room() => Slot::new(file, position, settled),
+            None => return None,
         };
-        self.put(&slot, true);
-        slot
+        self.kept.push(Kept { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
+        Some(slot)
+    }
+
+    /// Takes down a slot if there are too many: one whose reader is past it, or else the one unused for longest if
+    /// that is long. Whether there is room then.
+    fn make_room(&mut self) -> bool {
+        if self.kept.len() < SLOTS_MAX {
+            return true;
+        }
+        let is_past = |kept: &Kept| self.kept.iter().any(|next| next.is_asked && kept.slot.is_before(&next.slot));
+        let is_idle = |kept: &Kept| kept.used.elapsed() >= IDLE;
+        let Some(at) = self.kept.iter().position(is_past).or_else(|| self.kept.iter().position(is_idle)) else {
+            return false;
+        };
+        self.kept.remove(at);
+        true
     }
 
     /// Whether there is a slot with the byte at `position`.
@@ -103,7 +110,7 @@ impl Shelf {
 
     /// Whether what lies before the slot is here, too: then somebody reads on.
     pub fn has_before(&self, slot: &Slot) -> bool {
-        slot.from > 0 && self.slots().any(|other| other.is_of(&slot.file) && other.end() == slot.from)
+        self.slots().any(|other| other.is_before(slot))
     }
 
     /// The piece with the byte at `position`, if it is read already.
@@ -113,29 +120,20 @@ impl Shelf {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// A new slot for what follows, if there is none and it can be read ahead.
-    pub fn slot_after(&mut self, slot: &Slot) -> Option<Arc<Slot>> {
-        let from = slot.end();
-        let is_here = self.slots().any(|other| other.has(&slot.file, from));
+    /// A new slot for what follows, if there is none and it takes nobody's place.
+    pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
+        let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
-        if is_here || ahead >= AHEAD_MAX || !is_on_disk(&slot.file, from..end_of(from)) {
+        if is_here || ahead >= AHEAD_MAX || !self.make_room() {
             return None;
         }
-        let next = Slot::new(&slot.file, from);
-        self.put(&next, false);
+        let next = Slot::new(&slot.file, slot.end, settled);
+        self.kept.push(Kept { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
         Some(next)
     }
 
     fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
         self.kept.iter().map(|kept| &kept.slot)
-    }
-
-    /// As the last used.
-    fn put(&mut self, slot: &Arc<Slot>, is_asked: bool) {
-        if self.kept.len() >= SLOTS_MAX {
-            self.kept.remove(0);
-        }
-        self.kept.push(Kept { slot: Arc::clone(slot), used: Instant::now(), is_asked });
     }
 }
 
@@ -146,5 +144,44 @@ async fn take_down_unused(slot: Weak<Slot>) {
         let is_unused =
             |kept: &Kept| std::ptr::eq(Arc::as_ptr(&kept.slot), slot.as_ptr()) && kept.used.elapsed() >= KEPT_FOR;
         SHELF.lock().kept.retain(|kept| !is_unused(kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = PIECE_MAX as u64;
+
+    /// Bytes read for each that is asked for, where so many readers take 1 MiB in turn, as one consumer of so many
+    /// partitions does.
+    fn cost(readers: u64) -> f64 {
+        let file = Arc::new(tempfile::tempfile().expect("temporary file"));
+        let (mut shelf, settled) = (Shelf { kept: Vec::new() }, u64::MAX);
+        let (mut slots, mut alone, mut asked) = (Vec::new(), 0, 0);
+        for round in 0..12 {
+            for position in (0..readers).map(|reader| reader * 100 * MIB + 500_000 + round * MIB) {
+                for (from, upto) in [(position, end_of(position)), (end_of(position), position + MIB)] {
+                    asked += upto - from;
+                    let Some(slot) = shelf.slot_at(&file, from, settled) else {
+                        alone += upto - from;
+                        continue;
+                    };
+                    let next = shelf.slot_after(&slot, settled);
+                    slots.extend([Some(slot), next].into_iter().flatten());
+                }
+            }
+        }
+        slots.sort_by_key(Arc::as_ptr);
+        slots.dedup_by_key(|slot| Arc::as_ptr(slot));
+        (slots.iter().map(|slot| slot.end - slot.from).sum::<u64>() + alone) as f64 / asked as f64
+    }
+
+    #[tokio::test]
+    async fn many_readers_in_turn_have_little_read_that_nobody_takes() {
+        for readers in [1, 4, 5, 6, 8, 9, 20, 100] {
+            let cost = cost(readers);
+            assert!(cost < 1.3, "{readers} readers: {cost:.2} bytes read for each that is asked for");
+        }
     }
 }

@@ -17,22 +17,22 @@ fn written() -> (tempfile::TempDir, Arc<File>, Vec<u8>) {
 #[tokio::test]
 async fn what_is_in_memory_is_left_to_sendfile_and_what_is_not_comes_as_it_is_in_the_file() {
     let (_folder, file, bytes) = written();
-    assert!(read(&file, 0, LEN).await.expect("read").is_none(), "just written");
+    assert!(read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     if is_resident(&file, 0, LEN) {
         eprintln!("files here are always in memory: nothing is shown");
         return;
     }
     for (position, len) in [(0, 1), (1, 4095), (4095, 2), (70_000, 300_000), (1 << 20, PIECE_MAX)] {
-        let part = read(&file, position as u64, len).await.expect("read").expect("not in memory");
+        let part = read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
         assert!(*part == bytes[position..position + len], "{len} from {position}");
     }
     for (position, len) in [(1_usize << 20, LEN), (5, PIECE_MAX), ((1 << 20) - 1, 10)] {
-        let part = read(&file, position as u64, len).await.expect("read").expect("not in memory");
+        let part = read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
         let end = (position + 1).next_multiple_of(PIECE_MAX);
         assert!(*part == bytes[position..end], "from {position} to the end of the piece");
     }
-    let piece = read(&file, LEN as u64 - 10, 10).await.expect("read").expect("not in memory");
+    let piece = read(&file, LEN as u64 - 10, 10, LEN as u64).await.expect("read").expect("not in memory");
     assert!(*piece == bytes[LEN - 10..], "the end");
     assert!(!is_resident(&file, 1 << 20, 1), "and the page cache holds no more than before");
 }
@@ -64,7 +64,7 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
         let (file, expected) = (Arc::clone(&file), bytes[at * 1000..][..1000].to_vec());
         async move {
             fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-            let piece = read(&file, at as u64 * 1000, 1000).await.expect("read");
+            let piece = read(&file, at as u64 * 1000, 1000, LEN as u64).await.expect("read");
             assert!(piece.is_none_or(|piece| *piece == expected));
         }
     });
@@ -81,8 +81,10 @@ fn cold() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
+/// Of a file of which all is settled.
 async fn part(file: &Arc<File>, position: u64, len: usize) -> Part {
-    read(file, position, len).await.expect("read").expect("not in memory")
+    let settled = file.metadata().expect("there").len();
+    read(file, position, len, settled).await.expect("read").expect("not in memory")
 }
 
 #[tokio::test]
@@ -92,9 +94,9 @@ async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it
     assert!(!SHELF.lock().has(&file, PIECE_MAX as u64), "a single look reads no further");
     let first = part(&file, PIECE_MAX as u64 - 5, 100).await;
     assert!(*first == bytes[PIECE_MAX - 5..PIECE_MAX]);
-    let slot = SHELF.lock().slot_at(&file, PIECE_MAX as u64);
+    let slot = SHELF.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
     // Read by the task that runs ahead, or by this one if that has not begun.
-    let ahead = slot.piece(slot.from()).await.expect("read");
+    let ahead = slot.piece().await.expect("read");
     assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though nobody has asked for it");
     let second = part(&file, PIECE_MAX as u64, 300).await;
     assert!(Arc::ptr_eq(&second.piece, &ahead) && *second == bytes[PIECE_MAX..][..300]);
@@ -108,37 +110,22 @@ async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it
 }
 
 #[tokio::test]
-async fn bytes_that_came_after_a_piece_was_read_are_read_anew() {
-    let Some((folder, _, mut bytes)) = cold() else { return };
-    let path = folder.path().join("log");
-    let file = Arc::new(File::options().read(true).write(true).open(path).expect("opened"));
-    let end = LEN as u64;
-    assert!(*part(&file, end - 10, 10).await == bytes[LEN - 10..]);
-    rustix::io::pwrite(&file, b"and more", end).expect("written");
-    bytes.extend_from_slice(b"and more");
-    file.sync_data().expect("on disk");
-    fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-    assert!(*part(&file, end, 8).await == *b"and more");
-    assert!(*part(&file, end - 2, 10).await == bytes[LEN - 2..LEN], "to the end of the piece that was read first");
-}
-
-#[tokio::test]
-async fn what_nobody_has_asked_for_is_kept_only_if_the_disk_has_it() {
-    let Some((folder, _, bytes)) = cold() else { return };
-    let path = folder.path().join("log");
-    let file = Arc::new(File::options().read(true).write(true).open(path).expect("opened"));
-    // What waits for the disk may be of a write that fails and is undone.
-    rustix::io::pwrite(&file, b"undone", 5000).expect("written");
-    let slot = SHELF.lock().slot_at(&file, 0);
-    let piece = slot.piece(100).await.expect("read");
-    assert_eq!(piece.end(), 100);
-    assert!(*Part::of(piece, 0, 200) == bytes[..100]);
+async fn what_was_not_settled_yet_is_read_when_it_is() {
+    let Some((_folder, file, bytes)) = cold() else { return };
+    let first = read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
+    assert_eq!((first.len(), first.piece.end()), (50, 100));
+    assert_eq!(peek(&file, 100, &mut [0; 10]), 0);
+    let second = read(&file, 90, 200, 300).await.expect("read").expect("not in memory");
+    assert!(*second == bytes[90..100], "to the end of what was read first");
+    let third = read(&file, 100, 200, 300).await.expect("read").expect("not in memory");
+    assert!(*third == bytes[100..300]);
+    assert!(*part(&file, 300, PIECE_MAX).await == bytes[300..PIECE_MAX]);
 }
 
 #[tokio::test]
 async fn a_piece_that_nobody_reads_goes() {
     let Some((_folder, file, _)) = cold() else { return };
-    let slot = Arc::downgrade(&SHELF.lock().slot_at(&file, 0));
+    let slot = Arc::downgrade(&SHELF.lock().slot_at(&file, 0, 10).expect("room"));
     assert!(slot.upgrade().is_some());
     while slot.upgrade().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

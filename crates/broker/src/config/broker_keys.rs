@@ -134,7 +134,7 @@ const KEYS: &[Key] = &[
         .differs("numbers below -1 are refused")
         .dynamic(),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the time of writes shows. What is older is read from the disk. -1 leaves the page cache to the system, as elsewhere.")
+        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the processor time of writes shows. What is older is read from the disk. -1 leaves the page cache to the system, as elsewhere.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),

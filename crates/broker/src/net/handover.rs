@@ -84,7 +84,8 @@ pub async fn in_turn<T, A, B, E>(
     pushing: impl Future<Output = Result<A, E>>,
     popping: impl Future<Output = Result<B, E>>,
 ) -> Result<(A, B), E> {
-    let (mut pushing, mut popping) = (pin!(pushing), pin!(popping));
+    // The first half may use up what the task may do in one turn. The other is bounded by what the first has handed over.
+    let (mut pushing, mut popping) = (pin!(pushing), pin!(tokio::task::coop::unconstrained(popping)));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
@@ -179,6 +180,28 @@ mod tests {
         };
         let Ok(((), got)) = in_turn(&handover, pushing, popping).await;
         assert_eq!(got, (0..20).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_half_that_never_has_enough_leaves_the_other_its_turn() {
+        let (handover, pushed, longest) = (Handover::new(5000), AtomicUsize::new(0), AtomicUsize::new(0));
+        let pushing = async {
+            for number in 0..20_000 {
+                tokio::task::coop::consume_budget().await;
+                handover.push(number).await;
+                pushed.store(number, Relaxed);
+            }
+            Ok::<_, Infallible>(())
+        };
+        let popping = async {
+            while let Some(number) = handover.pop().await {
+                tokio::task::coop::consume_budget().await;
+                longest.fetch_max(pushed.load(Relaxed).saturating_sub(number), Relaxed);
+            }
+            Ok(())
+        };
+        let Ok(_) = in_turn(&handover, pushing, popping).await;
+        assert!(longest.load(Relaxed) < 1000, "{longest:?} wait though nothing else is done");
     }
 
     #[tokio::test]

@@ -111,13 +111,16 @@ async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::R
     let mut bytes = vec![0; left.min(READ_MAX)];
     while left > 0 {
         let room = &mut bytes[..left.min(READ_MAX)];
-        let len = match cold::read(&slice.file, position, room.len()).await? {
+        let len = match cold::read(&slice.file, position, room.len(), slice.settled).await? {
             // Copied, since a client may let it wait.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()
             }
-            None => slice.file.read_at(room, position)?,
+            None => match slice.file.read_at(room, position) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            },
         };
         if len == 0 {
             return Err(too_short());
@@ -140,7 +143,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
         // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
         stream.writable().await?;
-        if let Some(piece) = cold::read(&slice.file, position, count).await? {
+        if let Some(piece) = cold::read(&slice.file, position, count, slice.settled).await? {
             position += send_piece(stream, &piece).await? as u64;
             continue;
         }

@@ -245,3 +245,14 @@ fn what_was_set_aside_goes_with_its_topic() {
     let again = folder.logs.partition(TOPIC, Uuid([8; 16]), 0, Arc::new(folder.config.clone()));
     assert_eq!(offset(&again, &plain(1, b"v")), 0);
 }
+
+#[test]
+fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 0..20);
+    punch(&folder, SEGMENT, ends[6]..ends[7]);
+    assert_refused(&folder.crash(), "after a kill");
+    assert_refused(&folder.restart(), "the clean stop had everything written");
+    assert_refused(&folder.restart(), "and once more");
+    assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
+}
