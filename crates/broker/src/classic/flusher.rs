@@ -27,6 +27,8 @@ pub struct Flusher {
     changed: Condvar,
     /// Partitions whose log is broken.
     pub failures: Failures,
+    /// Partitions whose files cannot be used.
+    pub refused: Failures,
     /// What was written and need not be flushed.
     pub page_cache: Arc<PageCache>,
 }
@@ -54,6 +56,7 @@ impl Flusher {
             queue: Mutex::default(),
             changed: Condvar::new(),
             failures: Failures::default(),
+            refused: Failures::default(),
             page_cache: Arc::new(PageCache::new(page_cache_kept)),
         }
     }

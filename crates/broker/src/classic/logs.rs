@@ -274,6 +274,11 @@ impl Logs {
         self.flusher.failures.count()
     }
 
+    /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
+    pub fn refused_partitions(&self) -> usize {
+        self.flusher.refused.count()
+    }
+
     /// Refuses every parked batch, since the broker stops: what it waits for may not come any more.
     pub fn dismiss_parked(&self) {
         self.partitions().iter().for_each(|partition| partition.dismiss_parked(AppendError::Gone));

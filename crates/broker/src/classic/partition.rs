@@ -59,7 +59,7 @@ pub(super) struct State {
     pub flush_active: bool,
     /// Whether the flusher will look at it when flush.ms has passed.
     pub flush_timed: bool,
-    /// Counts a broken log among the partitions out of service.
+    /// Counts a broken or refused log among the partitions out of service.
     failed: Option<Mark>,
 }
 
@@ -432,6 +432,7 @@ impl Partition {
             Err(error) => {
                 if matches!(error, StorageError::Corrupt { .. }) {
                     state.log = LogState::Refused(error.clone());
+                    state.failed = Some(self.flusher.refused.mark());
                 }
                 Err(self.failed(error))
             }

@@ -25,6 +25,8 @@ pub struct Gauges {
     pub partitions: usize,
     /// Partitions that take no records until the next start.
     pub partitions_failed: usize,
+    /// Partitions whose files are damaged.
+    pub partitions_refused: usize,
     /// What compaction has done.
     pub cleaner: CleanerStatus,
     /// The epoch of the metadata.
@@ -49,6 +51,7 @@ impl Gauges {
             topics: image.topics().len(),
             partitions: image.partition_count(),
             partitions_failed: broker.logs.failed_partitions(),
+            partitions_refused: broker.logs.refused_partitions(),
             cleaner: broker.logs.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
@@ -126,6 +129,7 @@ mod tests {
             topics: 3,
             partitions: 60,
             partitions_failed: 4,
+            partitions_refused: 5,
             cleaner: CleanerStatus {
                 runs: 9,
                 failures: 2,
@@ -176,6 +180,7 @@ mod tests {
             "fullbore_topics 3",
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",
+            "fullbore_partitions_refused 5",
             "fullbore_cleaner_runs_total 9",
             "fullbore_cleaner_failures_total 2",
             "fullbore_cleaner_read_bytes_total 300",

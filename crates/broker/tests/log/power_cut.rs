@@ -251,7 +251,9 @@ fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
     punch(&folder, SEGMENT, ends[6]..ends[7]);
+    assert_eq!(folder.logs.refused_partitions(), 0);
     assert_refused(&folder.crash(), "after a kill");
+    assert_eq!((folder.logs.refused_partitions(), folder.logs.failed_partitions()), (1, 0));
     assert_refused(&folder.restart(), "the clean stop had everything written");
     assert_refused(&folder.restart(), "and once more");
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
