@@ -285,6 +285,12 @@ fn know_partitions(logs: &Logs, image: &Image) {
             logs.partition(&topic.name, topic.id, index, Arc::clone(&topic.config));
         }
     }
+    if let Ok(strays) = logs.strays()
+        && let Some(first) = strays.first()
+    {
+        let count = strays.len();
+        tracing::warn!(%first, count, "the data folder has partitions of topics that control.db does not know; was that file lost or replaced?");
+    }
 }
 
 fn limits(config: &BrokerConfig) -> Limits {

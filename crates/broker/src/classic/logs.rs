@@ -312,6 +312,20 @@ impl Logs {
         topics.values().flat_map(|topic| topic.partitions.values().cloned()).collect()
     }
 
+    /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.
+    ///
+    /// # Errors
+    /// What the system says of the data folder.
+    pub fn strays(&self) -> io::Result<Vec<String>> {
+        let found = list_partitions(&self.dir)?;
+        let topics = self.topics.lock();
+        let is_known = |topic: &str, index| topics.get(topic).is_some_and(|topic| topic.partitions.contains_key(index));
+        let strays = found.iter().filter(|(topic, index)| !is_known(topic, index));
+        let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Has the log starts of these partitions on the disk when it returns.
     ///
     /// # Errors

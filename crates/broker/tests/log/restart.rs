@@ -197,3 +197,14 @@ fn a_stopped_log_takes_nothing() {
     folder.logs.close();
     assert_eq!(append(&partition, &plain(1, b"v")).expect_err("stopped"), AppendError::Gone);
 }
+
+#[test]
+fn folders_of_partitions_that_nobody_has_told_of_are_named() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(1, b"v"));
+    for name in ["zz-0", "a.b-c-12", "no-number", "k-0.5ab-stray"] {
+        fs::create_dir(folder.dir.join(name)).expect("made");
+    }
+    folder.restart();
+    assert_eq!(folder.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
+}
