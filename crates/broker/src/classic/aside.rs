@@ -113,9 +113,10 @@ fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<
     segment.close_file();
     let to = offset_path(dir, segment.base_offset, suffix);
     let is_empty = segment.size == 0;
-    match is_empty {
-        true => fs::remove_file(segment.path(LOG))?,
-        false => fs::rename(segment.path(LOG), &to)?,
+    if is_empty {
+        fs::remove_file(segment.path(LOG))?;
+    } else {
+        fs::rename(segment.path(LOG), &to)?;
     }
     for index in [OFFSET_INDEX, TIME_INDEX] {
         step();

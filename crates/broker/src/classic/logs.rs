@@ -375,15 +375,16 @@ impl Logs {
             let state = partition.and_then(|partition| partition.state.try_lock());
             state.is_some_and(|state| matches!(state.log, LogState::Open(_)))
         };
-        let all = &checkpoints.unrecovered;
-        let left: OffsetsByPartition =
-            all.iter().filter(|(key, _)| !is_open(key)).map(|(key, since)| (key.clone(), *since)).collect();
-        if left.len() == all.len() {
+        let recovered: Vec<_> = checkpoints.unrecovered.keys().filter(|key| is_open(key)).cloned().collect();
+        if recovered.is_empty() {
             return Ok(());
         }
+        let mut left = checkpoints.unrecovered.clone();
         drop((checkpoints, topics));
+        recovered.iter().for_each(|key| _ = left.remove(key));
         files::write_offsets(&self.dir.join(UNRECOVERED), &left)?;
-        self.checkpoints.lock().unrecovered.retain(|key, _| left.contains_key(key));
+        let mut checkpoints = self.checkpoints.lock();
+        recovered.iter().for_each(|key| _ = checkpoints.unrecovered.remove(key));
         Ok(())
     }
 

@@ -331,8 +331,8 @@ impl Walk {
         }
     }
 
-    /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes next was. What a
-    /// compaction has written was flushed as a whole.
+    /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
+    /// next was. What a compaction has written was flushed as a whole.
     fn may_be_lost(&self, known: Known) -> bool {
         known.rebooted && self.next_offset >= known.recovery_point && !self.has_gaps
     }
