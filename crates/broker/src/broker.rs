@@ -12,6 +12,7 @@ use crate::classic::{self, Logs, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock, Image};
 use crate::groups::Groups;
+use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use crate::telemetry::Telemetry;
@@ -93,6 +94,8 @@ pub struct Shared {
     pub telemetry: Telemetry,
     /// Counters.
     pub metrics: Metrics,
+    /// Where what takes long is done.
+    pub long_work: LongWork,
     /// What one connection may use.
     pub limits: Limits,
     /// The cluster's id as clients see it.
@@ -182,6 +185,7 @@ impl Broker {
         let metrics = Metrics::default();
         let shared = Arc::new(Shared {
             limits: limits(&config),
+            long_work: LongWork::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
             groups: Groups::open(&config.groups, control.clone(), metrics.clone()),

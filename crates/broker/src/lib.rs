@@ -10,6 +10,7 @@ mod cold;
 pub mod config;
 pub mod control;
 pub mod groups;
+mod long_work;
 pub mod metrics;
 pub mod net;
 pub mod telemetry;

@@ -1,0 +1,53 @@
+//! Work of a request that may take longer than a millisecond: it is done where no other connection waits for it.
+//!
+//! The thread that does it is the one that has the request, so that nothing is copied and the order of admission stays;
+//! what else that thread would have served goes to another one meanwhile. Not for recovery, which takes seconds: see
+//! [`classic`](crate::classic).
+//!
+//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
+
+/// Long works at a time, of all connections.
+const PLACES: usize = 16;
+
+/// The places for long work, of one broker.
+pub struct LongWork {
+    places: Semaphore,
+}
+
+impl Default for LongWork {
+    fn default() -> Self {
+        LongWork { places: Semaphore::new(PLACES) }
+    }
+}
+
+impl LongWork {
+    /// Waits for a place and does the work.
+    pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _place = self.places.acquire().await.expect("never closed");
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+            // Of one thread there is none to hand over to.
+            _ => work(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn others_are_served_while_the_only_worker_has_long_work() {
+        let long = Arc::new(LongWork::default());
+        let (done, is_done) = mpsc::channel();
+        let working = tokio::spawn(async move { long.run(move || is_done.recv().expect("the other has run")).await });
+        let other = tokio::spawn(async move { done.send(()).expect("somebody waits for it") });
+        other.await.expect("no panic");
+        working.await.expect("no panic");
+    }
+}
