@@ -24,6 +24,8 @@ use std::sync::Arc;
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
+/// Records of more bytes than this take longer than a millisecond or two to be checked and written.
+const LONG_BYTES: usize = 2 << 20;
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
 
@@ -57,11 +59,54 @@ impl From<ErrorCode> for Refused {
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
-pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+    let acks = request.acks;
+    let image = broker.control.image();
+    let is_long = prepare(broker, &image, &request).await;
+    let append = || append(broker, image, request, reply.version.number);
+    let (response, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
+    if acks == 0 {
+        return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
+    }
+    if pending.is_empty() {
+        return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
+    }
+    let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
+    // Version 14 has topic ids, so that a response holds nothing of the request.
+    let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
+    let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
+    Ok(Some(if is_parked { Completion::Parked(answer, bytes_held) } else { Completion::Later(answer) }))
+}
+
+/// Waits until no log has to be opened; whether the request takes long all the same.
+async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bool {
+    let (mut bytes, mut is_unwritten, mut unsettled) = (0, false, Vec::new());
+    for topic in &request.topic_data {
+        let Ok(found) = topics::find(image, &topic.name, topic.topic_id) else { continue };
+        for data in &topic.partition_data {
+            bytes += data.records.as_ref().map_or(0, Records::len);
+            let Ok(partition) = topics::partition(broker, found, data.index) else { continue };
+            is_unwritten |= !partition.is_open();
+            if !partition.is_settled() {
+                unsettled.push(partition);
+            }
+        }
+    }
+    topics::open_all(unsettled).await;
+    bytes > LONG_BYTES || is_unwritten
+}
+
+/// Checks and appends every batch in turn: the response so far, what is still to come, and the last error.
+fn append(
+    broker: &Shared,
+    image: Arc<Image>,
+    request: ProduceRequest,
+    version: i16,
+) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
     let mut appending = Appending {
         broker,
-        image: broker.control.image(),
-        version: reply.version.number,
+        image,
+        version,
         acks: request.acks,
         reorder: request.reorder,
         transactional: request.transactional_id.is_some(),
@@ -74,18 +119,7 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
     let reorder_batches = broker.reordering.batches_max();
     let response =
         ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
-    let Appending { pending, failed, .. } = appending;
-    if request.acks == 0 {
-        return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
-    }
-    if pending.is_empty() {
-        return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
-    }
-    let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
-    // Version 14 has topic ids, so that a response holds nothing of the request.
-    let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
-    let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
-    Ok(Some(if is_parked { Completion::Parked(answer, bytes_held) } else { Completion::Later(answer) }))
+    (response, appending.pending, appending.failed)
 }
 
 fn bytes_of(topic: &TopicProduceResponse) -> usize {
