@@ -203,6 +203,12 @@ impl Client {
         let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
+    /// Closes the connection as a process that is killed with answers unread does: the broker's next write fails.
+    pub fn reset(self) {
+        let now = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(self.stream.socket(), now).expect("a connected socket");
+    }
+
     /// How long a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");

@@ -69,7 +69,7 @@ pub struct Refused {
 }
 
 impl Broker {
-    /// Starts a broker in a new folder, with `key=value` settings and `--flags`; it accepts connections when this returns.
+    /// Starts a broker in a new folder, with `key=value` settings, `--flags` and `env:NAME=VALUE`; it accepts connections when this returns.
     pub fn start(sets: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Broker::with_folder(Folder::Temporary(folder), sets)
@@ -270,9 +270,10 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
     }
     command.args(["--set", "fullbore.admin.listener="]);
     for set in sets {
-        match set.starts_with("--") {
-            true => command.arg(set),
-            false => command.args(["--set", set]),
+        match set.strip_prefix("env:").and_then(|variable| variable.split_once('=')) {
+            Some((name, value)) => command.env(name, value),
+            None if set.starts_with("--") => command.arg(set),
+            None => command.args(["--set", set]),
         };
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,0 +1,180 @@
+//! What takes long of one partition or request holds up nobody else, though the broker has a single thread for all
+//! connections here.
+//!
+//! A named pipe in the place of a file is a disk that takes as long as the test likes: who opens it to read waits until
+//! somebody opens it to write.
+
+use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::fetch::FetchRequest;
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::produce::ProduceRequest;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const ONE_THREAD: &str = "env:TOKIO_WORKER_THREADS=1";
+const SOON: Duration = Duration::from_secs(60);
+const PRODUCE: i16 = 9;
+const FETCH: i16 = 12;
+const LIST_OFFSETS: i16 = 7;
+
+/// A file whose reader waits.
+struct Pipe {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Pipe {
+    fn in_place_of(path: &Path) -> Pipe {
+        let bytes = fs::read(path).expect("there is such a file");
+        fs::remove_file(path).expect("removed");
+        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
+        Pipe { path: path.to_owned(), bytes }
+    }
+
+    /// Waits until the broker is at the file; it goes on when what this returns is written to and dropped.
+    fn wait_for_reader(&self) -> File {
+        let mut pipe = None;
+        wait_until("the broker reads the file", SOON, || {
+            let opened = rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+            pipe = opened.ok().map(File::from);
+            pipe.is_some()
+        });
+        pipe.expect("waited for it")
+    }
+
+    /// The file is there again, and whoever waits has its bytes.
+    fn give(self, mut pipe: File) {
+        let beside = self.path.with_extension("again");
+        fs::write(&beside, &self.bytes).expect("written");
+        fs::rename(&beside, &self.path).expect("in its place");
+        pipe.write_all(&self.bytes).expect("fits into a pipe");
+    }
+}
+
+fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
+    let partition = ListOffsetsPartition { partition_index: 0, timestamp, ..Default::default() };
+    let topic = ListOffsetsTopic { name: topic.into(), partitions: vec![partition], ..Default::default() };
+    ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() }
+}
+
+/// Whatever there is to be asked of others than `slow` is answered.
+fn assert_others_are_served(broker: &Broker, round: &str) {
+    let mut client = broker.client();
+    assert_eq!(client.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
+    let offset = client.produced("other", 0, &Batch::of(&[round]));
+    let records = client.fetch_records("other", 0);
+    assert_eq!(records[usize::try_from(offset).expect("an offset")].text(), round);
+    client.create_topic(round, 1, &[]);
+    client.produced(round, 0, &Batch::of(&["new"]));
+    client.set_config(2, "slow", "retention.ms", "123456789");
+    client.init_producer_id();
+    client.delete_topic(round);
+}
+
+#[test]
+fn a_log_that_is_being_recovered_holds_up_nobody_else_and_then_serves_who_waited() {
+    let mut broker = Broker::start(&[ONE_THREAD]);
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &[]);
+    client.create_topic("other", 1, &[]);
+    for number in 0..3 {
+        client.produced("slow", 0, &Batch::of(&[number.to_string()]));
+        client.produced("other", 0, &Batch::of(&[number.to_string()]));
+    }
+    broker.kill();
+    let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("leader-epoch-checkpoint"));
+    broker.restart();
+    let mut producing = broker.client();
+    producing.send(&produce_request("slow", 0, Batch::of(&["3"]).bytes()), PRODUCE);
+    let mut listing = broker.client();
+    listing.send(&list_offsets("slow", -1), LIST_OFFSETS);
+    let pipe = slow.wait_for_reader();
+    assert_others_are_served(&broker, "first");
+
+    // A fetch of both has what there is; one of that alone says nothing, and no error.
+    let both =
+        [FetchFrom { topic: "slow", partition: 0, offset: 0 }, FetchFrom { topic: "other", partition: 0, offset: 0 }];
+    let mut client = broker.client();
+    let fetched = client.call::<FetchRequest>(&fetch_request(&both, 1, 30_000), FETCH);
+    let of = |at: usize| &fetched.responses[at].partitions[0];
+    assert_eq!((of(0).error_code, of(0).high_watermark, of(0).log_start_offset), (ErrorCode::NONE, -1, -1));
+    assert!(of(0).records.as_ref().is_none_or(|records| records.is_empty()));
+    assert!(of(1).records.as_ref().is_some_and(|records| !records.is_empty()));
+    let alone = client.call::<FetchRequest>(&fetch_request(&both[..1], 1, 0), FETCH);
+    assert_eq!(alone.responses[0].partitions[0].error_code, ErrorCode::NONE);
+    let mut polling = broker.client();
+    polling.send(&fetch_request(&both[..1], 1, 120_000), FETCH);
+    assert_others_are_served(&broker, "second");
+
+    slow.give(pipe);
+    let produced = producing.receive::<ProduceRequest>(PRODUCE).1;
+    assert_eq!(produced.responses[0].partition_responses[0].base_offset, 3);
+    let listed = listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1;
+    let latest = listed.topics[0].partitions[0].offset;
+    assert!(latest == 3 || latest == 4, "{latest}: before or after the produce that waited, too");
+    let polled = polling.receive::<FetchRequest>(FETCH).1;
+    assert!(polled.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
+    assert_eq!(broker.client().fetch_records("slow", 0).len(), 4);
+}
+
+#[test]
+fn a_topic_is_deleted_though_its_log_is_being_recovered() {
+    let mut broker = Broker::start(&[ONE_THREAD, "log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &[]);
+    client.produced("slow", 0, &Batch::of(&["old"]));
+    broker.kill();
+    let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("leader-epoch-checkpoint"));
+    broker.restart();
+    let mut producing = broker.client();
+    producing.send(&produce_request("slow", 0, Batch::of(&["late"]).bytes()), PRODUCE);
+    let pipe = slow.wait_for_reader();
+    let mut client = broker.client();
+    let delete = DeleteTopicsRequest { topic_names: vec!["slow".into()], timeout_ms: 1, ..Default::default() };
+    assert_eq!(client.call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
+    client.create_topic("slow", 1, &[]);
+    let mut again = broker.client();
+    again.send(&produce_request("slow", 0, Batch::of(&["new"]).bytes()), PRODUCE);
+    drop((pipe, slow));
+    assert_eq!(again.receive::<ProduceRequest>(PRODUCE).1.responses[0].partition_responses[0].base_offset, 0);
+    let late = producing.receive::<ProduceRequest>(PRODUCE).1.responses[0].partition_responses[0].error_code;
+    assert!(late == ErrorCode::NOT_LEADER_OR_FOLLOWER || late == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "{late}");
+    let records: Vec<String> = client.fetch_records("slow", 0).iter().map(|record| record.text()).collect();
+    assert_eq!(records, ["new"]);
+    let is_left = |path: &Path| path.to_string_lossy().contains("slow-0");
+    wait_until("the old folder is gone", SOON, || {
+        let entries = fs::read_dir(broker.data_dir()).expect("listed");
+        entries.filter(|entry| is_left(&entry.as_ref().expect("listed").path())).count() == 1
+    });
+}
+
+#[test]
+fn a_look_for_a_time_holds_up_nobody_else() {
+    let broker = Broker::start(&[ONE_THREAD]);
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &[("segment.bytes", "1048576")]);
+    client.create_topic("other", 1, &[]);
+    for number in 0..3_i64 {
+        client.produced("slow", 0, &Batch::at(1000 + number, &[vec![b'v'; 700_000]]));
+    }
+    let first = broker.partition_files("slow", 0, "timeindex").remove(0);
+    let slow = Pipe::in_place_of(&first);
+    let mut listing = broker.client();
+    listing.send(&list_offsets("slow", 1000), LIST_OFFSETS);
+    // The look waits for the file until this test opens it, and the connections of these requests came after its.
+    for _ in 0..100 {
+        let mut others = broker.client();
+        assert_eq!(others.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
+        others.produced("other", 0, &Batch::of(&["v"]));
+    }
+    let pipe = slow.wait_for_reader();
+    drop(pipe);
+    // It is no index after all, and who asked is told so.
+    assert_eq!(listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1.topics.len(), 1);
+}

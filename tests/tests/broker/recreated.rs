@@ -1,0 +1,143 @@
+//! Topics deleted and made again while others are still at work on what they saw before, and clients that do not wait
+//! for their answers.
+
+use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, topic_data, wait_until};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
+use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::produce::ProduceRequest;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+const ROUNDS: usize = 8;
+/// The last by name: who goes through all topics comes to it last.
+const VICTIM: &str = "zz-victim";
+const PRODUCE: i16 = 9;
+
+/// Deletes the topic, makes it again and writes one record to it.
+fn made_again(broker: &Broker, value: &str) {
+    let mut client = broker.client();
+    client.delete_topic(VICTIM);
+    client.create_topic(VICTIM, 1, &[]);
+    assert_eq!(client.produced(VICTIM, 0, &Batch::of(&[value])), 0);
+}
+
+fn assert_has_only(broker: &Broker, value: &str) {
+    let records = broker.client().fetch_records(VICTIM, 0);
+    let values: Vec<String> = records.iter().map(|record| record.text()).collect();
+    assert_eq!(values, [value]);
+}
+
+#[test]
+fn a_description_that_began_before_a_topic_was_made_again_takes_nothing_from_it() {
+    let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    for first in (0..20).step_by(5) {
+        let topic = |n| CreatableTopic {
+            name: format!("many-{n}").into(),
+            num_partitions: 1000,
+            replication_factor: 1,
+            ..Default::default()
+        };
+        let topics = (first..first + 5).map(topic).collect();
+        let created = client.call(&CreateTopicsRequest { topics, ..Default::default() }, 7);
+        assert!(created.topics.iter().all(|topic| !topic.error_code.is_err()));
+    }
+    client.create_topic(VICTIM, 1, &[]);
+    for round in 0..ROUNDS {
+        let mut describing = broker.client();
+        describing.send(&DescribeLogDirsRequest::default(), 1);
+        let value = round.to_string();
+        made_again(&broker, &value);
+        describing.receive::<DescribeLogDirsRequest>(1);
+        assert_has_only(&broker, &value);
+    }
+}
+
+#[test]
+fn a_produce_that_began_before_a_topic_was_made_again_takes_nothing_from_it_nor_brings_the_old_one_back() {
+    let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    const PARTITIONS: i32 = 64;
+    client.create_topic("many", PARTITIONS, &[]);
+    client.create_topic(VICTIM, 1, &[]);
+    let large = Batch::of(&[vec![b'v'; 1_000_000]]).bytes();
+    let many: Vec<_> = (0..PARTITIONS).map(|index| (index, large.clone())).collect();
+    for round in 0..ROUNDS {
+        let last = topic_data(VICTIM, &[(0, Batch::of(&["late"]).bytes())]);
+        let request = ProduceRequest {
+            acks: -1,
+            timeout_ms: 30_000,
+            topic_data: vec![topic_data("many", &many), last],
+            ..Default::default()
+        };
+        let producing = broker.client();
+        let mut sending = producing.split();
+        let sent = std::thread::spawn(move || sending.send(&request, PRODUCE));
+        let mut client = broker.client();
+        client.delete_topic(VICTIM);
+        client.create_topic(VICTIM, 1, &[]);
+        let value = round.to_string();
+        let offset = client.produced(VICTIM, 0, &Batch::of(&[&value]));
+        sent.join().expect("sent");
+        let mut producing = producing;
+        let answer = producing.receive::<ProduceRequest>(PRODUCE).1;
+        let late = &answer.responses[1].partition_responses[0];
+        let values: Vec<String> = broker.client().fetch_records(VICTIM, 0).iter().map(|record| record.text()).collect();
+        // The late one is of the old topic and gone with it, or of the new one.
+        assert_eq!(values[usize::try_from(offset).expect("an offset")], value, "{late:?}");
+        assert!(values.len() <= 2, "{values:?}");
+    }
+}
+
+#[test]
+fn what_was_decided_is_carried_out_though_the_client_has_gone() {
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    const TOPICS: usize = 60;
+    let name = |n: usize| format!("left-{n}");
+    let mut client = broker.client();
+    client.create_topic(VICTIM, 1, &[]);
+    for n in 0..TOPICS {
+        client.create_topic(&name(n), 4, &[]);
+        (0..4).for_each(|index| _ = client.produced(&name(n), index, &Batch::of(&["v"])));
+    }
+    for n in 0..TOPICS {
+        // The answer of the fetch cannot be written, somewhere in the course of the deletion.
+        let mut leaving = broker.client();
+        let from = [FetchFrom { topic: VICTIM, partition: 0, offset: 0 }];
+        leaving.send(&fetch_request(&from, 1, i32::try_from(n % 10).expect("small")), 12);
+        let topic_names = vec![name(n).into()];
+        leaving.send(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
+        leaving.reset();
+    }
+    // A request that the reset overtook is asked for again.
+    wait_until("the topics are gone", SOON, || {
+        let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
+        let names: Vec<String> = all.topics.iter().flat_map(|topic| topic.name.as_deref().map(str::to_owned)).collect();
+        let topic_names = names.iter().filter(|name| *name != VICTIM).map(|name| name.as_str().into()).collect();
+        client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
+        names.len() == 1
+    });
+    let folders = |broker: &Broker| {
+        let entries = std::fs::read_dir(broker.data_dir()).expect("listed");
+        entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
+    };
+    wait_until("and their folders", SOON, || folders(&broker) == 0);
+    broker.stop();
+    broker.restart();
+    assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
+}
+
+#[test]
+fn a_new_setting_counts_for_who_asked_before_it_too() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    client.produced("t", 0, &Batch::of(&["v"]));
+    for max in ["100", "1000000", "100", "1000000"] {
+        client.set_config(2, "t", "max.message.bytes", max);
+        let large = broker.client().produce("t", 0, &Batch::of(&[vec![b'v'; 1000]]));
+        assert_eq!(large.error_code.is_err(), max == "100", "{max}");
+    }
+}
