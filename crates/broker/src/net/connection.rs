@@ -112,14 +112,22 @@ pub async fn serve(
 ) {
     let queue = Handover::new(broker.limits.requests_max);
     let idleness = Idleness::new(Instant::now());
+    let asker = Arc::new(broker.control.asker());
+    let client = Client::new(peer, Arc::clone(&asker));
     let reading = async {
-        match read(broker, &stream, (peer, listener), &queue, &idleness, stop).await {
+        match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
             // What came before the bad request is still answered.
             Err(Ended::Fault(fault)) => Ok(Some(fault)),
             ended => ended.map(|()| None),
         }
     };
-    let writing = write(broker, &stream, &queue, &idleness);
+    let writing = async {
+        tokio::select! {
+            biased;
+            ended = write(broker, &stream, &queue, &idleness) => ended,
+            never = asker.carry_out() => match never {},
+        }
+    };
     let ended = in_turn(&queue, reading, writing).await;
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
@@ -136,7 +144,7 @@ pub async fn serve(
 async fn read(
     broker: &Arc<Shared>,
     stream: &Stream,
-    (peer, listener): (SocketAddr, usize),
+    (mut client, listener): (Client, usize),
     queue: &Handover<Admitted>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
@@ -144,7 +152,6 @@ async fn read(
     let limits = &broker.limits;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max);
-    let mut client = Client::new(peer);
     loop {
         let frame = tokio::select! {
             biased;
