@@ -111,8 +111,8 @@ pub enum Completion {
     Ready(Frame),
     /// Known later; nothing happens unless it is awaited.
     Later(Answer),
-    /// Known later, and of the request only so many bytes are still held.
-    Parked(Answer, usize),
+    /// Known later, and until then so many bytes are held, whatever the size of the request.
+    Holding(Answer, usize),
 }
 
 impl Completion {
@@ -121,7 +121,7 @@ impl Completion {
         match self {
             Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
             Completion::Later(_) => request_len,
-            Completion::Parked(_, held) => *held,
+            Completion::Holding(_, held) => *held,
         }
     }
 }

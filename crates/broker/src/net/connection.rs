@@ -272,7 +272,7 @@ async fn write(
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     let looked = match &mut completion {
         Completion::Ready(frame) => return Ok(std::mem::take(frame)),
-        Completion::Later(answer) | Completion::Parked(answer, _) => {
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
             poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await
         }
     };
@@ -287,7 +287,7 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
 async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
     match completion {
         Completion::Ready(frame) => Ok(frame),
-        Completion::Later(answer) | Completion::Parked(answer, _) => {
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
             idleness.awaiting();
             let frame = answer.await?;
             idleness.answered(Instant::now());
