@@ -197,6 +197,28 @@ impl Client {
         bytes
     }
 
+    /// Exactly so many of the bytes that come next; `None` when the broker closes the connection before.
+    pub fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let mut taken = vec![0; bytes];
+        self.read_exact(&mut taken)?;
+        Some(taken)
+    }
+
+    /// Whether the broker has the connection open, without reading from it.
+    pub fn is_open_at_broker(&self) -> bool {
+        let socket = self.stream.socket();
+        // Without a peer it was reset.
+        let (Ok(ours), Ok(theirs)) = (socket.local_addr(), socket.peer_addr()) else { return false };
+        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells it");
+        let is_it = |line: &str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let mut port = || fields.next().and_then(|addr| u16::from_str_radix(addr.rsplit(':').next()?, 16).ok());
+            // 1 is ESTABLISHED; what the broker has closed may stay for a while in other states.
+            (port(), port()) == (Some(theirs.port()), Some(ours.port())) && fields.next() == Some("01")
+        };
+        sockets.lines().any(is_it)
+    }
+
     /// Tells the broker that nothing more will be sent.
     pub fn finish(&mut self) {
         // The broker may have closed the connection already.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::incremental_alter_configs::{
@@ -33,6 +34,7 @@ const LIST_OFFSETS: i16 = 9;
 const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
 const DELETE_TOPICS: i16 = 5;
+const DELETE_RECORDS: i16 = 2;
 const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
 /// For a peer only.
@@ -155,6 +157,15 @@ impl Client {
         let request =
             DeleteTopicsRequest { topic_names: vec![Text::from(name)], timeout_ms: 30_000, ..Default::default() };
         assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
+    }
+
+    /// Deletes the records before an offset, which is there.
+    pub fn delete_records(&mut self, topic: &str, partition_index: i32, offset: i64) {
+        let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
+        let topic = DeleteRecordsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
+        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        let deleted = self.call(&request, DELETE_RECORDS).topics.remove(0).partitions.remove(0);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
     /// Kafka answers before a topic can be used; ours must not, so this is only for a peer.

@@ -75,6 +75,8 @@ fn every_reason_not_to_has_its_error() {
         (TOPIC, 0, i64::MAX, ErrorCode::OFFSET_OUT_OF_RANGE),
         (TOPIC, 0, -2, ErrorCode::OFFSET_OUT_OF_RANGE),
         ("empty", 0, 1, ErrorCode::OFFSET_OUT_OF_RANGE),
+        ("empty", 0, -2, ErrorCode::OFFSET_OUT_OF_RANGE),
+        ("empty", 0, i64::MIN, ErrorCode::OFFSET_OUT_OF_RANGE),
     ] {
         let result = delete_from(&mut client, topic, partition, offset, 2);
         assert_eq!((result.error_code, result.low_watermark), (expected, -1), "{topic}-{partition} at {offset}");

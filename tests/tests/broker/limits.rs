@@ -123,6 +123,80 @@ fn a_connection_that_waits_for_an_answer_is_not_idle() {
     assert!(answered.elapsed() >= Duration::from_millis(400), "idleness begins with the answer");
 }
 
+/// What the slow clients below transfer, in pieces with a pause after each: three times as long as idleness may be.
+const SLOW_BYTES: usize = 32 << 20;
+const PIECES: usize = 128;
+const PAUSE: Duration = Duration::from_millis(50);
+const IDLE: &str = "connections.max.idle.ms=2000";
+
+/// A broker whose sockets hold little of `SLOW_BYTES`, which are in a topic, and a fetch of them all.
+fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
+    let broker = Broker::start(&[idle, "socket.send.buffer.bytes=65536", "message.max.bytes=8388608"]);
+    let mut client = broker.client();
+    client.create_topic("large", 1, &[]);
+    let batch = Batch::of(&[vec![b'x'; SLOW_BYTES / 8]]);
+    (0..8).for_each(|_| _ = client.produced("large", 0, &batch));
+    let mut fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 0, 0);
+    fetch.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+    (broker, fetch)
+}
+
+#[test]
+fn a_client_that_takes_its_answer_slowly_is_not_idle() {
+    let (broker, fetch) = broker_with_a_large_answer(IDLE);
+    let mut slow = broker.client();
+    slow.send(&fetch, 12);
+    let prefix = slow.take(4).expect("an answer");
+    let length = i32::from_be_bytes(prefix.try_into().expect("four bytes"));
+    let mut left = usize::try_from(length).expect("a length");
+    assert!(left > SLOW_BYTES);
+    while left > 0 {
+        let piece = slow.take(left.min(SLOW_BYTES / PIECES)).expect("the connection is not closed while bytes move");
+        left -= piece.len();
+        std::thread::sleep(PAUSE);
+    }
+    slow.call(&metadata_of_all(), 9);
+}
+
+#[test]
+fn a_client_that_sends_its_request_slowly_is_not_idle() {
+    let broker = Broker::start(&[IDLE, "message.max.bytes=67108864"]);
+    broker.client().create_topic("large", 1, &[]);
+    let mut slow = broker.client();
+    let batch = Batch::of(&[vec![b'x'; SLOW_BYTES]]).bytes();
+    let request = bytes_of(&encode_request(&produce_request("large", 0, batch), 9, 0, None).expect("a request"));
+    for piece in request.chunks(SLOW_BYTES / PIECES) {
+        slow.send_bytes(piece);
+        std::thread::sleep(PAUSE);
+    }
+    let (_, response) = slow.receive::<ProduceRequest>(9);
+    assert_eq!(response.responses[0].partition_responses[0].base_offset, 0);
+}
+
+/// One in the middle of an answer, one that sends requests besides until it cannot, one in the middle of a request.
+#[test]
+fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
+    let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=1000");
+    let (mut deaf, mut flood) = (broker.client(), broker.client());
+    deaf.send(&fetch, 12);
+    deaf.wait_for_answer();
+    flood.send(&fetch, 12);
+    flood.wait_for_answer();
+    flood.set_write_timeout(Duration::from_secs(1));
+    let burst = bytes_of(&encode_request(&fetch, 12, 0, None).expect("a request")).repeat(1000);
+    assert!((0..10_000).any(|_| flood.try_send_bytes(&burst).is_err()), "it is read without end");
+    let mut half = broker.client();
+    half.send_bytes(&[&1000_i32.to_be_bytes()[..], &[0; 500]].concat());
+    assert_eq!(half.wait_for_close(), 0);
+    assert!(broker.client().is_open_at_broker());
+    for mut client in [deaf, flood] {
+        // Nothing is taken until the broker has closed: then what sockets hold is there, and no more.
+        wait_until("it is closed", SOON, || !client.is_open_at_broker());
+        assert!(client.take_what_comes().len() < SLOW_BYTES);
+    }
+    assert_serves(&broker);
+}
+
 #[test]
 fn max_connections_closes_the_one_too_many_and_lets_the_next_in_when_one_leaves() {
     one_too_many_is_closed(&Broker::start(&["max.connections=3"]));

@@ -71,6 +71,19 @@ fn the_largest_timestamp_is_found_where_it_is_first() {
     assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000));
 }
 
+/// Kafka looks at segments, not at the log start: what is deleted is told until its segment goes.
+#[test]
+fn the_largest_timestamp_is_told_as_by_kafka_after_its_record_was_deleted() {
+    let (_broker, mut client) = broker_with_records();
+    for (log_start, at_5000) in [(3, (3, 5000)), (4, (5, 5000)), (6, (-1, -1))] {
+        client.delete_records(TOPIC, 0, log_start);
+        assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000), "log start {log_start}");
+        assert_eq!(found(&mut client, 5000), at_5000, "a time is found among what is left");
+    }
+    client.produced(TOPIC, 0, &Batch::at(2000, &["g"]));
+    assert_eq!((found(&mut client, MAX_TIMESTAMP), found(&mut client, 1001)), ((3, 5000), (6, 2000)));
+}
+
 #[test]
 fn an_empty_partition_has_positions_but_no_times() {
     let broker = Broker::start(&[]);

@@ -1,11 +1,16 @@
 //! Fetch sessions (KIP-227): what changed is told, nothing else, and every misuse has its error.
 
-use fullbore_tests::{Batch, Broker, Client};
+use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
 use fullbore_wire::{ErrorCode, Text};
+use std::time::Duration;
 
 const TOPIC: &str = "session";
 const FETCH: i16 = 12;
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+/// The longest poll there is.
+const LONG_MS: i32 = 300_000;
 
 fn broker_with_topic() -> (Broker, Client) {
     let broker = Broker::start(&[]);
@@ -148,7 +153,6 @@ fn a_partition_with_an_error_is_told_each_time() {
 #[test]
 fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
     const EACH: i32 = 100_000;
-    const MIB: u64 = 1 << 20;
     let (broker, mut client) = broker_with_topic();
     let fetch = |first: i32| request(0, 0, &(first..first + EACH).map(|p| (p, 0)).collect::<Vec<_>>());
     let opened: Vec<i32> = (0..6).map(|n| client.call(&fetch(n), FETCH).session_id).collect();
@@ -161,4 +165,126 @@ fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
     let closed = client.call(&request(opened[1], -1, &[]), FETCH);
     assert_eq!(closed.error_code, ErrorCode::NONE);
     assert_ne!(client.call(&fetch(0), FETCH).session_id, 0, "there is room again");
+}
+
+/// The same, waiting for records.
+fn long_poll(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> FetchRequest {
+    FetchRequest { max_wait_ms: LONG_MS, min_bytes: 1, ..request(session_id, session_epoch, partitions) }
+}
+
+/// A broker with a topic of so many partitions, and one to tell by what was admitted behind something else.
+fn broker_with_partitions(count: i32, sets: &[&str]) -> (Broker, Client) {
+    let broker = Broker::start(sets);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, count, &[]);
+    client.create_topic("behind", 1, &[]);
+    (broker, client)
+}
+
+fn all(partitions: i32) -> Vec<(i32, i64)> {
+    (0..partitions).map(|partition| (partition, 0)).collect()
+}
+
+/// 35 KB on the wire. With a list each, they took 2.6 MB each.
+#[test]
+fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
+    const PARTITIONS: i32 = 20_000;
+    const FETCHES: i32 = 500;
+    let (broker, mut client) = broker_with_partitions(PARTITIONS, &[]);
+    let id = client.call(&request(0, 0, &all(PARTITIONS)), FETCH).session_id;
+    // Whatever the first wait takes is there.
+    let waited = FetchRequest { max_wait_ms: 1, ..long_poll(id, 1, &[]) };
+    assert_eq!(client.call(&waited, FETCH).error_code, ErrorCode::NONE);
+    let before = broker.rss();
+    let mut polling = broker.client();
+    (0..FETCHES).for_each(|n| _ = polling.send(&long_poll(id, 2 + n, &[]), FETCH));
+    polling.send_produce("behind", 0, &Batch::of(&["all are admitted"]));
+    wait_until("the fetches are admitted", SOON, || client.latest("behind", 0) == 1);
+    let grown = broker.rss().saturating_sub(before);
+    let each = grown / FETCHES as u64;
+    eprintln!(
+        "{FETCHES} pending fetches: from {} MB to {} MB, {each} bytes each",
+        before / 1_000_000,
+        broker.rss() / 1_000_000
+    );
+    assert!(each < 64 * 1024, "{each} bytes each");
+    // Each has its turn, the first with the record.
+    client.produced(TOPIC, 5, &Batch::of(&["found"]));
+    let (_, first) = polling.receive::<FetchRequest>(FETCH);
+    assert_eq!((first.error_code, told(&first)), (ErrorCode::NONE, vec![(5, true)]));
+}
+
+/// As Kafka serves them, one after the other: but those that wait do so together.
+#[test]
+fn fetches_of_a_session_behind_one_another_are_answered_in_turn() {
+    let (_broker, mut client) = broker_with_topic();
+    let id = open(&mut client);
+    let poll = |epoch, partitions: &[(i32, i64)]| FetchRequest { max_wait_ms: 300, ..long_poll(id, epoch, partitions) };
+    (1..6).for_each(|epoch| _ = client.send(&poll(epoch, &[]), FETCH));
+    // One epoch is left out, and one repeated.
+    client.send(&poll(7, &[]), FETCH);
+    client.send(&poll(5, &[]), FETCH);
+    client.send(&poll(6, &[]), FETCH);
+    client.send(&request(id, -1, &[]), FETCH);
+    for _ in 1..6 {
+        assert_eq!(client.receive::<FetchRequest>(FETCH).1.error_code, ErrorCode::NONE);
+    }
+    for _ in 0..2 {
+        assert_eq!(client.receive::<FetchRequest>(FETCH).1.error_code, ErrorCode::INVALID_FETCH_SESSION_EPOCH);
+    }
+    for _ in 0..2 {
+        assert_eq!(client.receive::<FetchRequest>(FETCH).1.error_code, ErrorCode::NONE);
+    }
+    let closed = client.call(&request(id, 7, &[]), FETCH);
+    assert_eq!(closed.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+}
+
+/// A connection that is lost without the broker knowing, and the client's next one.
+#[test]
+fn a_fetch_whose_session_goes_on_over_another_connection_is_answered_at_once() {
+    let (broker, mut client) = broker_with_topic();
+    client.create_topic("behind", 1, &[]);
+    let id = open(&mut client);
+    let mut last = broker.client();
+    last.send(&long_poll(id, 1, &[]), FETCH);
+    last.send_produce("behind", 0, &Batch::of(&["admitted"]));
+    wait_until("the fetch is admitted", SOON, || client.latest("behind", 0) == 1);
+    for epoch in 2..10 {
+        let mut next = broker.client();
+        next.send(&long_poll(id, epoch, &[]), FETCH);
+        let (_, lost) = std::mem::replace(&mut last, next).receive::<FetchRequest>(FETCH);
+        assert_eq!(lost.error_code, ErrorCode::INVALID_FETCH_SESSION_EPOCH);
+    }
+    client.produced(TOPIC, 2, &Batch::of(&["found"]));
+    let (_, found) = last.receive::<FetchRequest>(FETCH);
+    assert_eq!((found.error_code, told(&found)), (ErrorCode::NONE, vec![(2, true)]));
+}
+
+/// 280 KB on the wire, and several times that as what is looked at and waited for.
+#[test]
+fn a_pending_fetch_without_a_session_counts_as_what_it_holds() {
+    const PARTITIONS: i32 = 10_000;
+    let (broker, mut client) = broker_with_partitions(PARTITIONS, &["fullbore.connection.bytes.max=4194304"]);
+    let mut polling = broker.client();
+    let mut writing = polling.split();
+    let sender = std::thread::spawn(move || {
+        for _ in 0..10 {
+            // The broker closes the connection with the test.
+            let sent = writing.try_send(&long_poll(0, -1, &all(PARTITIONS)), FETCH);
+            let batch = Batch::of(&["admitted"]).bytes();
+            if sent.is_err() || writing.try_send(&fullbore_tests::produce_request("behind", 0, batch), 9).is_err() {
+                return;
+            }
+        }
+    });
+    wait_until("the connection holds what it may", SOON, || client.latest("behind", 0) >= 2);
+    // Ten would be there soon.
+    (0..200).for_each(|_| assert!(client.latest("behind", 0) < 5));
+    client.produced(TOPIC, 5, &Batch::of(&["enough"]));
+    for _ in 0..10 {
+        let (_, response) = polling.receive::<FetchRequest>(FETCH);
+        assert_eq!(told(&response).iter().filter(|(_, has_data)| *has_data).count(), 1);
+        assert_eq!(polling.receive_produced().error_code, ErrorCode::NONE);
+    }
+    sender.join().expect("the sender does not fail");
 }

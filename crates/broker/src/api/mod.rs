@@ -1,8 +1,9 @@
 //! What the broker does for each Kafka API, one file an API. Each opens with its versions and reads as a list of
 //! checks in wire order.
 //!
-//! Produce and Fetch are admitted at once and may complete later; every other API completes before the next request
-//! of its connection is admitted, so that clients see Kafka's ordering.
+//! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes before
+//! the next request of its connection is admitted, so that clients see Kafka's ordering. What is admitted is carried out
+//! whatever stands before its answer: what happens only when a completion is awaited has no effect outside of its answer.
 
 mod alter_configs;
 mod alter_partition_reassignments;
@@ -52,7 +53,7 @@ mod update_features;
 pub use fetch::sessions::Sessions;
 
 use crate::broker::Shared;
-use crate::control::Refusal;
+use crate::control::{Asker, Refusal};
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
 use std::collections::HashSet;
@@ -110,8 +111,8 @@ pub enum Completion {
     Ready(Frame),
     /// Known later; nothing happens unless it is awaited.
     Later(Answer),
-    /// Known later, and of the request only so many bytes are still held.
-    Parked(Answer, usize),
+    /// Known later, and until then so many bytes are held, whatever the size of the request.
+    Holding(Answer, usize),
 }
 
 impl Completion {
@@ -120,7 +121,7 @@ impl Completion {
         match self {
             Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
             Completion::Later(_) => request_len,
-            Completion::Parked(_, held) => *held,
+            Completion::Holding(_, held) => *held,
         }
     }
 }
@@ -137,13 +138,15 @@ pub struct Client {
     told_versions: Option<Instant>,
     /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
     pub round_trip: Option<Duration>,
+    /// Its share of the control plane's queue.
+    pub asker: Arc<Asker>,
 }
 
 impl Client {
     /// One that has said nothing yet.
-    pub fn new(peer: SocketAddr) -> Self {
+    pub fn new(peer: SocketAddr, asker: Arc<Asker>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
-        Client { peer, software_name, software_version, told_versions: None, round_trip: None }
+        Client { peer, software_name, software_version, told_versions: None, round_trip: None, asker }
     }
 
     /// A request of it has come.

@@ -5,7 +5,7 @@
 
 use super::{Call, Completion, Fault, Reply};
 use crate::broker::Shared;
-use crate::control::{Command, CommitOffset, CommitOffsets, Committed, Image, Pending, Refusal, Topic};
+use crate::control::{Asker, Command, CommitOffset, CommitOffsets, Committed, Image, Pending, Refusal, Topic};
 use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::apis::offset_commit::{
@@ -22,15 +22,16 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// A retention that is the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admission ends when the commit has its place; it is written when its answer is awaited, together with those that a
-/// client has sent after it without waiting.
+/// Admission ends when the commit has its place; it is written when its answer is awaited, or else when the connection has
+/// nothing more to do, together with those that a client has sent after it without waiting.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetCommitRequest = call.body(reply.version)?;
     let mut wanted = check(call.broker, reply.version.number, &request);
     if !wanted.is_any_known() {
         return wanted.answer(call.broker, reply).map(Completion::Ready);
     }
-    match ask(call.broker, reply.version.number, &request, std::mem::take(&mut wanted.offsets)).await {
+    let offsets = std::mem::take(&mut wanted.offsets);
+    match ask(call.broker, &call.client.asker, reply.version.number, &request, offsets).await {
         Err(code) => {
             wanted.refuse_known(code);
             wanted.answer(call.broker, reply).map(Completion::Ready)
@@ -171,6 +172,7 @@ fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Opt
 /// Asks for the commit, as the group allows it.
 async fn ask(
     broker: &Shared,
+    asker: &Asker,
     version: i16,
     request: &OffsetCommitRequest,
     mut offsets: Vec<CommitOffset>,
@@ -184,7 +186,7 @@ async fn ask(
     };
     let mut fenced = Vec::new();
     let (pending, places) = loop {
-        let place = broker.control.enter().await.map_err(unavailable)?;
+        let place = asker.enter().await.map_err(unavailable)?;
         let asked = broker.groups.touch(id, |group, now| {
             group.check_commit(&committer, now)?;
             let (offsets, places) = fence(group, &committer, std::mem::take(&mut offsets), &mut fenced);

@@ -75,7 +75,7 @@ pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Re
     // Version 14 has topic ids, so that a response holds nothing of the request.
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
     let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
-    Ok(Some(if is_parked { Completion::Parked(answer, bytes_held) } else { Completion::Later(answer) }))
+    Ok(Some(if is_parked { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
 /// Waits until no log has to be opened; whether the request takes long all the same.

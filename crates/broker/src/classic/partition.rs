@@ -371,7 +371,7 @@ impl Partition {
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.state.lock();
         let Some(log) = self.log_to_read(&mut state)? else {
-            return if offset <= 0 { Ok(0) } else { Err(ReadError::OffsetOutOfRange) };
+            return if matches!(offset, -1 | 0) { Ok(0) } else { Err(ReadError::OffsetOutOfRange) };
         };
         let offset = if offset == -1 { log.high_watermark } else { offset };
         if offset < 0 || offset > log.high_watermark {

@@ -4,7 +4,8 @@
 //!
 //! Invariant: an answer is a record between log start and high watermark, with its own timestamp; or the first record
 //! of the batch and the header's timestamp, where compressed records do not open: they were never looked at before, and
-//! may be corrupt or a few bytes that claim gigabytes.
+//! may be corrupt or a few bytes that claim gigabytes. Only the newest record of all may be before the log start: as with
+//! Kafka, it is told for as long as its segment is there.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -31,7 +32,8 @@ struct TimePlan {
     plan: Plan,
     /// The first offset of the next segment.
     end_offset: i64,
-    log_start: i64,
+    /// Records before it are not meant.
+    floor: i64,
     high_watermark: i64,
     /// Bytes a batch may take decompressed.
     decompressed_max: usize,
@@ -43,6 +45,11 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
+        self.first_at(timestamp_ms, |log| log.log_start)
+    }
+
+    /// The same of the records from `floor` on.
+    fn first_at(&self, timestamp_ms: i64, floor: impl Fn(&Log) -> i64) -> Result<Option<TimestampOffset>, ReadError> {
         let (mut plans, mut from) = (0, i64::MIN);
         loop {
             let mut state = self.state.lock();
@@ -50,7 +57,8 @@ impl Partition {
             let Some(log) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };
-            let planned = log.plan_timestamp(timestamp_ms, from, batch_max);
+            let floor = floor(log);
+            let planned = log.plan_timestamp(timestamp_ms, from, floor, batch_max);
             drop(state);
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
@@ -70,7 +78,7 @@ impl Partition {
         }
     }
 
-    /// The first record with the largest timestamp; `None` without records.
+    /// The first record with the largest timestamp, even if it is deleted; `None` where no segment has records.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -82,7 +90,9 @@ impl Partition {
         let largest = log.largest_timestamp();
         drop(state);
         match largest.map_err(|error| self.read_failed(&error))? {
-            Some(timestamp) => self.offset_for_timestamp(timestamp),
+            Some(timestamp) => {
+                self.first_at(timestamp, |log| log.segments.front().map_or(0, |first| first.base_offset))
+            }
             None => Ok(None),
         }
     }
@@ -90,8 +100,14 @@ impl Partition {
 
 impl Log {
     /// The first segment at or after `from` that may hold such a record; `batch_max` is max.message.bytes.
-    fn plan_timestamp(&mut self, timestamp: i64, from: i64, batch_max: usize) -> io::Result<Option<TimePlan>> {
-        let from = from.max(self.log_start);
+    fn plan_timestamp(
+        &mut self,
+        timestamp: i64,
+        from: i64,
+        floor: i64,
+        batch_max: usize,
+    ) -> io::Result<Option<TimePlan>> {
+        let from = from.max(floor);
         for index in self.segment_of(from)..self.segments.len() {
             let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
             let segment = &mut self.segments[index];
@@ -104,7 +120,7 @@ impl Log {
             return Ok(Some(TimePlan {
                 plan,
                 end_offset,
-                log_start: self.log_start,
+                floor,
                 high_watermark: self.high_watermark,
                 decompressed_max: batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX),
             }));
@@ -130,7 +146,7 @@ impl TimePlan {
                 Ok(record) => record,
                 Err(error) => {
                     tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
-                    Some(by_header(batch, self.log_start))
+                    Some(by_header(batch, self.floor))
                 }
             };
             let found = |(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch: batch.leader_epoch };
@@ -139,28 +155,28 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Offset and timestamp of the batch's first record from the log start on with such a timestamp.
+    /// Offset and timestamp of the batch's first record from the floor on with such a timestamp.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         let mut bytes = vec![0; header.size as usize];
         self.plan.file().read_exact_at(&mut bytes, header.position)?;
-        Ok(first_record(&bytes, timestamp, self.log_start, self.decompressed_max))
+        Ok(first_record(&bytes, timestamp, self.floor, self.decompressed_max))
     }
 }
 
 /// Where to start reading when the records cannot be opened: no record is missed, and a few older ones may come first.
-fn by_header(batch: &Header, log_start: i64) -> (i64, i64) {
-    (batch.base_offset.max(log_start), batch.max_timestamp)
+fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
+    (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
 fn first_record(
     bytes: &[u8],
     timestamp: i64,
-    log_start: i64,
+    floor: i64,
     decompressed_max: usize,
 ) -> Result<Option<(i64, i64)>, BatchError> {
     let batch = BatchView::first(bytes)?;
     if batch.timestamp_type() == TimestampType::LogAppendTime {
-        return Ok(Some((batch.base_offset().max(log_start), batch.max_timestamp())));
+        return Ok(Some((batch.base_offset().max(floor), batch.max_timestamp())));
     }
     let records = match batch.compression()? {
         Compression::None => Bytes::copy_from_slice(batch.payload()),
@@ -169,7 +185,7 @@ fn first_record(
     for record in RecordIter::new(&records, batch.record_count()) {
         let record = record?;
         let (offset, own) = (record.offset(&batch), record.timestamp(&batch));
-        if own >= timestamp && offset >= log_start {
+        if own >= timestamp && offset >= floor {
             return Ok(Some((offset, own)));
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! Invariant: what a caller was told is on disk (of groups: with the operating system), and every image from then on shows it.
 
+mod asker;
 mod command;
 mod decide;
 mod error;
@@ -30,6 +31,7 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use queue::Queue;
 use store::Store;
 
+pub use asker::Asker;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerScope, Command, CommitOffset, CommitOffsets, ConfigChange, CreatePartitions, CreateTopic,
@@ -184,9 +186,12 @@ impl Control {
 
     /// Waits for a place in the queue. Whoever must ask in a fixed order, under a lock of their own, enters first.
     pub async fn enter(&self) -> Result<Place<'_>, Refusal> {
-        let queue = &self.shared.queue;
-        let permit = queue.enter().await;
-        if queue.is_stopped() { Err(stopped()) } else { Ok(Place { queue, permit }) }
+        Place::of(&self.shared.queue, None).await
+    }
+
+    /// Of a new connection.
+    pub fn asker(&self) -> Asker {
+        Asker::new(Arc::clone(&self.shared.queue))
     }
 
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -208,15 +213,23 @@ impl Control {
 pub struct Place<'a> {
     queue: &'a Arc<Queue>,
     permit: SemaphorePermit<'a>,
+    /// Whose place it is, where those are counted.
+    own: Option<asker::Own<'a>>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    async fn of(queue: &'a Arc<Queue>, own: Option<asker::Own<'a>>) -> Result<Self, Refusal> {
+        let permit = queue.enter().await;
+        if queue.is_stopped() { Err(stopped()) } else { Ok(Place { queue, permit, own }) }
+    }
+
     /// Takes the place, without waiting. Commands are served in the order in which this was called.
     pub fn ask(self, command: Command) -> Pending {
         let gone = refuse_all(&command, &stopped());
         let queue = command.is_of_groups().then(|| Arc::clone(self.queue));
         let (answer, outcome) = oneshot::channel();
-        self.queue.push(self.permit, Asked { command, answer });
+        let own = self.own.map(asker::Own::taken);
+        self.queue.push(self.permit, own, Asked { command, answer });
         Pending { queue, gone: Some(gone), outcome }
     }
 }

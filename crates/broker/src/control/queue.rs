@@ -5,18 +5,21 @@
 //! the disk, and so does the control thread, which also serves what nobody else did.
 //!
 //! Invariants: commands are taken out in the order in which they came, under the owner's lock. After each unlock of the
-//! owner the queue is looked at again, so that a command whose asker found the lock taken is served by who had it.
+//! owner the queue is looked at again, so that a command whose asker found the lock taken is served by who had it. A place
+//! is given back when its command is taken out, whoever awaits the outcome, and one connection never has all of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::owner::{Asked, Owner};
 
 /// Commands waiting; past it, callers wait to enter.
 const WAITING_MAX: usize = 1024;
+/// Of these, how many may be one connection's: what one transaction takes.
+pub(super) const OF_ONE_MAX: usize = BATCH_MAX;
 /// Commands gathered into one transaction.
 const BATCH_MAX: usize = 256;
 /// Transactions that one who asks does for others; then the thread goes on.
@@ -33,7 +36,8 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    commands: VecDeque<Asked>,
+    /// With the connection's own place.
+    commands: VecDeque<(Asked, Option<OwnedSemaphorePermit>)>,
     is_awake: bool,
     /// No command comes any more.
     is_closed: bool,
@@ -76,8 +80,8 @@ impl Queue {
         self.places.acquire().await.expect("never closed")
     }
 
-    /// Takes the place.
-    pub fn push(&self, place: SemaphorePermit<'_>, asked: Asked) {
+    /// Takes the place, and `own` of those of a connection.
+    pub fn push(&self, place: SemaphorePermit<'_>, own: Option<OwnedSemaphorePermit>, asked: Asked) {
         place.forget();
         let of_groups = asked.command.is_of_groups();
         let mut waiting = self.waiting.lock();
@@ -86,7 +90,7 @@ impl Queue {
             self.places.add_permits(1);
             return;
         }
-        waiting.commands.push_back(asked);
+        waiting.commands.push_back((asked, own));
         drop(waiting);
         if !of_groups {
             self.wake_thread();
@@ -174,7 +178,7 @@ impl Queue {
         let mut batch = Vec::new();
         let mut waiting = self.waiting.lock();
         while batch.len() < BATCH_MAX && waiting.begins_with(take) {
-            batch.extend(waiting.commands.pop_front());
+            batch.extend(waiting.commands.pop_front().map(|(asked, _own)| asked));
         }
         drop(waiting);
         if batch.is_empty() {
@@ -188,7 +192,7 @@ impl Queue {
 
 impl Waiting {
     fn begins_with(&self, take: Take) -> bool {
-        self.commands.front().is_some_and(|first| take == Take::All || first.command.is_of_groups())
+        self.commands.front().is_some_and(|(first, _)| take == Take::All || first.command.is_of_groups())
     }
 }
 

@@ -341,7 +341,7 @@ async fn commands_that_wait_together_are_written_together() {
     let queue = Queue::new(owner);
     let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| asked(create_command(&format!("t{n}")))).unzip();
     for asked in asked {
-        queue.push(queue.enter().await, asked);
+        queue.push(queue.enter().await, None, asked);
     }
     queue.close();
     queue.run();

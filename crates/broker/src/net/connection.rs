@@ -15,14 +15,12 @@ use crate::broker::Shared;
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout_at;
 
 /// What one connection may use.
 #[derive(Clone, Debug)]
@@ -33,7 +31,7 @@ pub struct Limits {
     pub requests_max: usize,
     /// Bytes those requests and their answers hold in memory; one is always let in.
     pub bytes_max: usize,
-    /// Time from the last request or answer to the next request, while no answer is awaited (`connections.max.idle.ms`).
+    /// Time without a byte from or to the client, while no answer is awaited (`connections.max.idle.ms`).
     pub idle_max: Option<Duration>,
 }
 
@@ -98,7 +96,7 @@ enum Ended {
     Output(std::io::Error),
     #[error("{0}")]
     Fault(#[from] Fault),
-    #[error("no request for {0:?} (connections.max.idle.ms)")]
+    #[error("nothing came or went for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
 }
 
@@ -111,15 +109,24 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let queue = Handover::new(broker.limits.requests_max);
-    let idleness = Idleness::new(Instant::now());
+    let idleness = Idleness::default();
+    let asker = Arc::new(broker.control.asker());
+    let client = Client::new(peer, Arc::clone(&asker));
     let reading = async {
-        match read(broker, &stream, (peer, listener), &queue, &idleness, stop).await {
+        match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
             // What came before the bad request is still answered.
             Err(Ended::Fault(fault)) => Ok(Some(fault)),
             ended => ended.map(|()| None),
         }
     };
-    let writing = write(broker, &stream, &queue, &idleness);
+    let writing = async {
+        tokio::select! {
+            biased;
+            ended = write(broker, &stream, &queue, &idleness) => ended,
+            never = asker.carry_out() => match never {},
+            ended = end_idle(&idleness, broker.limits.idle_max) => Err(ended),
+        }
+    };
     let ended = in_turn(&queue, reading, writing).await;
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
@@ -136,26 +143,25 @@ pub async fn serve(
 async fn read(
     broker: &Arc<Shared>,
     stream: &Stream,
-    (peer, listener): (SocketAddr, usize),
+    (mut client, listener): (Client, usize),
     queue: &Handover<Admitted>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Ended> {
     let limits = &broker.limits;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
-    let mut input = Input::new(stream, limits.request_bytes_max);
-    let mut client = Client::new(peer);
+    let mut input = Input::new(stream, limits.request_bytes_max, idleness);
     loop {
         let frame = tokio::select! {
             biased;
-            frame = next_frame(&mut input, limits.idle_max, idleness) => frame?,
+            frame = input.frame() => frame?,
             _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
         };
         let Some(frame) = frame else { return Ok(()) };
         let received = Instant::now();
         let frame_len = frame.len();
         let waits_for_others = api::waits_for_others(&frame);
-        let admission = admit(broker, &mut client, listener, frame);
+        let admission = idleness.admitting(admit(broker, &mut client, listener, frame));
         let (label, admitted) = if waits_for_others {
             tokio::select! {
                 biased;
@@ -178,28 +184,11 @@ async fn read(
     }
 }
 
-/// The next frame, if it comes within the idle limit. A client that waits for an answer is not idle, however long it
-/// waits.
-async fn next_frame(
-    input: &mut Input<'_>,
-    idle_max: Option<Duration>,
-    idleness: &Idleness,
-) -> Result<Option<Bytes>, Ended> {
-    let Some(max) = idle_max else { return Ok(input.frame().await?) };
-    let mut frame = pin!(input.frame());
-    let mut since = Instant::now();
-    loop {
-        // A time too far ahead for the clock never comes.
-        let Some(deadline) = since.checked_add(max) else { return Ok(frame.await?) };
-        if let Ok(frame) = timeout_at(deadline.into(), &mut frame).await {
-            return Ok(frame?);
-        }
-        since = match idleness.since() {
-            None => Instant::now(),
-            Some(answer) if answer > since => answer,
-            Some(_) => return Err(Ended::Idle(max)),
-        };
-    }
+/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits.
+async fn end_idle(idleness: &Idleness, max: Option<Duration>) -> Ended {
+    let Some(max) = max else { return pending().await };
+    idleness.reaches(max).await;
+    Ended::Idle(max)
 }
 
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.
@@ -247,9 +236,8 @@ async fn write(
             leaving.push((owed, frame.len()));
             frames.parts.append(&mut frame.parts);
         }
-        output::write(stream, &frames).await.map_err(Ended::Output)?;
+        output::write(stream, &frames, idleness).await.map_err(Ended::Output)?;
         let answered = Instant::now();
-        idleness.answered(answered);
         for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
             broker.metrics.answered(api, answered.duration_since(received), bytes);
             label.log_response(bytes, answered.duration_since(received));
@@ -265,7 +253,7 @@ async fn write(
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     let looked = match &mut completion {
         Completion::Ready(frame) => return Ok(std::mem::take(frame)),
-        Completion::Later(answer) | Completion::Parked(answer, _) => {
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
             poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await
         }
     };
@@ -280,11 +268,6 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
 async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
     match completion {
         Completion::Ready(frame) => Ok(frame),
-        Completion::Later(answer) | Completion::Parked(answer, _) => {
-            idleness.awaiting();
-            let frame = answer.await?;
-            idleness.answered(Instant::now());
-            Ok(frame)
-        }
+        Completion::Later(answer) | Completion::Holding(answer, _) => idleness.awaiting(answer).await,
     }
 }

@@ -1,56 +1,93 @@
-//! Since when a connection waits for its client, and not the client for the broker.
+//! For how long a connection has waited for its client, and not the client for the broker.
 //!
-//! Both halves of a connection are one task, so that no ordering is needed between them. Invariant: a client whose
-//! answer is still being worked out is not idle; one that does not take its answer is.
+//! The halves of a connection only set flags, which are looked at now and then: no clock is asked where bytes move, and the
+//! time comes out up to an eighth too long. All of it is one task, so that no ordering is needed. Invariant: a client is not
+//! idle while its request is being worked out, nor while bytes come or go; one that takes no more of its answer is.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::time::sleep;
 
-/// Written by the writing half, asked by the reading half.
+/// Looks in the time after which a connection is idle.
+const LOOKS: u32 = 8;
+
+/// What the halves tell.
+#[derive(Default)]
 pub struct Idleness {
-    opened: Instant,
+    /// The reading half is with a request that it has read.
+    is_admitting: AtomicBool,
+    /// The oldest unanswered request is not decided yet.
     is_awaiting: AtomicBool,
-    /// Nanoseconds from `opened` to the last answer worked out or written.
-    last_answer: AtomicU64,
+    /// Bytes came or went, or a request was worked out, since the last look.
+    has_moved: AtomicBool,
 }
 
 impl Idleness {
-    /// Of a connection opened at this time.
-    pub fn new(opened: Instant) -> Self {
-        Idleness { opened, is_awaiting: AtomicBool::new(false), last_answer: AtomicU64::new(0) }
+    /// Bytes came or went.
+    pub fn moved(&self) {
+        self.has_moved.store(true, Relaxed);
     }
 
-    /// The oldest unanswered request is not decided yet.
-    pub fn awaiting(&self) {
-        self.is_awaiting.store(true, Relaxed);
+    /// What `work` does takes the broker's time: the admission of a request.
+    pub async fn admitting<T>(&self, work: impl Future<Output = T>) -> T {
+        self.during(&self.is_admitting, work).await
     }
 
-    /// Its answer was worked out, or written.
-    pub fn answered(&self, at: Instant) {
-        let nanos = at.saturating_duration_since(self.opened).as_nanos();
-        self.last_answer.store(u64::try_from(nanos).unwrap_or(u64::MAX), Relaxed);
-        self.is_awaiting.store(false, Relaxed);
+    /// As [`Idleness::admitting`], of the answer whose turn it is.
+    pub async fn awaiting<T>(&self, work: impl Future<Output = T>) -> T {
+        self.during(&self.is_awaiting, work).await
     }
 
-    /// When the last answer was there, or the connection opened; `None` while one is being worked out.
-    pub fn since(&self) -> Option<Instant> {
-        let last = Duration::from_nanos(self.last_answer.load(Relaxed));
-        (!self.is_awaiting.load(Relaxed)).then(|| self.opened + last)
+    async fn during<T>(&self, flag: &AtomicBool, work: impl Future<Output = T>) -> T {
+        flag.store(true, Relaxed);
+        let done = work.await;
+        flag.store(false, Relaxed);
+        self.moved();
+        done
+    }
+
+    /// Returns once the client was idle for so long.
+    pub async fn reaches(&self, max: Duration) {
+        let mut in_vain = 0;
+        while in_vain < LOOKS {
+            sleep(max / LOOKS).await;
+            in_vain = self.look(in_vain);
+        }
+    }
+
+    /// Looks in a row that have found nothing, with this one.
+    fn look(&self, in_vain: u32) -> u32 {
+        let has_moved = self.has_moved.swap(false, Relaxed);
+        let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
+        if has_moved || is_working { 0 } else { in_vain + 1 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{pending, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
 
-    #[test]
-    fn idleness_begins_with_the_last_answer() {
-        let opened = Instant::now();
-        let idleness = Idleness::new(opened);
-        assert_eq!(idleness.since(), Some(opened));
-        idleness.awaiting();
-        assert_eq!(idleness.since(), None);
-        idleness.answered(opened + Duration::from_secs(2));
-        assert_eq!(idleness.since(), Some(opened + Duration::from_secs(2)));
+    #[tokio::test]
+    async fn idleness_begins_with_the_last_byte_and_the_last_answer() {
+        let idleness = Idleness::default();
+        assert_eq!((idleness.look(0), idleness.look(6)), (1, 7));
+        idleness.moved();
+        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
+        let mut polls = 0;
+        let two_polls = poll_fn(|_| {
+            polls += 1;
+            if polls == 2 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let mut work = pin!(idleness.admitting(two_polls));
+        assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
+        assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
+        work.await;
+        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
+        let mut work = pin!(idleness.awaiting(pending::<()>()));
+        assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
+        assert_eq!(idleness.look(7), 0);
     }
 }

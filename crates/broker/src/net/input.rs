@@ -4,6 +4,7 @@
 //! allocating and an idle one holds no memory. Invariant: nothing is reserved for a frame before its length passed the
 //! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
 
+use super::idleness::Idleness;
 use super::stream::Stream;
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::poll_fn;
@@ -48,12 +49,13 @@ pub struct Input<'a> {
     stream: &'a Stream,
     buffer: BytesMut,
     frame_max: usize,
+    idleness: &'a Idleness,
 }
 
 impl<'a> Input<'a> {
-    /// Reads frames of at most `frame_max` bytes.
-    pub fn new(stream: &'a Stream, frame_max: usize) -> Self {
-        Input { stream, buffer: BytesMut::new(), frame_max }
+    /// Reads frames of at most `frame_max` bytes, and tells of every byte.
+    pub fn new(stream: &'a Stream, frame_max: usize, idleness: &'a Idleness) -> Self {
+        Input { stream, buffer: BytesMut::new(), frame_max, idleness }
     }
 
     /// The next frame without its length prefix; `None` when the peer closed between frames.
@@ -94,7 +96,10 @@ impl<'a> Input<'a> {
             self.readable(missing).await?;
             match self.stream.try_read_buf(&mut self.buffer, want) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return result,
+                result => {
+                    self.idleness.moved();
+                    return result;
+                }
             }
         }
     }
@@ -138,7 +143,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
-        let mut input = Input::new(&stream, 1 << 20);
+        let idleness = Idleness::default();
+        let mut input = Input::new(&stream, 1 << 20, &idleness);
         for _ in 0..2 {
             client.write_all(&[0, 0, 0, 3, 1, 2, 3]).await.expect("sent");
             assert_eq!(input.frame().await.expect("a frame").expect("one"), [1, 2, 3][..]);
@@ -156,7 +162,8 @@ mod tests {
         // As on a connection that has answered something: what comes is acknowledged with the next answer, or later.
         set_tcp_quickack(&socket, false).expect("set");
         let stream = Stream::Plain(socket);
-        let mut input = Input::new(&stream, 1000);
+        let idleness = Idleness::default();
+        let mut input = Input::new(&stream, 1000, &idleness);
         let mut frame = std::pin::pin!(input.frame());
         client.write_all(&[0, 0, 0, 4, 1, 2]).await.expect("written");
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a frame is written whole or the connection is closed.
 
+use super::idleness::Idleness;
 use super::stream::Stream;
 use crate::cold;
 use fullbore_wire::{FileSlice, Frame, Part};
@@ -20,32 +21,32 @@ const SLICES_MAX: usize = 64;
 const SENDFILE_MAX: usize = 1024 * 1024;
 /// A piece that was read for a client waits for it no longer; the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Bytes of a log that are read at once to be encrypted.
-const READ_MAX: usize = 64 * 1024;
+/// Bytes that are encrypted at once, and of a log are read at once for it.
+const ENCRYPT_MAX: usize = 64 * 1024;
 
-/// Writes the frame.
+/// Writes the frame, and tells whenever the client has taken some of it.
 ///
 /// # Errors
 /// Of the connection or the log file; part of the frame may be out, so the connection must be closed.
-pub async fn write(stream: &Stream, frame: &Frame) -> io::Result<()> {
+pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
     match stream {
-        Stream::Plain(socket) => write_plain(socket, frame).await,
-        Stream::Tls(stream) => write_tls(stream, frame).await,
+        Stream::Plain(socket) => write_plain(socket, frame, idleness).await,
+        Stream::Tls(stream) => write_tls(stream, frame, idleness).await,
     }
 }
 
-async fn write_plain(stream: &TcpStream, frame: &Frame) -> io::Result<()> {
+async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         match first {
             Part::File(slice) => {
-                send_file(stream, slice).await?;
+                send_file(stream, slice, idleness).await?;
                 parts = rest;
             }
             Part::Bytes(_) => {
                 let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
                 let (memory, rest) = parts.split_at(run);
-                send_memory(stream, memory, !rest.is_empty()).await?;
+                send_memory(stream, memory, !rest.is_empty(), idleness).await?;
                 parts = rest;
             }
         }
@@ -54,22 +55,28 @@ async fn write_plain(stream: &TcpStream, frame: &Frame) -> io::Result<()> {
 }
 
 /// Writes parts that are all in memory. With `more` to come the kernel holds a last short packet back for it.
-async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<()> {
+async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &Idleness) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let total: usize = parts.iter().map(Part::len).sum();
     let mut sent = 0;
     while sent < total {
         let mut storage = [IoSlice::new(&[]); SLICES_MAX];
-        let slices = unsent(parts, sent, &mut storage);
+        let slices = unsent(parts, sent, usize::MAX, &mut storage);
         sent += stream
             .async_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
             .await?;
+        idleness.moved();
     }
     Ok(())
 }
 
-/// What is left of `parts` after `sent` bytes, as far as `storage` goes.
-fn unsent<'s, 'p>(parts: &'p [Part], mut sent: usize, storage: &'s mut [IoSlice<'p>; SLICES_MAX]) -> &'s [IoSlice<'p>] {
+/// What is left of `parts` after `sent` bytes, as far as `storage` and `max` bytes go.
+fn unsent<'s, 'p>(
+    parts: &'p [Part],
+    mut sent: usize,
+    mut max: usize,
+    storage: &'s mut [IoSlice<'p>; SLICES_MAX],
+) -> &'s mut [IoSlice<'p>] {
     let mut used = 0;
     for part in parts {
         let Part::Bytes(bytes) = part else { continue };
@@ -77,40 +84,56 @@ fn unsent<'s, 'p>(parts: &'p [Part], mut sent: usize, storage: &'s mut [IoSlice<
             sent -= bytes.len();
             continue;
         }
-        storage[used] = IoSlice::new(&bytes[sent..]);
+        let left = &bytes[sent..];
+        storage[used] = IoSlice::new(&left[..left.len().min(max)]);
+        max -= storage[used].len();
         sent = 0;
         used += 1;
-        if used == SLICES_MAX {
+        if used == SLICES_MAX || max == 0 {
             break;
         }
     }
-    &storage[..used]
+    &mut storage[..used]
 }
 
 /// Nothing leaves before all of it is encrypted, or as much as the session holds.
-async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame) -> io::Result<()> {
+async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         if let Part::File(slice) = first {
-            encrypt_file(stream, slice).await?;
+            encrypt_file(stream, slice, idleness).await?;
             parts = rest;
             continue;
         }
-        let mut storage = [IoSlice::new(&[]); SLICES_MAX];
-        let run = parts.iter().take(SLICES_MAX).take_while(|part| matches!(part, Part::Bytes(_))).count();
-        let used = unsent(&parts[..run], 0, &mut storage).len();
-        stream.write(&mut storage[..used]).await?;
-        parts = &parts[run..];
+        let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
+        let (memory, rest) = parts.split_at(run);
+        encrypt_memory(stream, memory, idleness).await?;
+        parts = rest;
     }
-    stream.flush().await
+    stream.flush().await?;
+    idleness.moved();
+    Ok(())
 }
 
-async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::Result<()> {
+async fn encrypt_memory(stream: &fullbore_tls::Stream, parts: &[Part], idleness: &Idleness) -> io::Result<()> {
+    let total: usize = parts.iter().map(Part::len).sum();
+    let mut sent = 0;
+    while sent < total {
+        let mut storage = [IoSlice::new(&[]); SLICES_MAX];
+        let slices = unsent(parts, sent, ENCRYPT_MAX, &mut storage);
+        sent += slices.iter().map(|slice| slice.len()).sum::<usize>();
+        stream.write(slices).await?;
+        idleness.moved();
+    }
+    Ok(())
+}
+
+async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice, idleness: &Idleness) -> io::Result<()> {
     let mut left = slice.len as usize;
     let mut position = slice.position;
-    let mut bytes = vec![0; left.min(READ_MAX)];
+    let mut bytes = vec![0; left.min(ENCRYPT_MAX)];
     while left > 0 {
-        let room = &mut bytes[..left.min(READ_MAX)];
+        let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold::read(&slice.file, position, room.len(), slice.settled).await? {
             // Copied, since a client may let it wait.
             Some(part) => {
@@ -126,6 +149,7 @@ async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice) -> io::R
             return Err(too_short());
         }
         stream.write(&mut [IoSlice::new(&room[..len])]).await?;
+        idleness.moved();
         left -= len;
         position += len as u64;
     }
@@ -136,7 +160,7 @@ fn too_short() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says")
 }
 
-async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
+async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness) -> io::Result<()> {
     let mut position = slice.position;
     let end = slice.position + u64::from(slice.len);
     while position < end {
@@ -145,12 +169,13 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice) -> io::Result<()> {
         stream.writable().await?;
         if let Some(piece) = cold::read(&slice.file, position, count, slice.settled).await? {
             position += send_piece(stream, &piece).await? as u64;
+            idleness.moved();
             continue;
         }
         let send = || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?);
         match stream.try_io(Interest::WRITABLE, send) {
             Ok(0) => return Err(too_short()),
-            Ok(_) => {}
+            Ok(_) => idleness.moved(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -1,6 +1,20 @@
 //! Commits whose committer sends on before it is answered, as `commitAsync` does, or hangs up.
 
 use super::*;
+use fullbore_tests::{Batch, FetchFrom, fetch_request};
+use fullbore_wire::apis::fetch::FetchRequest;
+
+/// The longest poll there is.
+const LONG_MS: i32 = 300_000;
+/// By name, as the other requests here.
+const FETCH_RECORDS: i16 = 12;
+/// Commits of one connection, more than it may have requests unanswered.
+const MANY: i64 = 1_100;
+
+/// A fetch from the first record of partition 0.
+fn fetch_all(max_wait_ms: i32) -> FetchRequest {
+    fetch_request(&[FetchFrom { topic: "unawaited", partition: 0, offset: 0 }], 1, max_wait_ms)
+}
 
 fn one(group: &str, offset: i64) -> OffsetCommitRequest {
     commit_request(group, vec![topic("unawaited", Uuid::ZERO, vec![partition(0, offset, None)])])
@@ -45,5 +59,66 @@ fn a_commit_is_written_although_its_committer_hangs_up() {
         drop(gone);
         // Nobody else asks anything of the queue meanwhile: a fetch only looks.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
+    }
+}
+
+/// Each of five clients asks for more than the broker lets wait in all, behind an answer that does not come.
+#[test]
+fn commits_behind_a_long_poll_are_written_and_hold_nobody_up() {
+    let broker = Broker::start(&[]);
+    let mut other = broker.client();
+    other.create_topic("unawaited", 1, &[]);
+    let group = unique("behind");
+    for round in 0..5 {
+        let mut polling = broker.client();
+        polling.send(&fetch_all(LONG_MS), FETCH_RECORDS);
+        let first = round * MANY;
+        (first..first + MANY).for_each(|offset| _ = polling.send(&one(&group, offset), COMMIT));
+        let admitted = first + 1_000;
+        wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
+        others_are_served(&mut other, &format!("beside-{round}"));
+        match round {
+            // The poll, and with it the rest.
+            0 => {
+                other.produced("unawaited", 0, &Batch::of(&["enough"]));
+                polling.receive::<FetchRequest>(FETCH_RECORDS);
+                for _ in 0..MANY {
+                    assert_eq!(codes(&polling.receive::<OffsetCommitRequest>(COMMIT).1), [[OK]]);
+                }
+                other.delete_topic("unawaited");
+                other.create_topic("unawaited", 1, &[]);
+            }
+            _ => drop(polling),
+        }
+        others_are_served(&mut other, &format!("after-{round}"));
+    }
+}
+
+fn others_are_served(client: &mut Client, name: &str) {
+    client.create_topic(name, 1, &[]);
+    client.init_producer_id();
+    assert_eq!(commit(client, name, name, 7), OK);
+}
+
+#[test]
+fn commits_behind_an_answer_that_nobody_takes_are_written() {
+    let broker = Broker::start(&["socket.send.buffer.bytes=65536"]);
+    let mut other = broker.client();
+    other.create_topic("unawaited", 1, &[]);
+    let large = Batch::of(&[vec![b'x'; 900_000]]);
+    (0..20).for_each(|_| _ = other.produced("unawaited", 0, &large));
+    let group = unique("untaken");
+    let mut deaf = broker.client();
+    let mut fetch = fetch_all(0);
+    fetch.topics[0].partitions[0].partition_max_bytes = 32 << 20;
+    deaf.send(&fetch, FETCH_RECORDS);
+    deaf.wait_for_answer();
+    (0..100).for_each(|offset| _ = deaf.send(&one(&group, offset), COMMIT));
+    wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") == 99);
+    let (_, response) = deaf.receive::<FetchRequest>(FETCH_RECORDS);
+    let fetched = response.responses[0].partitions[0].records.as_ref().map_or(0, |records| records.len());
+    assert!(fetched > 16_000_000, "more than sockets hold: {fetched}");
+    for _ in 0..100 {
+        assert_eq!(codes(&deaf.receive::<OffsetCommitRequest>(COMMIT).1), [[OK]]);
     }
 }

@@ -1,14 +1,12 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 
 use super::Fetched;
-use super::sessions::Plan;
 use crate::api::{Fault, Reply};
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
 /// The response to a fetch that was carried out.
-pub fn of(plan: Plan, fetched: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
-    let shown = plan.shown(fetched);
+pub fn of(session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
     for Fetched { key, data } in shown {
         match responses.last_mut() {
@@ -21,7 +19,7 @@ pub fn of(plan: Plan, fetched: Vec<Fetched>, reply: Reply) -> Result<Frame, Faul
             }),
         }
     }
-    reply.frame::<FetchRequest>(&FetchResponse { session_id: plan.session_id, responses, ..Default::default() })
+    reply.frame::<FetchRequest>(&FetchResponse { session_id, responses, ..Default::default() })
 }
 
 /// The response to a fetch that could not be.

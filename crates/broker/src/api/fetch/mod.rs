@@ -13,8 +13,8 @@ use crate::classic::Partition;
 use crate::control::Image;
 use crate::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
-use fullbore_wire::{ErrorCode, Text, Uuid};
-use sessions::Plan;
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use sessions::{Admitted, Asked, Plan};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -27,6 +27,9 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
 const UNKNOWN: i64 = -1;
+
+/// Bytes of memory that a pending fetch takes beside the lists it has of its own.
+const PENDING_BYTES: usize = 2048;
 
 /// A partition as requests name it: by topic name or by topic id, whichever the version has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,24 +74,73 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
     };
-    let plan = match broker.sessions.plan(request, broker.now_ms()) {
-        Ok(plan) => plan,
-        Err(code) => {
-            broker.metrics.fetch_failed(code);
-            return Ok(Completion::Ready(answer::error(code, 0, reply)?));
+    // From here on nothing is kept of the request's frame, which may be part of a large buffer.
+    let asked = Asked::of(&request);
+    drop(request);
+    let plan = match broker.sessions.admit(asked, broker.now_ms()) {
+        Ok(Admitted::Planned(plan)) => plan,
+        Ok(Admitted::Behind(behind)) => {
+            let held = PENDING_BYTES + behind.bytes_held();
+            let broker = Arc::clone(broker);
+            let answer = Box::pin(async move {
+                // There may be many of them, each with thousands of partitions to look at.
+                tokio::task::yield_now().await;
+                match broker.sessions.plan_behind(behind, broker.now_ms()) {
+                    Ok(plan) => answer_later(&broker, plan, &limits, deadline, reply).await,
+                    Err(code) => refused(&broker, code, reply),
+                }
+            });
+            return Ok(Completion::Holding(answer, held));
         }
+        Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
-    let fetched = attempt(broker, &plan.wanted, &limits);
-    if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening) {
-        fetched.count(&broker.metrics);
-        return Ok(Completion::Ready(answer::of(plan, fetched.partitions, reply)?));
+    let fetched = plan.wanted().map(|wanted| attempt(broker, &wanted, &limits));
+    if fetched.as_ref().map_or(true, |fetched| fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening))
+    {
+        return answer_now(broker, plan, fetched, reply).map(Completion::Ready);
     }
+    let held = PENDING_BYTES + plan.bytes_held();
     let broker = Arc::clone(broker);
-    Ok(Completion::Later(Box::pin(async move {
-        let fetched = wait(&broker, &plan, &limits, deadline).await;
-        fetched.count(&broker.metrics);
-        answer::of(plan, fetched.partitions, reply)
-    })))
+    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, deadline, reply).await });
+    Ok(Completion::Holding(answer, held))
+}
+
+/// Waits, and answers.
+async fn answer_later(
+    broker: &Shared,
+    mut plan: Plan,
+    limits: &Limits,
+    deadline: Instant,
+    reply: Reply,
+) -> Result<Frame, Fault> {
+    let fetched = wait(broker, &mut plan, limits, deadline).await;
+    answer_now(broker, plan, fetched, reply)
+}
+
+fn answer_now(broker: &Shared, plan: Plan, fetched: Result<Attempt, ErrorCode>, reply: Reply) -> Result<Frame, Fault> {
+    match fetched.and_then(|fetched| plan.shown(fetched.partitions)) {
+        Ok(shown) => {
+            count(&shown, &broker.metrics);
+            answer::of(plan.session_id, shown, reply)
+        }
+        Err(code) => refused(broker, code, reply),
+    }
+}
+
+fn refused(broker: &Shared, code: ErrorCode, reply: Reply) -> Result<Frame, Fault> {
+    broker.metrics.fetch_failed(code);
+    answer::error(code, 0, reply)
+}
+
+/// What is told of partitions is what there is to count: those left out have neither records nor an error.
+fn count(shown: &[Fetched], metrics: &Metrics) {
+    for Fetched { data, .. } in shown {
+        match &data.records {
+            _ if data.error_code.is_err() => metrics.fetch_failed(data.error_code),
+            Some(records) if !records.is_empty() => metrics.fetched(records.len()),
+            _ => {}
+        }
+    }
 }
 
 /// How much one fetch wants.
@@ -106,47 +158,39 @@ struct Attempt {
     is_opening: bool,
 }
 
-impl Attempt {
-    fn count(&self, metrics: &Metrics) {
-        for Fetched { data, .. } in &self.partitions {
-            match &data.records {
-                _ if data.error_code.is_err() => metrics.fetch_failed(data.error_code),
-                Some(records) if !records.is_empty() => metrics.fetched(records.len()),
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Looks again each time a partition grew, until there is enough or the time is up.
-async fn wait(broker: &Shared, plan: &Plan, limits: &Limits, deadline: Instant) -> Attempt {
+async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Instant) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
-    let image = broker.control.image();
-    let _registered: Vec<_> = plan
-        .wanted
-        .iter()
-        .filter_map(|wanted| partition(broker, &image, &wanted.key).ok())
-        .map(|partition| partition.register(&waiter))
-        .collect();
+    register(broker, plan, &waiter)?;
     let mut stop = broker.stopping();
     let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         // Registered first, looked second: an append between the two has already woken the waiter.
-        let fetched = attempt(broker, &plan.wanted, limits);
-        if fetched.is_enough {
-            return fetched;
+        let fetched = attempt(broker, &plan.wanted()?, limits);
+        let deadline = if fetched.is_opening { opening_deadline } else { deadline };
+        if fetched.is_enough || deadline <= Instant::now() {
+            return Ok(fetched);
         }
+        // It is as long as the list of partitions.
+        drop(fetched);
         let grown = async {
             tokio::select! {
                 () = waiter.notified() => true,
                 _ = stop.wait_for(|stopping| *stopping) => false,
             }
         };
-        let deadline = if fetched.is_opening { opening_deadline } else { deadline };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return attempt(broker, &plan.wanted, limits);
+            return Ok(attempt(broker, &plan.wanted()?, limits));
         }
     }
+}
+
+fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
+    let image = broker.control.image();
+    let found = |wanted: &Wanted| partition(broker, &image, &wanted.key).ok();
+    let registered =
+        plan.wanted()?.iter().filter_map(found).map(|partition| partition.register(waiter)).collect::<Vec<_>>();
+    plan.keep_registered(Arc::clone(waiter), registered)
 }
 
 /// Reads every partition once, in the order asked.

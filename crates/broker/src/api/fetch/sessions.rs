@@ -3,18 +3,22 @@
 //! A session is a list of partitions with what was last said of each. Its epoch counts requests, so that a lost one is
 //! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
 //! partitions in all of them; where there is no room a fetch is served without a session. A full cache forgets the
-//! longest unused session, and the client starts another.
+//! longest unused session, and the client starts another. However many fetches of a session are pending, its list is
+//! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
+//! session has gone on without it, as Kafka does.
 
 use super::{Fetched, PartitionKey, Wanted, keys};
+use crate::classic::Registration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
 
-/// Partitions of all sessions: about 150 MB.
+/// Partitions of all sessions: about 150 MB, and 30 MB while all of them are waited for.
 const PARTITIONS_MAX: usize = 500_000;
 /// A session unused for this long gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
@@ -29,16 +33,31 @@ struct Told {
     log_start_offset: i64,
 }
 
+/// Bytes that a registration takes, here and in the list of its partition.
+const REGISTRATION_BYTES: usize = 64;
+/// Bytes that a topic's name takes beside itself.
+const NAME_BYTES: usize = 64;
+
 /// What one consumer reads on one connection or over several.
 struct Session {
-    /// In the order in which they are looked at.
-    wanted: Vec<Wanted>,
+    /// In the order in which they are looked at. Shared only with who looks at them at the moment.
+    wanted: Arc<Vec<Wanted>>,
     /// How many of the broker's session partitions these are.
     share: Share,
     told: HashMap<PartitionKey, Told>,
     /// The epoch the next request must have.
     next_epoch: i32,
     last_used_ms: i64,
+    /// Requests admitted and not yet answered.
+    unanswered: usize,
+    /// Of the last request, if it waits for records.
+    waiting: Option<Waiting>,
+}
+
+/// Who is woken when one of many partitions grows.
+struct Waiting {
+    waiter: Arc<Notify>,
+    _registered: Vec<Registration>,
 }
 
 /// A part of [`PARTITIONS_MAX`], given back when dropped.
@@ -85,15 +104,107 @@ struct Cache {
     last_id: i32,
 }
 
+/// What a fetch says of its session and its partitions. Nothing of the request's frame is in it.
+pub struct Asked {
+    session_id: i32,
+    session_epoch: i32,
+    wanted: Vec<Wanted>,
+    forgotten: HashSet<PartitionKey>,
+    names_bytes: usize,
+}
+
+impl Asked {
+    /// What this request says.
+    pub fn of(request: &FetchRequest) -> Asked {
+        let wanted = wanted_once(request);
+        let forgotten = &request.forgotten_topics_data;
+        let names = request.topics.iter().map(|topic| &topic.topic).chain(forgotten.iter().map(|topic| &topic.topic));
+        Asked {
+            session_id: request.session_id,
+            session_epoch: request.session_epoch,
+            wanted,
+            names_bytes: names.map(|name| name.len() + NAME_BYTES).sum(),
+            forgotten: forgotten
+                .iter()
+                .flat_map(|topic| keys(&topic.topic, topic.topic_id, &topic.partitions, |index| *index))
+                .collect(),
+        }
+    }
+
+    /// Bytes of memory it takes.
+    pub fn bytes_held(&self) -> usize {
+        let forgotten = self.forgotten.capacity() * (size_of::<PartitionKey>() + 1);
+        self.names_bytes + self.wanted.capacity() * size_of::<Wanted>() + forgotten
+    }
+}
+
+/// What becomes of a fetch at its admission.
+pub enum Admitted {
+    /// It may be carried out.
+    Planned(Plan),
+    /// Another of its session is not answered yet: it is to be planned when its turn comes.
+    Behind(Behind),
+}
+
+/// A fetch behind another of its session.
+pub struct Behind {
+    asked: Asked,
+    _turn: Turn,
+}
+
+impl Behind {
+    /// Bytes of memory it takes.
+    pub fn bytes_held(&self) -> usize {
+        self.asked.bytes_held()
+    }
+}
+
 /// What one fetch reads, and how its answer is cut.
 pub struct Plan {
     /// The session to name in the response; 0 for none.
     pub session_id: i32,
-    /// The partitions, in order.
-    pub wanted: Vec<Wanted>,
     /// Set when only what changed is to be shown.
     incremental: bool,
-    session: Option<Arc<Mutex<Session>>>,
+    reads: Reads,
+    /// Without a session, while it waits.
+    waiting: Option<Waiting>,
+}
+
+enum Reads {
+    /// A list of its own, whose names take so many bytes.
+    Once(Arc<Vec<Wanted>>, usize),
+    /// That of a session.
+    Session(Turn),
+}
+
+/// A request of a session that is not answered yet.
+struct Turn {
+    session: Arc<Mutex<Session>>,
+    /// What the session expects next as long as this is its last request; 0 before it was planned.
+    next_epoch: i32,
+}
+
+impl Turn {
+    fn new(session: &Arc<Mutex<Session>>, state: &mut Session, next_epoch: i32) -> Turn {
+        state.unanswered += 1;
+        Turn { session: Arc::clone(session), next_epoch }
+    }
+
+    /// The session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
+    fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
+        let state = self.session.lock();
+        if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.session.lock();
+        state.unanswered -= 1;
+        let waiting = if state.next_epoch == self.next_epoch { state.waiting.take() } else { None };
+        drop(state);
+        drop(waiting);
+    }
 }
 
 impl Sessions {
@@ -107,62 +218,88 @@ impl Sessions {
         self.cache.lock().sessions.len()
     }
 
-    /// Settles which session a request belongs to and what it reads.
+    fn find(&self, id: i32) -> Option<Arc<Mutex<Session>>> {
+        self.cache.lock().sessions.get(&id).cloned()
+    }
+
+    /// Settles which session a request belongs to and what it reads, unless it must wait for its turn.
     ///
     /// # Errors
     /// FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
-    pub fn plan(&self, request: FetchRequest, now_ms: i64) -> Result<Plan, ErrorCode> {
-        let (id, epoch) = (request.session_id, request.session_epoch);
+    pub fn admit(&self, asked: Asked, now_ms: i64) -> Result<Admitted, ErrorCode> {
+        if let Some(session) = self.find(asked.session_id) {
+            let mut state = session.lock();
+            if state.unanswered > 0 {
+                let turn = Turn::new(&session, &mut state, 0);
+                return Ok(Admitted::Behind(Behind { asked, _turn: turn }));
+            }
+        }
+        self.plan(asked, now_ms).map(Admitted::Planned)
+    }
+
+    /// What [`Sessions::admit`] has left for later.
+    ///
+    /// # Errors
+    /// As of [`Sessions::admit`].
+    pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<Plan, ErrorCode> {
+        let Behind { asked, _turn } = behind;
+        self.plan(asked, now_ms)
+    }
+
+    fn plan(&self, asked: Asked, now_ms: i64) -> Result<Plan, ErrorCode> {
+        let (id, epoch) = (asked.session_id, asked.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.cache.lock().sessions.remove(&id);
-            let wanted = wanted_once(&request);
-            return Ok(match epoch {
-                INITIAL_EPOCH => self.open(wanted, now_ms),
-                _ => Plan { session_id: 0, wanted, incremental: false, session: None },
-            });
+            return Ok(if epoch == INITIAL_EPOCH { self.open(asked, now_ms) } else { Plan::once(asked) });
         }
-        let session = self.cache.lock().sessions.get(&id).cloned().ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
+        let session = self.find(id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         let mut state = session.lock();
         if state.next_epoch != epoch {
             return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
         }
         state.next_epoch = next(epoch);
         state.last_used_ms = now_ms;
-        if !state.update(&request) {
-            drop(state);
+        // Of a request on another connection, which hears that the session has gone on.
+        let before = state.waiting.take();
+        let has_room = state.update(asked);
+        let turn = Turn::new(&session, &mut state, next(epoch));
+        drop(state);
+        if let Some(before) = before {
+            before.waiter.notify_one();
+        }
+        if !has_room {
             self.cache.lock().sessions.remove(&id);
             // The client begins again with a full fetch, which is served without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
-        let wanted = state.wanted.clone();
-        drop(state);
-        Ok(Plan { session_id: id, wanted, incremental: true, session: Some(session) })
+        Ok(Plan { session_id: id, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
     /// A full fetch; opens a session for the next ones if there is room.
-    fn open(&self, wanted: Vec<Wanted>, now_ms: i64) -> Plan {
-        let without = |wanted| Plan { session_id: 0, wanted, incremental: false, session: None };
-        if wanted.is_empty() {
-            return without(wanted);
+    fn open(&self, asked: Asked, now_ms: i64) -> Plan {
+        if asked.wanted.is_empty() {
+            return Plan::once(asked);
         }
         let mut cache = self.cache.lock();
         let mut share = Share::none(&self.partitions);
-        while cache.sessions.len() >= self.slots || !share.resize(wanted.len()) {
+        while cache.sessions.len() >= self.slots || !share.resize(asked.wanted.len()) {
             if !cache.evict(now_ms) {
-                return without(wanted);
+                return Plan::once(asked);
             }
         }
-        let session = Session {
-            wanted: wanted.clone(),
+        let session = Arc::new(Mutex::new(Session {
+            wanted: Arc::new(asked.wanted),
             share,
             told: HashMap::new(),
             next_epoch: next(INITIAL_EPOCH),
             last_used_ms: now_ms,
-        };
-        let session = Arc::new(Mutex::new(session));
+            unanswered: 0,
+            waiting: None,
+        }));
+        let turn = Turn::new(&session, &mut session.lock(), next(INITIAL_EPOCH));
         let session_id = cache.free_id();
-        cache.sessions.insert(session_id, Arc::clone(&session));
-        Plan { session_id, wanted, incremental: false, session: Some(session) }
+        cache.sessions.insert(session_id, session);
+        Plan { session_id, incremental: false, reads: Reads::Session(turn), waiting: None }
     }
 }
 
@@ -189,27 +326,20 @@ impl Cache {
 impl Session {
     /// Takes over what an incremental request adds, changes and forgets. False if there is no room for it.
     #[must_use]
-    fn update(&mut self, request: &FetchRequest) -> bool {
-        let forgotten: HashSet<PartitionKey> = request
-            .forgotten_topics_data
-            .iter()
-            .flat_map(|topic| keys(&topic.topic, topic.topic_id, &topic.partitions, |index| *index))
-            .collect();
+    fn update(&mut self, asked: Asked) -> bool {
+        let Asked { wanted: changed, forgotten, .. } = asked;
         if !forgotten.is_empty() {
-            self.wanted.retain(|wanted| !forgotten.contains(&wanted.key));
+            Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.contains(&wanted.key));
             self.told.retain(|key, _| !forgotten.contains(key));
         }
-        if request.topics.is_empty() {
-            return self.share.resize(self.wanted.len());
-        }
-        let mut places: HashMap<PartitionKey, usize> =
-            self.wanted.iter().enumerate().map(|(at, wanted)| (wanted.key.clone(), at)).collect();
-        for wanted in wanted(request) {
-            match places.get(&wanted.key) {
-                Some(at) => self.wanted[*at] = wanted,
-                None => {
-                    places.insert(wanted.key.clone(), self.wanted.len());
-                    self.wanted.push(wanted);
+        if !changed.is_empty() {
+            let wanted = Arc::make_mut(&mut self.wanted);
+            let places: HashMap<PartitionKey, usize> =
+                wanted.iter().enumerate().map(|(at, wanted)| (wanted.key.clone(), at)).collect();
+            for change in changed {
+                match places.get(&change.key) {
+                    Some(at) => wanted[*at] = change,
+                    None => wanted.push(change),
                 }
             }
         }
@@ -226,19 +356,65 @@ impl Session {
     /// Partitions that returned data go to the end, so that none starves behind a busy one.
     fn rotate(&mut self, served: &HashSet<PartitionKey>) {
         if !served.is_empty() && served.len() < self.wanted.len() {
+            let wanted = Arc::make_mut(&mut self.wanted);
             let (served, rest): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut self.wanted).into_iter().partition(|wanted| served.contains(&wanted.key));
-            self.wanted = rest;
-            self.wanted.extend(served);
+                std::mem::take(wanted).into_iter().partition(|wanted| served.contains(&wanted.key));
+            *wanted = rest;
+            wanted.extend(served);
         }
     }
 }
 
 impl Plan {
+    /// Without a session.
+    fn once(asked: Asked) -> Plan {
+        let reads = Reads::Once(Arc::new(asked.wanted), asked.names_bytes);
+        Plan { session_id: 0, incremental: false, reads, waiting: None }
+    }
+
+    /// The partitions, in order; not to be kept while it waits.
+    ///
+    /// # Errors
+    /// INVALID_FETCH_SESSION_EPOCH when the session has gone on.
+    pub fn wanted(&self) -> Result<Arc<Vec<Wanted>>, ErrorCode> {
+        match &self.reads {
+            Reads::Once(wanted, _) => Ok(Arc::clone(wanted)),
+            Reads::Session(turn) => turn.lock().map(|state| Arc::clone(&state.wanted)),
+        }
+    }
+
+    /// Keeps the waiter registered with these partitions for as long as there is the plan, or until its session goes on,
+    /// which wakes it.
+    ///
+    /// # Errors
+    /// As of [`Plan::wanted`].
+    pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
+        let waiting = Some(Waiting { waiter, _registered: registered });
+        match &self.reads {
+            Reads::Once(..) => self.waiting = waiting,
+            Reads::Session(turn) => turn.lock()?.waiting = waiting,
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory it takes while it waits. What is its session's is not the fetch's: there is one list and one
+    /// waiting fetch a session.
+    pub fn bytes_held(&self) -> usize {
+        match &self.reads {
+            Reads::Once(wanted, names) => {
+                names + wanted.capacity() * size_of::<Wanted>() + wanted.len() * REGISTRATION_BYTES
+            }
+            Reads::Session(_) => 0,
+        }
+    }
+
     /// The part of the outcome the client has to be told.
-    pub fn shown(&self, fetched: Vec<Fetched>) -> Vec<Fetched> {
-        let Some(session) = &self.session else { return fetched };
-        let mut session = session.lock();
+    ///
+    /// # Errors
+    /// As of [`Plan::wanted`].
+    pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
+        let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
+        let mut session = turn.lock()?;
         let mut served = HashSet::new();
         let shown = fetched
             .into_iter()
@@ -250,7 +426,7 @@ impl Plan {
             })
             .collect();
         session.rotate(&served);
-        shown
+        Ok(shown)
     }
 }
 
@@ -260,7 +436,7 @@ fn next(epoch: i32) -> i32 {
 
 /// As Kafka has it: of a partition named twice, the last one counts.
 fn wanted_once(request: &FetchRequest) -> Vec<Wanted> {
-    let mut once: Vec<Wanted> = Vec::new();
+    let mut once: Vec<Wanted> = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
     let mut places = HashMap::new();
     for wanted in wanted(request) {
         match places.entry(wanted.key.clone()) {

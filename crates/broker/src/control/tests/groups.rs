@@ -4,6 +4,15 @@ use super::*;
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::coop::unconstrained;
+use tokio::time::timeout;
+
+use crate::control::queue::OF_ONE_MAX;
+
+const SOON: Duration = Duration::from_secs(30);
 
 fn committed(offset: i64, committed_ms: i64) -> Committed {
     let metadata = format!("of {offset}").into_boxed_str();
@@ -186,7 +195,7 @@ async fn who_asks_serves_what_waits_and_leaves_the_rest_to_the_thread() {
     let (topic, mut topic_done) = asked(create_command("t"));
     let (last, mut last_done) = keep();
     for asked in [first, topic, last] {
-        queue.push(queue.enter().await, asked);
+        queue.push(queue.enter().await, None, asked);
     }
     queue.serve_of_groups();
     assert!(first_done.try_recv().is_ok(), "nobody else served it");
@@ -194,6 +203,36 @@ async fn who_asks_serves_what_waits_and_leaves_the_rest_to_the_thread() {
     queue.close();
     queue.run();
     assert!(topic_done.try_recv().is_ok() && last_done.try_recv().is_ok() && image.borrow().topic("t").is_some());
+}
+
+#[tokio::test]
+async fn one_connection_never_has_all_places_and_has_its_own_again_once_it_is_served() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = open(folder.path()).control.clone();
+    let keep = || Command::KeepGroup(StoredGroup { group: "g".into(), version: 1, state: Bytes::new() });
+    let asker = control.asker();
+    let mut unawaited = Vec::new();
+    let full = loop {
+        let mut entering = std::pin::pin!(unconstrained(asker.enter()));
+        match poll_fn(|context| Poll::Ready(entering.as_mut().poll(context))).await {
+            Poll::Ready(place) => unawaited.push(place.expect("a place").ask(keep())),
+            Poll::Pending => break unawaited.len(),
+        }
+    };
+    assert_eq!(full, OF_ONE_MAX);
+    let other = control.asker();
+    let place = timeout(SOON, other.enter()).await.expect("there is room for another").expect("a place");
+    // Its outcome is not awaited either: what serves it serves all.
+    let pending = place.ask(keep());
+    tokio::select! {
+        biased;
+        never = other.carry_out() => match never {},
+        place = timeout(SOON, asker.enter()) => drop(place.expect("there is room again").expect("a place")),
+    }
+    timeout(SOON, pending.done()).await.expect("served").expect("done");
+    for pending in unawaited {
+        timeout(SOON, pending.done()).await.expect("served").expect("done");
+    }
 }
 
 /// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.
