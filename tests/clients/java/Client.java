@@ -1,6 +1,6 @@
 // The Java client against a broker: `java -cp 'jars/*' Client.java BOOTSTRAP`.
 //
-// Not a test of groups or transactions: consumers are assigned by hand and commit nothing.
+// Not a test of groups, nor of what transactions do: consumers are assigned by hand and commit nothing.
 // Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
@@ -30,6 +30,7 @@ import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
@@ -243,6 +244,7 @@ public class Client {
         CASES.put("produce to a LogAppendTime topic", Client::logAppendTime);
         CASES.put("produce to a topic nobody created", () -> roundTrip(RUN + "-auto", oddRecords()));
         CASES.put("produce by key over 6 partitions", Client::byKey);
+        CASES.put("a transaction begins, or is refused at once with the reason", Client::transaction);
     }
 
     static void produce(String acks, String codec, boolean idempotent) throws Exception {
@@ -283,6 +285,16 @@ public class Client {
         same(expected.size(), 6);
         for (var partition : expected.entrySet())
             same(read(new TopicPartition(topic, partition.getKey()), 0, partition.getValue().size(), Map.of()), partition.getValue(), 0);
+    }
+
+    /** Apache Kafka begins it; Fullbore does not serve transactions yet. */
+    static void transaction() {
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", 20_000));
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+        } catch (KafkaException refused) {
+            want(refused.getMessage().contains("This broker does not serve transactions yet"), refused);
+        }
     }
 
     // --- consume ---------------------------------------------------------------------------------

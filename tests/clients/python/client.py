@@ -1,6 +1,6 @@
 """confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
 
-Not a test of transactions, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+Not a test of what transactions do, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 """
 
 import os
@@ -210,6 +210,16 @@ def partitions():
         found = read(topic, len(expected), partition)
         assert [(m.key(), m.value()) for m in found] == expected
         assert [m.offset() for m in found] == list(range(len(found)))
+
+
+@case("a transaction begins, or is refused at once with the reason")
+def transaction():
+    """Apache Kafka begins it; Fullbore does not serve transactions yet."""
+    producer = Producer(connection() | {"transactional.id": f"{RUN}-transaction"})
+    try:
+        producer.init_transactions(WAIT_S)
+    except KafkaException as error:
+        assert error.args[0].fatal() and "This broker does not serve transactions yet" in str(error), error
 
 
 # --- consume -------------------------------------------------------------------------------------
