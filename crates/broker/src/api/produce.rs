@@ -11,7 +11,7 @@ use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
 use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
 use crate::config::{TimestampType, TopicConfig};
-use crate::control::{Image, Topic};
+use crate::control::{Image, Topic, is_internal};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -24,6 +24,8 @@ use std::sync::Arc;
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
+/// What Kafka's own tools call themselves, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
+const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
 
@@ -57,7 +59,12 @@ impl From<ErrorCode> for Refused {
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
-pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+pub fn admit(
+    broker: &Shared,
+    request: ProduceRequest,
+    client_id: Option<&str>,
+    reply: Reply,
+) -> Result<Option<Completion>, Fault> {
     let mut appending = Appending {
         broker,
         image: broker.control.image(),
@@ -65,6 +72,7 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
         acks: request.acks,
         reorder: request.reorder,
         transactional: request.transactional_id.is_some(),
+        may_write_internal: client_id == Some(ADMIN_CLIENT),
         pending: Vec::new(),
         failed: ErrorCode::NONE,
     };
@@ -154,6 +162,7 @@ struct Appending<'a> {
     /// Whether a batch that is early is to wait for its turn.
     reorder: bool,
     transactional: bool,
+    may_write_internal: bool,
     pending: Vec<Pending>,
     /// The last error, for acks=0.
     failed: ErrorCode,
@@ -196,6 +205,10 @@ impl Appending<'_> {
     fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Admission, Refused> {
         if !matches!(self.acks, 0 | 1 | ALL) {
             return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
+        }
+        if !self.may_write_internal && is_internal(&topic.name) {
+            let message = format!("Cannot append to internal topic {}", topic.name);
+            return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
         }
         let partition = topics::partition(self.broker, topic, data.index)?;
         if self.acks == ALL && topic.config.min_insync_replicas > 1 {
