@@ -58,6 +58,11 @@ tail_wakes() { # the reader is about to send a long poll of 10 s when the record
   [ $((SECONDS - started)) -lt 4 ] || { echo "the long poll slept on"; return 1; }
 }
 
+transaction() { # Apache Kafka takes it; Fullbore does not serve transactions yet
+  local out
+  out=$(echo x | k -P -t "$run-transaction" -p 0 -X transactional.id="$run" 2>&1) || has 'This broker does not serve transactions yet' "$out"
+}
+
 metadata() {
   echo x | k -P -t "$run-meta" -p 0
   local found; found=$(k -L -J)
@@ -74,6 +79,7 @@ done
 check 'produce 900 KB, none' big none
 check 'produce 900 KB, zstd' big zstd
 check 'produce above message.max.bytes is refused' too_big
+check 'a transaction is taken, or refused at once with the reason' transaction
 check 'consume from offsets and times, query offsets' offsets
 check 'consume at the end wakes up for a new record' tail_wakes
 check 'consume beyond the end is refused' refused 'Offset out of range' k -C -t "$run-meta" -p 0 -o 1000 -e -X auto.offset.reset=error

@@ -109,8 +109,12 @@ api_table! {
     21 DeleteRecords, 0..=2, flexible 2, delete_records::DeleteRecordsRequest => DeleteRecordsResponse;
     22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
+    29 DescribeAcls, 1..=3, flexible 2, describe_acls::DescribeAclsRequest => DescribeAclsResponse;
+    30 CreateAcls, 1..=3, flexible 2, create_acls::CreateAclsRequest => CreateAclsResponse;
+    31 DeleteAcls, 1..=3, flexible 2, delete_acls::DeleteAclsRequest => DeleteAclsResponse;
     32 DescribeConfigs, 1..=4, flexible 4, describe_configs::DescribeConfigsRequest => DescribeConfigsResponse;
     33 AlterConfigs, 0..=2, flexible 2, alter_configs::AlterConfigsRequest => AlterConfigsResponse;
+    34 AlterReplicaLogDirs, 1..=2, flexible 2, alter_replica_log_dirs::AlterReplicaLogDirsRequest => AlterReplicaLogDirsResponse;
     35 DescribeLogDirs, 1..=5, flexible 2, describe_log_dirs::DescribeLogDirsRequest => DescribeLogDirsResponse;
     37 CreatePartitions, 0..=3, flexible 2, create_partitions::CreatePartitionsRequest => CreatePartitionsResponse;
     42 DeleteGroups, 0..=3, flexible 2, delete_groups::DeleteGroupsRequest => DeleteGroupsResponse;
@@ -119,10 +123,13 @@ api_table! {
     45 AlterPartitionReassignments, 0..=1, flexible 0, alter_partition_reassignments::AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse;
     46 ListPartitionReassignments, 0..=0, flexible 0, list_partition_reassignments::ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse;
     47 OffsetDelete, 0..=0, flexible NEVER, offset_delete::OffsetDeleteRequest => OffsetDeleteResponse;
+    48 DescribeClientQuotas, 0..=1, flexible 1, describe_client_quotas::DescribeClientQuotasRequest => DescribeClientQuotasResponse;
+    50 DescribeUserScramCredentials, 0..=0, flexible 0, describe_user_scram_credentials::DescribeUserScramCredentialsRequest => DescribeUserScramCredentialsResponse;
     55 DescribeQuorum, 0..=2, flexible 0, describe_quorum::DescribeQuorumRequest => DescribeQuorumResponse;
     57 UpdateFeatures, 0..=2, flexible 0, update_features::UpdateFeaturesRequest => UpdateFeaturesResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
     61 DescribeProducers, 0..=0, flexible 0, describe_producers::DescribeProducersRequest => DescribeProducersResponse;
+    66 ListTransactions, 0..=2, flexible 0, list_transactions::ListTransactionsRequest => ListTransactionsResponse;
     68 ConsumerGroupHeartbeat, 0..=1, flexible 0, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse;
     69 ConsumerGroupDescribe, 0..=1, flexible 0, consumer_group_describe::ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse;
     71 GetTelemetrySubscriptions, 0..=0, flexible 0, get_telemetry_subscriptions::GetTelemetrySubscriptionsRequest => GetTelemetrySubscriptionsResponse;

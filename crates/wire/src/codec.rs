@@ -292,7 +292,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(i8, i16, u16, i32, i64);
+numbers!(i8, i16, u16, i32, i64, f64);
 
 impl Codec for bool {
     fn size_min(_: Version) -> usize {

@@ -36,6 +36,9 @@ func adminCases() []testCase {
 		{"alter configs of a topic and of the broker", alterConfigs},
 		{"validate only creates nothing", validateOnly},
 		{"refused: topic exists, topic unknown", existsOrNot},
+		{"no authorizer, quotas, credentials, transactions", unsecured},
+		{"authorized operations are all", authorizedOperations},
+		{"move a replica to its folder", replicaLogDirs},
 	}
 	for _, r := range refusals {
 		cases = append(cases, testCase{"refused: " + r.name, func() {
@@ -174,6 +177,74 @@ func existsOrNot() {
 	described, err := admin.DescribeTopicConfigs(within(), run+"-absent")
 	check(err)
 	refused(kerr.UnknownTopicOrPartition, described[0].Err)
+}
+
+// unsecured: nobody is denied anything, and nobody has quotas or credentials.
+func unsecured() {
+	every := func() *kadm.ACLBuilder {
+		return kadm.NewACLs().AnyResource().Allow().AllowHosts().Deny().DenyHosts().Operations(kadm.OpAny).ResourcePatternType(kadm.ACLPatternAny)
+	}
+	described, err := admin.DescribeACLs(within(), every())
+	check(err)
+	want(len(described) > 0, "no answer")
+	for _, one := range described {
+		refused(kerr.SecurityDisabled, one.Err)
+	}
+	created, err := admin.CreateACLs(within(), kadm.NewACLs().Topics(run).Allow("User:somebody").AllowHosts().Operations(kadm.OpRead))
+	check(err)
+	want(len(created) == 1, "%d answers", len(created))
+	refused(kerr.SecurityDisabled, created[0].Err)
+	deleted, err := admin.DeleteACLs(within(), every())
+	check(err)
+	want(len(deleted) > 0, "no answer")
+	for _, one := range deleted {
+		refused(kerr.SecurityDisabled, one.Err)
+	}
+	quotas, err := admin.DescribeClientQuotas(within(), false, nil)
+	check(err)
+	scrams, err := admin.DescribeUserSCRAMs(within())
+	check(err)
+	transactions, err := admin.ListTransactionsByTxPattern(within(), nil, nil, run+"-absent.*")
+	check(err)
+	want(len(quotas)+len(scrams)+len(transactions) == 0, "%v %v %v", quotas, scrams, transactions)
+	nobody, err := admin.DescribeUserSCRAMs(within(), "nobody")
+	check(err)
+	refused(kerr.ResourceNotFound, nobody["nobody"].Err)
+}
+
+func authorizedOperations() {
+	topic := newTopic("authorized", 1)
+	metadata, err := admin.Metadata(kadm.WithAuthorizedOps(within()), topic)
+	check(err)
+	request := kmsg.NewPtrDescribeClusterRequest()
+	request.IncludeClusterAuthorizedOperations = true
+	cluster, err := request.RequestWith(within(), client())
+	check(err)
+	told := kadm.DecodeACLOperations(cluster.ClusterAuthorizedOperations)
+	ofCluster := []kadm.ACLOperation{kadm.OpCreate, kadm.OpAlter, kadm.OpDescribe, kadm.OpClusterAction, kadm.OpDescribeConfigs, kadm.OpAlterConfigs, kadm.OpIdempotentWrite}
+	want(reflect.DeepEqual(told, ofCluster), "of the cluster %v", told)
+	ofTopic := []kadm.ACLOperation{kadm.OpRead, kadm.OpWrite, kadm.OpCreate, kadm.OpDelete, kadm.OpAlter, kadm.OpDescribe, kadm.OpDescribeConfigs, kadm.OpAlterConfigs}
+	want(reflect.DeepEqual(metadata.Topics[topic].AuthorizedOperations, ofTopic), "of a topic %v", metadata.Topics[topic].AuthorizedOperations)
+}
+
+func replicaLogDirs() {
+	topic := newTopic("replica-log-dirs", 1)
+	described, err := admin.DescribeAllLogDirs(within(), nil)
+	check(err)
+	move := func(folder string) error {
+		partitions := kadm.TopicsSet{}
+		partitions.Add(topic, 0)
+		var request kadm.AlterReplicaLogDirsReq
+		request.Add(folder, partitions)
+		moved, err := admin.AlterAllReplicaLogDirs(within(), request)
+		check(err)
+		want(len(moved.Sorted()) == 1, "%v", moved)
+		return moved.Sorted()[0].Err
+	}
+	for _, one := range described.Sorted() {
+		check(move(one.Dir))
+	}
+	refused(kerr.LogDirNotFound, move("/nowhere"))
 }
 
 func removeTopics() {

@@ -1,6 +1,6 @@
 // franz-go against a broker: `client BOOTSTRAP`.
 //
-// Not a test of groups or transactions: consumers are given their partitions and commit nothing.
+// Not a test of groups, nor of what transactions do: consumers are given their partitions and commit nothing.
 // Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 package main
 
@@ -234,6 +234,7 @@ func produceCases() []testCase {
 		testCase{"produce to a LogAppendTime topic", logAppendTime},
 		testCase{"produce to a topic nobody created", func() { roundTrip(run+"-auto", kgo.AllowAutoTopicCreation()) }},
 		testCase{"produce by key over 6 partitions", byKey},
+		testCase{"a transaction begins, or is refused at once with the reason", transaction},
 	)
 }
 
@@ -293,6 +294,20 @@ func byKey() {
 	want(len(sent) == 6, "%d partitions used", len(sent))
 	for partition, expected := range sent {
 		same(read(topic, len(expected), partition, start()), expected, 0)
+	}
+}
+
+// transaction: Apache Kafka begins it; Fullbore does not serve transactions yet. franz-go shows no message, only the error.
+func transaction() {
+	c := client(kgo.TransactionalID(run + "-transaction"))
+	defer c.Close()
+	begun := make(chan error, 1)
+	go func() { begun <- c.BeginTransaction() }()
+	select {
+	case err := <-begun:
+		want(err == nil || errors.Is(err, kerr.UnsupportedVersion), "refused with %v", err)
+	case <-within().Done():
+		panic("neither")
 	}
 }
 

@@ -70,6 +70,8 @@ public class AdminTools {
         CASES.put("kafka-configs of groups", () -> configsOf("groups", "consumer.session.timeout.ms", "46000", "10"));
         CASES.put("kafka-configs of client-metrics", () -> configsOf("client-metrics", "interval.ms", "1000", "99"));
         CASES.put("kafka-client-metrics", AdminTools::clientMetrics);
+        CASES.put("kafka-acls", AdminTools::acls);
+        CASES.put("kafka-configs of users, clients and ips; kafka-transactions list", AdminTools::nobody);
         CASES.put("kafka-get-offsets of everything, kafka-cluster list-endpoints", AdminTools::cluster);
         CASES.put("its topic removed", () -> done("TopicCommand", "--delete", "--topic", RUN));
     }
@@ -79,7 +81,7 @@ public class AdminTools {
         done("TopicCommand", "--alter", "--topic", RUN, "--partitions", "3");
         String described = done("TopicCommand", "--describe", "--topic", RUN);
         has("PartitionCount: 3", described);
-        node = Pattern.compile("Partition: 2\\s+Leader: (\\d+)").matcher(described).results().findFirst().orElseThrow().group(1);
+        node = find("Partition: 2\\s+Leader: (\\d+)", described);
         has("currently has 3 partition\\(s\\); 2 would not be an increase", refused("TopicCommand", "--alter", "--topic", RUN, "--partitions", "2"));
         has("does not exist", refused("TopicCommand", "--alter", "--topic", RUN + "-absent", "--partitions", "2"));
     }
@@ -124,6 +126,10 @@ public class AdminTools {
         has("Reassignment of partition " + RUN + "-0 is completed", done(tool, "--reassignment-json-file", here, "--verify"));
         has("No partition reassignments found", done(tool, "--list"));
         has("None of the specified partition reassignments are active", done(tool, "--reassignment-json-file", here, "--cancel"));
+        String folder = find("\"logDir\":\"([^\"]*)\"", done("LogDirsCommand", "--describe", "--topic-list", RUN));
+        String inFolder = file(of.replace("any", folder), RUN, node).toString();
+        has("Successfully started moving log directory to " + folder + " for replica " + RUN + "-0 with broker " + node, done(tool, "--reassignment-json-file", inFolder, "--execute"));
+        has("Reassignment of replica " + RUN + "-0-" + node + " completed successfully", done(tool, "--reassignment-json-file", inFolder, "--verify"));
         has("Unknown broker id 99", refused(tool, "--reassignment-json-file", file(of, RUN, "99").toString(), "--execute"));
     }
 
@@ -143,6 +149,20 @@ public class AdminTools {
     static void features() throws Exception {
         has("metadata.version.*FinalizedVersionLevel: 4\\.3-IV0", done("FeatureCommand", "describe"));
         has("Could not upgrade no.such.feature to 1", refused("FeatureCommand", "upgrade", "--feature", "no.such.feature=1"));
+    }
+
+    static void acls() throws Exception {
+        has("SecurityDisabledException: No Authorizer is configured on the broker", refused("AclCommand", "--list"));
+        String[] rule = {"--allow-principal", "User:somebody", "--operation", "Read", "--topic", RUN};
+        has("SecurityDisabledException: No Authorizer is configured", run("AclCommand", with(new String[] {"--add"}, rule)).text);
+        has("SecurityDisabledException: No Authorizer is configured", run("AclCommand", with(new String[] {"--remove", "--force"}, rule)).text);
+    }
+
+    /** Nobody has quotas, credentials or transactions. */
+    static void nobody() throws Exception {
+        for (String type : List.of("users", "clients", "ips"))
+            same(done(CONFIGS, "--describe", "--entity-type", type), "");
+        has("TransactionalId", done("TransactionsCommand", "list"));
     }
 
     static final String CONFIGS = "kafka.admin.ConfigCommand";
@@ -248,6 +268,11 @@ public class AdminTools {
         var found = Pattern.compile("(?m)^" + RUN + ":" + partition + ":(\\d+)$").matcher(listed);
         if (!found.find()) throw new AssertionError("no partition " + partition + " in: " + listed);
         return Long.parseLong(found.group(1));
+    }
+
+    /** The first group of the first place that matches. */
+    static String find(String pattern, String text) {
+        return Pattern.compile(pattern).matcher(text).results().findFirst().orElseThrow(() -> new AssertionError("no " + pattern + " in: " + text)).group(1);
     }
 
     static void has(String pattern, String text) {

@@ -1,6 +1,6 @@
 // The Java client against a broker: `java -cp 'jars/*' Client.java BOOTSTRAP`.
 //
-// Not a test of groups or transactions: consumers are assigned by hand and commit nothing.
+// Not a test of groups, nor of what transactions do: consumers are assigned by hand and commit nothing.
 // Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
@@ -21,30 +22,49 @@ import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.CreateTopicsOptions;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
+import org.apache.kafka.clients.admin.DescribeConsumerGroupsOptions;
+import org.apache.kafka.clients.admin.DescribeTopicsOptions;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
+import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AclBinding;
+import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.acl.AclOperation;
+import org.apache.kafka.common.acl.AclPermissionType;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
 import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.InvalidTopicException;
+import org.apache.kafka.common.errors.LogDirNotFoundException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
+import org.apache.kafka.common.errors.ResourceNotFoundException;
+import org.apache.kafka.common.errors.SecurityDisabledException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.record.TimestampType;
+import org.apache.kafka.common.resource.PatternType;
+import org.apache.kafka.common.resource.ResourcePattern;
+import org.apache.kafka.common.resource.ResourceType;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -243,6 +263,7 @@ public class Client {
         CASES.put("produce to a LogAppendTime topic", Client::logAppendTime);
         CASES.put("produce to a topic nobody created", () -> roundTrip(RUN + "-auto", oddRecords()));
         CASES.put("produce by key over 6 partitions", Client::byKey);
+        CASES.put("a transaction begins, or is refused at once with the reason", Client::transaction);
     }
 
     static void produce(String acks, String codec, boolean idempotent) throws Exception {
@@ -283,6 +304,16 @@ public class Client {
         same(expected.size(), 6);
         for (var partition : expected.entrySet())
             same(read(new TopicPartition(topic, partition.getKey()), 0, partition.getValue().size(), Map.of()), partition.getValue(), 0);
+    }
+
+    /** Apache Kafka begins it; Fullbore does not serve transactions yet. */
+    static void transaction() {
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", 20_000));
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+        } catch (KafkaException refused) {
+            want(refused.getMessage().contains("This broker does not serve transactions yet"), refused);
+        }
     }
 
     // --- consume ---------------------------------------------------------------------------------
@@ -385,6 +416,9 @@ public class Client {
         refusedCreate("unknown config", InvalidConfigurationException.class, RUN + "-unknown", 1, 1, Map.of("no.such.key", "1"));
         refusedCreate("bad config value", InvalidConfigurationException.class, RUN + "-value", 1, 1, Map.of("retention.ms", "abc"));
         CASES.put("refused: topic exists, topic unknown", Client::existsOrNot);
+        CASES.put("no authorizer, quotas, credentials, transactions", Client::unsecured);
+        CASES.put("authorized operations are all", Client::authorizedOperations);
+        CASES.put("move a replica to its folder", Client::replicaLogDirs);
     }
 
     static void refusedCreate(String name, Class<? extends Exception> type, String topic, int partitions, int replicas, Map<String, String> configs) {
@@ -474,6 +508,48 @@ public class Client {
         refused(TopicExistsException.class, () -> create(topic, 1, 1, Map.of()));
         refused(UnknownTopicOrPartitionException.class, () -> delete(List.of(RUN + "-absent")));
         refused(UnknownTopicOrPartitionException.class, () -> config(ConfigResource.Type.TOPIC, RUN + "-absent", "retention.ms"));
+    }
+
+    /** Nobody is denied anything, and nobody has quotas or credentials. */
+    static void unsecured() throws Exception {
+        var entry = new AccessControlEntry("User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW);
+        var binding = new AclBinding(new ResourcePattern(ResourceType.TOPIC, RUN, PatternType.LITERAL), entry);
+        refused(SecurityDisabledException.class, () -> get(admin.describeAcls(AclBindingFilter.ANY).values()));
+        refused(SecurityDisabledException.class, () -> get(admin.createAcls(List.of(binding)).all()));
+        refused(SecurityDisabledException.class, () -> get(admin.deleteAcls(List.of(AclBindingFilter.ANY)).all()));
+        same(get(admin.describeClientQuotas(ClientQuotaFilter.all()).entities()), Map.of());
+        same(get(admin.describeUserScramCredentials().all()), Map.of());
+        refused(ResourceNotFoundException.class, () -> get(admin.describeUserScramCredentials(List.of("nobody")).description("nobody")));
+        var absent = new ListTransactionsOptions().filterOnTransactionalIdPattern(RUN + "-absent.*");
+        same(List.copyOf(get(admin.listTransactions(absent).all())), List.of());
+    }
+
+    static void authorizedOperations() throws Exception {
+        var ofCluster = get(admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true)).authorizedOperations());
+        same(ofCluster, Set.of(AclOperation.CREATE, AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION,
+            AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.IDEMPOTENT_WRITE));
+        String topic = newTopic("authorized");
+        var ofTopic = get(admin.describeTopics(List.of(topic), new DescribeTopicsOptions().includeAuthorizedOperations(true)).allTopicNames());
+        same(ofTopic.get(topic).authorizedOperations(), Set.of(AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE,
+            AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS));
+        get(admin.alterConsumerGroupOffsets(topic, Map.of(zero(topic), new OffsetAndMetadata(0))).all()); // makes the group
+        var ofGroup = get(admin.describeConsumerGroups(List.of(topic), new DescribeConsumerGroupsOptions().includeAuthorizedOperations(true)).all());
+        same(ofGroup.get(topic).authorizedOperations(), Set.of(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS));
+        get(admin.deleteConsumerGroups(List.of(topic)).all());
+    }
+
+    static void replicaLogDirs() throws Exception {
+        String topic = newTopic("replica-log-dirs");
+        int node = get(admin.describeCluster().controller()).id();
+        String here = get(admin.describeLogDirs(List.of(node)).allDescriptions()).get(node).keySet().iterator().next();
+        move(topic, 0, node, here);
+        refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, here));
+        refused(LogDirNotFoundException.class, () -> move(topic, 0, node, "/nowhere"));
+    }
+
+    static void move(String topic, int partition, int node, String folder) throws Exception {
+        get(admin.alterReplicaLogDirs(Map.of(new TopicPartitionReplica(topic, partition, node), folder)).all());
     }
 
     static void removeTopics() throws Exception {

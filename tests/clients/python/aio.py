@@ -8,6 +8,7 @@ import time
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TransactionalIdAuthorizationFailed
 
 BOOTSTRAP = sys.argv[1]
 RUN = f"aio-{os.getpid()}-{int(time.time())}"
@@ -72,6 +73,18 @@ async def acks(admin, number):
     await send(topic, [(None, b"v")], acks=number)
     async with consumer(topic) as reader:
         assert [record.value for record in await read(reader, 1)] == [b"v"]
+
+
+@case("a transaction begins, or is refused at once with the reason")
+async def transaction(admin):
+    """Apache Kafka begins it; Fullbore does not serve transactions yet. aiokafka shows no message, only the kind of error."""
+    producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id=f"{RUN}-transaction")
+    try:
+        await asyncio.wait_for(producer.start(), WAIT_S)
+    except TransactionalIdAuthorizationFailed as error:
+        assert "-transaction" in str(error), error
+    finally:
+        await producer.stop()
 
 
 @case("commit and resume, metadata, lag")

@@ -1,6 +1,6 @@
 """confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
 
-Not a test of transactions, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
+Not a test of what transactions do, nor of groups of several members, which are in `../groups`. Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 """
 
 import os
@@ -12,7 +12,8 @@ from confluent_kafka import (
     KafkaException, Producer, TopicCollection, TopicPartition,
 )
 from confluent_kafka.admin import (
-    AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewTopic, OffsetSpec,
+    AclBinding, AclBindingFilter, AclOperation, AclPermissionType, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource,
+    ConfigSource, NewTopic, OffsetSpec, ResourcePatternType, ResourceType,
 )
 
 BOOTSTRAP = sys.argv[1]
@@ -212,6 +213,16 @@ def partitions():
         assert [m.offset() for m in found] == list(range(len(found)))
 
 
+@case("a transaction begins, or is refused at once with the reason")
+def transaction():
+    """Apache Kafka begins it; Fullbore does not serve transactions yet."""
+    producer = Producer(connection() | {"transactional.id": f"{RUN}-transaction"})
+    try:
+        producer.init_transactions(WAIT_S)
+    except KafkaException as error:
+        assert error.args[0].fatal() and "This broker does not serve transactions yet" in str(error), error
+
+
 # --- consume -------------------------------------------------------------------------------------
 
 @case("consume from the middle of a batch", "none")
@@ -392,6 +403,30 @@ def exists_or_not():
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.delete_topics([absent])[absent].result(WAIT_S))
     resource = ConfigResource(ConfigResource.Type.TOPIC, absent)
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, lambda: ADMIN.describe_configs([resource])[resource].result(WAIT_S))
+
+
+@case("no authorizer, no credentials")
+def unsecured():
+    everything = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    one = AclBinding(
+        ResourceType.TOPIC, RUN, ResourcePatternType.LITERAL, "User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW)
+    assert ADMIN.describe_acls(everything).result(WAIT_S) == []  # it drops the error, also Apache Kafka's
+    refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.create_acls([one])[one].result(WAIT_S))
+    refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.delete_acls([everything])[everything].result(WAIT_S))
+    assert ADMIN.describe_user_scram_credentials().result(WAIT_S) == {}
+    nobody = ADMIN.describe_user_scram_credentials(["nobody"])["nobody"]
+    refused(KafkaError.RESOURCE_NOT_FOUND, lambda: nobody.result(WAIT_S))
+
+
+@case("authorized operations are all")
+def authorized_operations():
+    op, topic = AclOperation, new_topic("authorized")
+    of_cluster = ADMIN.describe_cluster(include_authorized_operations=True).result(WAIT_S).authorized_operations
+    assert set(of_cluster) == {
+        op.CREATE, op.ALTER, op.DESCRIBE, op.CLUSTER_ACTION, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS, op.IDEMPOTENT_WRITE}, of_cluster
+    described = ADMIN.describe_topics(TopicCollection([topic]), include_authorized_operations=True)[topic].result(WAIT_S)
+    assert set(described.authorized_operations) == {
+        op.READ, op.WRITE, op.CREATE, op.DELETE, op.ALTER, op.DESCRIBE, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS}, described
 
 
 # --- one member of a group, and its administration -----------------------------------------------

@@ -20,6 +20,7 @@ mod groups;
 mod groups_bounds;
 mod hostile;
 mod hostile_load;
+mod internal_topics;
 mod limits;
 mod load;
 mod many;
@@ -43,6 +44,7 @@ mod telemetry;
 mod tls;
 mod tls_tools;
 mod topics;
+mod unsecured;
 mod versions;
 mod window;
 

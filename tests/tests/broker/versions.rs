@@ -1,13 +1,13 @@
 //! Every version of every API that is offered is served, and nothing else is.
 
 use fullbore_tests::{Batch, Broker, Client};
-use fullbore_wire::ErrorCode;
 use fullbore_wire::api::{ApiKey, Request, Visit};
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::describe_cluster::DescribeClusterRequest;
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
-use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::{ErrorCode, Text};
 
 /// Sends an empty request of an API known only when the program runs, and reads the answer in its version.
 struct Ask<'a> {
@@ -101,24 +101,60 @@ fn the_cluster_is_this_broker_under_the_address_clients_use() {
     assert_eq!(describe(&broker).cluster_id, before.cluster_id, "a cluster keeps its id");
 }
 
+/// Of a key type, in the version asked for, whose answer looks alike in all versions.
+fn coordinator(client: &mut Client, key_type: i8, version: i16) -> Coordinator {
+    let several = version >= 4;
+    let request = FindCoordinatorRequest {
+        key: if several { Text::default() } else { "key".into() },
+        coordinator_keys: if several { vec!["key".into()] } else { Vec::new() },
+        key_type,
+        ..Default::default()
+    };
+    let mut answer = client.call(&request, version);
+    if several {
+        return answer.coordinators.remove(0);
+    }
+    let FindCoordinatorResponse { error_code, error_message, node_id, host, port, .. } = answer;
+    Coordinator { error_code, error_message, node_id, host, port, ..Default::default() }
+}
+
 #[test]
-fn groups_are_coordinated_here_and_transactions_are_refused() {
+fn groups_are_coordinated_here_and_not_what_is_of_no_known_type() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    let mut coordinator = |key_type| {
-        let request = FindCoordinatorRequest { coordinator_keys: vec!["key".into()], key_type, ..Default::default() };
-        client.call(&request, 6).coordinators.remove(0)
-    };
-    let of_group = coordinator(0);
-    let here = (ErrorCode::NONE, 1, i32::from(broker.addr().port()));
-    assert_eq!((of_group.error_code, of_group.node_id, of_group.port), here);
-    assert_eq!(coordinator(1).error_code, ErrorCode::INVALID_REQUEST);
+    for version in 0..=6 {
+        let of_group = coordinator(&mut client, 0, version);
+        let here = (ErrorCode::NONE, 1, i32::from(broker.addr().port()));
+        assert_eq!((of_group.error_code, of_group.node_id, of_group.port), here, "version {version}");
+    }
+    for key_type in [2, 3, -1] {
+        assert_eq!(coordinator(&mut client, key_type, 6).error_code, ErrorCode::INVALID_REQUEST, "type {key_type}");
+    }
+}
+
+/// The codes after which librdkafka (which asks in version 2) and Java (in 6) do not ask again, and show the message; see
+/// tests/clients for the clients themselves.
+#[test]
+fn who_wants_a_transaction_is_refused_for_good_and_told_why() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    for version in 1..=6 {
+        let refused = coordinator(&mut client, 1, version);
+        let expected = match version {
+            ..4 => ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            _ => ErrorCode::UNSUPPORTED_VERSION,
+        };
+        assert_eq!((refused.error_code, refused.node_id), (expected, -1), "version {version}");
+        let why = refused.error_message.expect("words");
+        assert_eq!(why, "This broker does not serve transactions yet.", "version {version}");
+    }
     let transactional = InitProducerIdRequest {
         transactional_id: Some("tx".into()),
         transaction_timeout_ms: 1000,
         ..Default::default()
     };
-    assert_eq!(client.call(&transactional, 4).error_code, ErrorCode::INVALID_REQUEST);
+    let refused = client.call(&transactional, 4);
+    assert_eq!(refused.error_code, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! ConsumerGroupDescribe 0-1: groups of the consumer protocol, their members, what these have and are to have.
 
-use super::describe_groups::EVERY_OPERATION;
-use super::metadata::NO_OPERATIONS;
-use super::{Call, Fault, Reply, once};
+use super::{Call, Fault, Reply, once, operations};
 use crate::control::Image;
 use fullbore_rules::group::consumer::{ConsumerGroup, Partition, Settings};
 use fullbore_rules::group::{Group, State};
@@ -18,13 +16,12 @@ const SPEAKS_CONSUMER: i8 = 1;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
-    let operations = if request.include_authorized_operations { EVERY_OPERATION } else { NO_OPERATIONS };
+    let authorized_operations = operations::where_asked(request.include_authorized_operations, operations::OF_A_GROUP);
     let image = call.broker.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
         let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
         let group = call.broker.groups.look(&group_id, described);
-        let authorized_operations = operations;
         match group {
             Some(Some(group)) => DescribedGroup { group_id, authorized_operations, ..group },
             Some(None) => not_found(&group_id, "is not a consumer group"),

@@ -3,7 +3,7 @@
 use super::{Call, Fault, Reply, once, topics};
 use crate::broker::Shared;
 use crate::classic::Partition;
-use crate::control::Image;
+use crate::control::{Image, is_internal};
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
     DeleteRecordsTopic, DeleteRecordsTopicResult,
@@ -65,6 +65,9 @@ fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsT
 
 fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
     let topic = topics::find(image, &topic.name, Uuid::ZERO)?;
+    if is_internal(&topic.name) {
+        return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
+    }
     let partition = topics::partition(broker, topic, asked.partition_index)?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);

@@ -1,7 +1,6 @@
 //! DescribeCluster 0-2.
 
-use super::metadata::NO_OPERATIONS;
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, operations};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -14,13 +13,14 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut response = DescribeClusterResponse {
         endpoint_type: request.endpoint_type,
         cluster_id: broker.cluster_id.clone(),
-        cluster_authorized_operations: NO_OPERATIONS,
         ..Default::default()
     };
     if request.endpoint_type == BROKERS {
         let (host, port) = broker.endpoint(call.listener);
         let node_id = broker.config.node_id;
         response.controller_id = node_id;
+        let is_asked = request.include_cluster_authorized_operations;
+        response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
         response.brokers =
             vec![DescribeClusterBroker { broker_id: node_id, host, port, rack: broker.rack(), ..Default::default() }];
     } else {

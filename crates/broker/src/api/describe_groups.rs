@@ -1,23 +1,19 @@
 //! DescribeGroups 0-6: groups of the classic protocol. One that is not there is `Dead`, and from version 6 on an error.
 
-use super::metadata::NO_OPERATIONS;
-use super::{Call, Fault, Reply, once};
+use super::{Call, Fault, Reply, once, operations};
 use fullbore_rules::group::{Group, State};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
 /// The first version in which a group that is not there is an error (KIP-1043).
 const NOT_FOUND_FROM: i16 = 6;
-/// What may be done with a group, one bit an operation of Kafka's AclOperation: read, delete, describe,
-/// describe_configs, alter_configs. Without an authorizer everybody may do everything.
-pub(super) const EVERY_OPERATION: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeGroupsRequest = call.body(reply.version)?;
-    let operations = if request.include_authorized_operations { EVERY_OPERATION } else { NO_OPERATIONS };
     let described = |group_id: Text| {
         let mut group = describe(call, &group_id, reply.version.number);
-        group.authorized_operations = operations;
+        let is_said = request.include_authorized_operations && !group.error_code.is_err();
+        group.authorized_operations = operations::where_asked(is_said, operations::OF_A_GROUP);
         group.group_id = group_id;
         group
     };

@@ -21,9 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
-    let folder = &broker.config.data_dir;
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
-    let log_dir = Text::from(absolute.to_string_lossy().into_owned());
+    let (log_dir, folder) = (folder(broker), &broker.config.data_dir);
     let described = topics(broker, asked).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
@@ -38,6 +36,13 @@ fn describe(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> Desc
             DescribeLogDirsResult { error_code: ErrorCode::KAFKA_STORAGE_ERROR, log_dir, ..Default::default() }
         }
     }
+}
+
+/// The data folder as clients are told it, and as they must name it.
+pub fn folder(broker: &Shared) -> Text {
+    let folder = &broker.config.data_dir;
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    Text::from(absolute.to_string_lossy().into_owned())
 }
 
 fn bytes(blocks: u64, block_len: u64) -> i64 {

@@ -1,9 +1,8 @@
 //! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
 
-use super::metadata::NO_OPERATIONS;
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, operations};
 use crate::broker::Shared;
-use crate::control::{Image, Topic};
+use crate::control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
@@ -59,11 +58,12 @@ fn cursor(topic_name: String, partition_index: i32) -> Cursor {
 }
 
 fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
-    let valid = crate::control::check_name(&name).is_ok();
+    let valid = check_name(&name).is_ok();
     DescribeTopicPartitionsResponseTopic {
         error_code: if valid { ErrorCode::UNKNOWN_TOPIC_OR_PARTITION } else { ErrorCode::INVALID_TOPIC_EXCEPTION },
+        is_internal: is_internal(&name),
         name: Some(Text::from(name)),
-        topic_authorized_operations: NO_OPERATIONS,
+        topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }
 }
@@ -84,8 +84,10 @@ fn describe(broker: &Shared, topic: &Topic, range: std::ops::Range<i32>) -> Desc
     DescribeTopicPartitionsResponseTopic {
         name: Some(Text::from(topic.name.as_str())),
         topic_id: topic.id,
+        is_internal: is_internal(&topic.name),
         partitions: range.map(partition).collect(),
-        topic_authorized_operations: NO_OPERATIONS,
+        // There is no field to ask for them by: they are always told.
+        topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }
 }

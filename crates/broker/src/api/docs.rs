@@ -87,7 +87,7 @@ fn structure(out: &mut String, spec: &StructSpec, outermost: bool, api: &RangeIn
         let tag = field.tag.map(|tag| tag.to_string()).unwrap_or_default();
         let (type_name, null) = kafka_type(field, api);
         let (versions, default) = (within(&field.versions, api), field.default.map(literal).unwrap_or_default());
-        let (name, doc) = (field.name, sentence(field.doc));
+        let (name, doc) = (field.name.trim_start_matches("r#"), sentence(field.doc));
         line(out, format_args!("| {name} | {type_name} | {versions} | {null} | {default} | {tag} | {doc} |"));
     }
 }
@@ -110,6 +110,7 @@ fn type_name(rust: &str) -> String {
         "u16" => "uint16",
         "i32" => "int32",
         "i64" => "int64",
+        "f64" => "float64",
         "ErrorCode" => "int16 (error code)",
         "Text" => "string",
         "Uuid" => "uuid",

@@ -1,16 +1,20 @@
-//! FindCoordinator 0-6. On one broker the coordinator of every group is this broker.
+//! FindCoordinator 0-6. On one broker the coordinator of every group is this broker. Transactions are not served yet.
 
 use super::{Call, Fault, Reply};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request: group, transaction, share.
+/// Key types of the request; there are also partitions of share groups.
 const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
+/// From this version on a request has several keys, and each its own error.
+const SEVERAL_KEYS_FROM: i16 = 4;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
-    let of = |key: &Text| coordinator(call, request.key_type, key);
-    let response = if reply.version.number >= 4 {
+    let version = reply.version.number;
+    let of = |key: &Text| coordinator(call, version, request.key_type, key);
+    let response = if version >= SEVERAL_KEYS_FROM {
         FindCoordinatorResponse {
             coordinators: request.coordinator_keys.iter().map(of).collect(),
             ..Default::default()
@@ -29,17 +33,39 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FindCoordinatorRequest>(&response)
 }
 
-fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
-    if key_type != GROUP {
-        return Coordinator {
-            key: key.clone(),
-            node_id: -1,
-            port: -1,
-            error_code: ErrorCode::INVALID_REQUEST,
-            error_message: Some(Text::from_static("This broker coordinates groups only.")),
-            ..Default::default()
-        };
+fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coordinator {
+    let (error_code, message) = match key_type {
+        GROUP => {
+            let (host, port) = call.broker.endpoint(call.listener);
+            return Coordinator {
+                key: key.clone(),
+                node_id: call.broker.config.node_id,
+                host,
+                port,
+                ..Default::default()
+            };
+        }
+        TRANSACTION => (no_transactions(version), "This broker does not serve transactions yet."),
+        _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups only."),
+    };
+    Coordinator {
+        key: key.clone(),
+        node_id: -1,
+        port: -1,
+        error_code,
+        error_message: Some(Text::from_static(message)),
+        ..Default::default()
     }
-    let (host, port) = call.broker.endpoint(call.listener);
-    Coordinator { key: key.clone(), node_id: call.broker.config.node_id, host, port, ..Default::default() }
+}
+
+/// The error at which a client that wants transactions ends at once and, where it can, shows the message beside it.
+fn no_transactions(version: i16) -> ErrorCode {
+    if version < SEVERAL_KEYS_FROM {
+        // librdkafka, which asks in these versions, shows the message only of a refused authorization. With any other
+        // error it asks again, until the application's timeout.
+        ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    } else {
+        // Java's client, which asks in these, shows the message of any error but that one.
+        ErrorCode::UNSUPPORTED_VERSION
+    }
 }

@@ -1,17 +1,14 @@
 //! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
 
-use super::{Call, Fault, Reply, once};
+use super::{Call, Fault, Reply, once, operations};
 use crate::broker::Shared;
-use crate::control::{CreateTopic, CreateTopics, Topic};
+use crate::control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
     MetadataResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
-
-/// What stands for "operations were not asked for" in the authorized-operations fields.
-pub const NO_OPERATIONS: i32 = i32::MIN;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: MetadataRequest = call.body(reply.version)?;
@@ -22,7 +19,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // In version 0 an empty list asks for all topics, later for none.
         Some(topics) => version == 0 && topics.is_empty(),
     };
-    let topics = if everything {
+    let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
+    let of_cluster = operations::where_asked(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
+    let mut topics: Vec<_> = if everything {
         broker.control.image().topics().map(|topic| describe(broker, topic)).collect()
     } else {
         // Before version 4 a client cannot say no.
@@ -30,6 +29,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(broker, wanted, create).await
     };
+    for topic in &mut topics {
+        topic.topic_authorized_operations = of_topics;
+    }
     let (host, port) = broker.endpoint(call.listener);
     let node_id = broker.config.node_id;
     let response = MetadataResponse {
@@ -37,7 +39,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         cluster_id: Some(broker.cluster_id.clone()),
         controller_id: node_id,
         topics,
-        cluster_authorized_operations: NO_OPERATIONS,
+        cluster_authorized_operations: of_cluster,
         ..Default::default()
     };
     reply.frame::<MetadataRequest>(&response)
@@ -49,6 +51,7 @@ async fn named(broker: &Shared, wanted: Vec<MetadataRequestTopic>, create: bool)
     let missing: Vec<CreateTopic> = wanted
         .iter()
         .filter_map(|topic| topic.name.as_ref().filter(|name| topic.topic_id.is_zero() && image.topic(name).is_none()))
+        .filter(|name| may_be_auto_created(name))
         .map(|name| CreateTopic {
             name: name.to_string(),
             num_partitions: -1,
@@ -80,7 +83,7 @@ async fn named(broker: &Shared, wanted: Vec<MetadataRequestTopic>, create: bool)
 }
 
 fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic {
-    let valid = topic.name.as_ref().is_none_or(|name| crate::control::check_name(name).is_ok());
+    let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
         // Somebody else created it between the look and the try; the client asks again.
@@ -89,9 +92,9 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopi
     };
     MetadataResponseTopic {
         error_code,
+        is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
         name: Some(topic.name.unwrap_or_default()),
         topic_id: topic.topic_id,
-        topic_authorized_operations: NO_OPERATIONS,
         ..Default::default()
     }
 }
@@ -110,8 +113,8 @@ fn describe(broker: &Shared, topic: &Arc<Topic>) -> MetadataResponseTopic {
         error_code: ErrorCode::NONE,
         name: Some(Text::from(topic.name.as_str())),
         topic_id: Uuid(topic.id.0),
+        is_internal: is_internal(&topic.name),
         partitions: (0..topic.partitions).map(partition).collect(),
-        topic_authorized_operations: NO_OPERATIONS,
         ..Default::default()
     }
 }

@@ -7,15 +7,20 @@
 
 mod alter_configs;
 mod alter_partition_reassignments;
+mod alter_replica_log_dirs;
 mod alteration;
 mod api_versions;
 mod consumer_group_describe;
 mod consumer_group_heartbeat;
+mod create_acls;
 mod create_partitions;
 mod create_topics;
+mod delete_acls;
 mod delete_groups;
 mod delete_records;
 mod delete_topics;
+mod describe_acls;
+mod describe_client_quotas;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
@@ -23,6 +28,7 @@ mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
+mod describe_user_scram_credentials;
 #[cfg(test)]
 mod docs;
 mod elect_leaders;
@@ -39,11 +45,13 @@ mod list_config_resources;
 mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
+mod list_transactions;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
 mod offset_fetch;
 mod offset_for_leader_epoch;
+mod operations;
 mod produce;
 mod push_telemetry;
 mod sync_group;
@@ -256,7 +264,7 @@ macro_rules! serve {
 }
 
 serve! { |call, reply|
-    Produce => produce::admit(call.broker, call.body(reply.version)?, reply).await?,
+    Produce => produce::admit(call.broker, call.body(reply.version)?, call.header.client_id.as_deref(), reply).await?,
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
     ListOffsets => ready(list_offsets::handle(call, reply).await?),
     Metadata => ready(metadata::handle(call, reply).await?),
@@ -275,8 +283,12 @@ serve! { |call, reply|
     DeleteRecords => ready(delete_records::handle(call, reply).await?),
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
+    DescribeAcls => ready(describe_acls::handle(call, reply)?),
+    CreateAcls => ready(create_acls::handle(call, reply)?),
+    DeleteAcls => ready(delete_acls::handle(call, reply)?),
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
     AlterConfigs => ready(alter_configs::handle(call, reply).await?),
+    AlterReplicaLogDirs => ready(alter_replica_log_dirs::handle(call, reply)?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
     DeleteGroups => ready(delete_groups::handle(call, reply).await?),
@@ -285,10 +297,13 @@ serve! { |call, reply|
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),
     OffsetDelete => ready(offset_delete::handle(call, reply).await?),
+    DescribeClientQuotas => ready(describe_client_quotas::handle(call, reply)?),
+    DescribeUserScramCredentials => ready(describe_user_scram_credentials::handle(call, reply)?),
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply).await?),
+    ListTransactions => ready(list_transactions::handle(call, reply)?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply)?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),

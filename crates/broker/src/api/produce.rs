@@ -11,7 +11,7 @@ use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
 use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
 use crate::config::{TimestampType, TopicConfig};
-use crate::control::{Image, Topic};
+use crate::control::{Image, Topic, is_internal};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -26,6 +26,8 @@ const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
 /// Records of more bytes than this take longer than a millisecond or two to be checked and written.
 const LONG_BYTES: usize = 2 << 20;
+/// What Kafka's own tools call themselves, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
+const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
 
@@ -59,11 +61,17 @@ impl From<ErrorCode> for Refused {
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
-pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+pub async fn admit(
+    broker: &Shared,
+    request: ProduceRequest,
+    client_id: Option<&str>,
+    reply: Reply,
+) -> Result<Option<Completion>, Fault> {
     let acks = request.acks;
     let image = broker.control.image();
     let is_long = prepare(broker, &image, &request).await;
-    let append = || append(broker, image, request, reply.version.number);
+    let may_write_internal = client_id == Some(ADMIN_CLIENT);
+    let append = || append(broker, image, request, reply.version.number, may_write_internal);
     let (response, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
     if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
@@ -102,6 +110,7 @@ fn append(
     image: Arc<Image>,
     request: ProduceRequest,
     version: i16,
+    may_write_internal: bool,
 ) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
     let mut appending = Appending {
         broker,
@@ -110,6 +119,7 @@ fn append(
         acks: request.acks,
         reorder: request.reorder,
         transactional: request.transactional_id.is_some(),
+        may_write_internal,
         pending: Vec::new(),
         failed: ErrorCode::NONE,
     };
@@ -188,6 +198,7 @@ struct Appending<'a> {
     /// Whether a batch that is early is to wait for its turn.
     reorder: bool,
     transactional: bool,
+    may_write_internal: bool,
     pending: Vec<Pending>,
     /// The last error, for acks=0.
     failed: ErrorCode,
@@ -230,6 +241,10 @@ impl Appending<'_> {
     fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Admission, Refused> {
         if !matches!(self.acks, 0 | 1 | ALL) {
             return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
+        }
+        if !self.may_write_internal && is_internal(&topic.name) {
+            let message = format!("Cannot append to internal topic {}", topic.name);
+            return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
         }
         let partition = topics::partition(self.broker, topic, data.index)?;
         if self.acks == ALL && topic.config.min_insync_replicas > 1 {

@@ -15,6 +15,7 @@ use super::command::{
     AlterBrokerConfig, AlterResourceConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef,
 };
 use super::image::{Image, Topic};
+use super::internal::CLUSTER_METADATA_TOPIC;
 use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, LiveConfig, TOPIC_KEYS, TopicConfig, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
@@ -33,6 +34,10 @@ pub const PARTITIONS_MAX: usize = 200_000;
 /// The topic that `wanted` would become, with this id.
 pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uuid) -> Result<Topic, Refusal> {
     check_name(&wanted.name)?;
+    if wanted.name == CLUSTER_METADATA_TOPIC {
+        let message = format!("Creation of internal topic {} is prohibited.", wanted.name);
+        return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    }
     check_new(image, &wanted.name)?;
     let (partitions, replication_factor) = shape(broker, wanted)?;
     let total = image.partition_count() + usize::try_from(partitions).unwrap_or(usize::MAX);

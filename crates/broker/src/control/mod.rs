@@ -10,6 +10,7 @@ mod command;
 mod decide;
 mod error;
 mod image;
+mod internal;
 mod lock;
 mod offsets;
 mod owner;
@@ -43,6 +44,7 @@ pub use decide::{
 };
 pub use error::OpenError;
 pub use image::{Image, Topic};
+pub use internal::{is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use offsets::{Committed, GroupOffsets, Offsets};
 pub use resources::ConfiguredResource;

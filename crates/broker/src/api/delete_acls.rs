@@ -1,0 +1,17 @@
+//! DeleteAcls 1-3. There is no authorizer that would have entries: SECURITY_DISABLED for each filter, as by Kafka without
+//! one.
+
+use super::{Call, Fault, Reply};
+use fullbore_wire::apis::delete_acls::{DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DeleteAclsRequest = call.body(reply.version)?;
+    let refused = DeleteAclsFilterResult {
+        error_code: ErrorCode::SECURITY_DISABLED,
+        error_message: Some(Text::from_static("No Authorizer is configured.")),
+        ..Default::default()
+    };
+    let filter_results = vec![refused; request.filters.len()];
+    reply.frame::<DeleteAclsRequest>(&DeleteAclsResponse { filter_results, ..Default::default() })
+}

@@ -1,0 +1,16 @@
+//! What a client may do with the cluster, a topic or a group, as answers say it: one bit an operation of Kafka's
+//! AclOperation. There is no authorizer: everybody may do everything that can be done.
+
+/// Where it was not asked, and where there is an error.
+pub const NOT_SAID: i32 = i32::MIN;
+/// Create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
+pub const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+/// Read, write, create, delete, alter, describe, describe_configs, alter_configs.
+pub const OF_A_TOPIC: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+/// Read, delete, describe, describe_configs, alter_configs.
+pub const OF_A_GROUP: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// `operations`, if they were asked for.
+pub fn where_asked(asked: bool, operations: i32) -> i32 {
+    if asked { operations } else { NOT_SAID }
+}

@@ -1,0 +1,19 @@
+//! The names of the topics that Kafka keeps its own state in.
+//!
+//! Invariant: to ask for one does not make it, and clients do not write to one. An administrator may make one by
+//! CreateTopics, as with Kafka, but for that of the metadata.
+
+/// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
+const INTERNAL_TOPICS: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
+/// What Kafka's controllers write, which is no topic of brokers.
+pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
+
+/// Whether clients are told that this topic is internal, and may not write to it.
+pub fn is_internal(name: &str) -> bool {
+    INTERNAL_TOPICS.contains(&name)
+}
+
+/// Whether such a topic may be made for who only asks for it.
+pub fn may_be_auto_created(name: &str) -> bool {
+    !is_internal(name) && name != CLUSTER_METADATA_TOPIC
+}

@@ -1,0 +1,54 @@
+//! AlterReplicaLogDirs, key 34 (AlterReplicaLogDirsRequest.json, AlterReplicaLogDirsResponse.json).
+//!
+//! KIP-113; 2 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Folders, and the partitions that are to be in them.
+    pub struct AlterReplicaLogDirsRequest {
+        /// Each folder.
+        dirs: Vec<AlterReplicaLogDir>, 0..;
+    }
+
+    /// One folder.
+    pub struct AlterReplicaLogDir {
+        /// Its absolute path.
+        path: Text, 0..;
+        /// Each topic.
+        topics: Vec<AlterReplicaLogDirTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct AlterReplicaLogDirTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// The partitions.
+        partitions: Vec<i32>, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct AlterReplicaLogDirsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic.
+        results: Vec<AlterReplicaLogDirTopicResult>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct AlterReplicaLogDirTopicResult {
+        /// The topic name.
+        topic_name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<AlterReplicaLogDirPartitionResult>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct AlterReplicaLogDirPartitionResult {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+    }
+}

@@ -1,0 +1,72 @@
+//! DeleteAcls, key 31 (DeleteAclsRequest.json, DeleteAclsResponse.json).
+//!
+//! KIP-140; 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Which access-control entries are to go.
+    pub struct DeleteAclsRequest {
+        /// Each filter.
+        filters: Vec<DeleteAclsFilter>, 0..;
+    }
+
+    /// One filter; its fields are those of DescribeAcls.
+    pub struct DeleteAclsFilter {
+        /// The type of resource.
+        resource_type_filter: i8, 0..;
+        /// The resource's name, or null for any.
+        resource_name_filter: Option<Text>, 0..;
+        /// How entries name resources.
+        pattern_type_filter: i8, 1.., default 3;
+        /// The principal, or null for any.
+        principal_filter: Option<Text>, 0..;
+        /// The host, or null for any.
+        host_filter: Option<Text>, 0..;
+        /// The operation.
+        operation: i8, 0..;
+        /// Allow or deny.
+        permission_type: i8, 0..;
+    }
+
+    /// The outcome for each filter.
+    pub struct DeleteAclsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each filter, in the request's order.
+        filter_results: Vec<DeleteAclsFilterResult>, 0..;
+    }
+
+    /// One filter's outcome.
+    pub struct DeleteAclsFilterResult {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each entry that it met.
+        matching_acls: Vec<DeleteAclsMatchingAcl>, 0..;
+    }
+
+    /// One entry.
+    pub struct DeleteAclsMatchingAcl {
+        /// Why it is still there, or 0.
+        error_code: ErrorCode, 0..;
+        /// The same in words, or null.
+        error_message: Option<Text>, 0..;
+        /// The type of resource.
+        resource_type: i8, 0..;
+        /// The resource's name.
+        resource_name: Text, 0..;
+        /// How that names it: 3 literally, 4 as a prefix.
+        pattern_type: i8, 1.., default 3;
+        /// Whom it is about.
+        principal: Text, 0..;
+        /// From which host.
+        host: Text, 0..;
+        /// Doing what.
+        operation: i8, 0..;
+        /// 2 deny, 3 allow.
+        permission_type: i8, 0..;
+    }
+}

@@ -1,0 +1,63 @@
+//! DescribeAcls, key 29 (DescribeAclsRequest.json, DescribeAclsResponse.json).
+//!
+//! KIP-140; 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Which access-control entries are wanted. Types and operations are Kafka's ResourceType, PatternType,
+    /// AclOperation and AclPermissionType; 1 is any.
+    pub struct DescribeAclsRequest {
+        /// The type of resource.
+        resource_type_filter: i8, 0..;
+        /// The resource's name, or null for any.
+        resource_name_filter: Option<Text>, 0..;
+        /// How entries name resources.
+        pattern_type_filter: i8, 1.., default 3;
+        /// The principal, or null for any.
+        principal_filter: Option<Text>, 0..;
+        /// The host, or null for any.
+        host_filter: Option<Text>, 0..;
+        /// The operation.
+        operation: i8, 0..;
+        /// Allow or deny.
+        permission_type: i8, 0..;
+    }
+
+    /// The entries.
+    pub struct DescribeAclsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each resource that has entries.
+        resources: Vec<DescribeAclsResource>, 0..;
+    }
+
+    /// One resource.
+    pub struct DescribeAclsResource {
+        /// Its type.
+        resource_type: i8, 0..;
+        /// Its name.
+        resource_name: Text, 0..;
+        /// How that names it: 3 literally, 4 as a prefix.
+        pattern_type: i8, 1.., default 3;
+        /// Its entries.
+        acls: Vec<AclDescription>, 0..;
+    }
+
+    /// One entry.
+    pub struct AclDescription {
+        /// Whom it is about.
+        principal: Text, 0..;
+        /// From which host.
+        host: Text, 0..;
+        /// Doing what.
+        operation: i8, 0..;
+        /// 2 deny, 3 allow.
+        permission_type: i8, 0..;
+    }
+}

@@ -1,0 +1,62 @@
+//! DescribeClientQuotas, key 48 (DescribeClientQuotasRequest.json, DescribeClientQuotasResponse.json).
+//!
+//! KIP-546; 1 flexible.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Whose quotas are wanted.
+    pub struct DescribeClientQuotasRequest {
+        /// Conditions, all of which must hold.
+        components: Vec<ComponentData>, 0..;
+        /// Whether entities that have other parts, too, are left out.
+        strict: bool, 0..;
+    }
+
+    /// One condition.
+    pub struct ComponentData {
+        /// The part of an entity it is about: `user`, `client-id` or `ip`.
+        entity_type: Text, 0..;
+        /// 0 that name, 1 the default, 2 any name.
+        match_type: i8, 0..;
+        /// The name, or null where none is meant.
+        r#match: Option<Text>, 0..;
+    }
+
+    /// The quotas.
+    pub struct DescribeClientQuotasResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// Why, in words, or null.
+        error_message: Option<Text>, 0..;
+        /// Each entity that has quotas, or null with an error.
+        entries: Option<Vec<EntryData>>, 0..;
+    }
+
+    /// One entity.
+    pub struct EntryData {
+        /// Its parts.
+        entity: Vec<EntityData>, 0..;
+        /// Its quotas.
+        values: Vec<ValueData>, 0..;
+    }
+
+    /// One part of an entity.
+    pub struct EntityData {
+        /// `user`, `client-id` or `ip`.
+        entity_type: Text, 0..;
+        /// The name, or null for the default.
+        entity_name: Option<Text>, 0..;
+    }
+
+    /// One quota.
+    pub struct ValueData {
+        /// Its configuration key.
+        key: Text, 0..;
+        /// Its value.
+        value: f64, 0..;
+    }
+}

@@ -1,0 +1,42 @@
+//! ListTransactions, key 66 (ListTransactionsRequest.json, ListTransactionsResponse.json).
+//!
+//! KIP-664; 0 flexible; 1 by duration (KIP-994); 2 by pattern (KIP-1152).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Which transactions of this coordinator are wanted.
+    pub struct ListTransactionsRequest {
+        /// Their states; none for all.
+        state_filters: Vec<Text>, 0..;
+        /// Their producers; none for all.
+        producer_id_filters: Vec<i64>, 0..;
+        /// Those that have run for longer than so many milliseconds; below 0 for all.
+        duration_filter: i64, 1.., default -1;
+        /// A regular expression that the whole transactional id matches; null or empty for all.
+        transactional_id_pattern: Option<Text>, 2..;
+    }
+
+    /// The transactions.
+    pub struct ListTransactionsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The states asked for that there are not.
+        unknown_state_filters: Vec<Text>, 0..;
+        /// Each transactional id.
+        transaction_states: Vec<TransactionState>, 0..;
+    }
+
+    /// One transactional id.
+    pub struct TransactionState {
+        /// The id.
+        transactional_id: Text, 0..;
+        /// Its producer.
+        producer_id: i64, 0..;
+        /// The state of its transaction.
+        transaction_state: Text, 0..;
+    }
+}

@@ -1,0 +1,91 @@
+//! The topics that Kafka keeps its own state in: no client makes one by asking for it, or writes to one.
+
+use fullbore_tests::{Batch, Broker, Client, produce_request};
+use fullbore_wire::api::encode_request;
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::describe_topic_partitions::DescribeTopicPartitionsRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
+use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest};
+use fullbore_wire::{ErrorCode, Text};
+
+const INTERNAL: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
+
+fn metadata(client: &mut Client, name: &str, create: bool, version: i16) -> MetadataResponseTopic {
+    let topics = Some(vec![MetadataRequestTopic { name: Some(Text::from(name)), ..Default::default() }]);
+    let request = MetadataRequest { topics, allow_auto_topic_creation: create, ..Default::default() };
+    client.call(&request, version).topics.remove(0)
+}
+
+#[test]
+fn asking_for_the_metadata_of_an_internal_topic_does_not_make_it() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    for name in INTERNAL {
+        for version in [1, 4, 9, 13] {
+            let told = metadata(&mut client, name, true, version);
+            assert_eq!(told.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "{name}, version {version}");
+            assert!(told.is_internal && told.partitions.is_empty(), "{name}, version {version}");
+        }
+    }
+    let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics;
+    assert_eq!(all, [], "none was made");
+    // What only looks like one is a topic as any other.
+    let made = metadata(&mut client, "__consumer_offsets_of_mine", true, 9);
+    assert!(!made.is_internal, "{made:?}");
+}
+
+#[test]
+fn nobody_makes_the_topic_of_the_metadata() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let name = "__cluster_metadata";
+    assert_eq!(metadata(&mut client, name, true, 9).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    let topic = CreatableTopic { name: name.into(), num_partitions: 1, replication_factor: 1, ..Default::default() };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    let refused = client.call(&request, 7).topics.remove(0);
+    assert_eq!(refused.error_code, ErrorCode::INVALID_REQUEST);
+    let why = "Creation of internal topic __cluster_metadata is prohibited.";
+    assert_eq!(refused.error_message.as_deref(), Some(why));
+}
+
+/// Of a produce of one record under a client id.
+fn produce(client: &mut Client, client_id: &str, topic: &str) -> PartitionProduceResponse {
+    let request = produce_request(topic, 0, Batch::of(&["x"]).bytes());
+    let frame = encode_request(&request, 9, 0, Some(&Text::from(client_id))).expect("a request of this version");
+    client.send_bytes(&fullbore_tests::bytes_of(&frame));
+    client.receive::<ProduceRequest>(9).1.responses[0].partition_responses[0].clone()
+}
+
+#[test]
+fn an_internal_topic_that_somebody_made_is_told_as_one_and_no_client_writes_to_it() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("ordinary", 1, &[]);
+    for name in INTERNAL {
+        // Kafka lets administrators make them, as they would any other; and makes them when they are asked for.
+        if metadata(&mut client, name, false, 9).error_code.is_err() {
+            client.create_topic(name, 1, &[]);
+        }
+        let before = client.list_offset(name, 0, -1).offset;
+        assert!(metadata(&mut client, name, false, 9).is_internal);
+        let refused = produce(&mut client, "somebody", name);
+        assert_eq!(refused.error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+        assert_eq!(client.list_offset(name, 0, -1).offset, before, "nothing was written");
+        let cut = DeleteRecordsPartition { partition_index: 0, offset: 0, ..Default::default() };
+        let topics = vec![DeleteRecordsTopic { name: name.into(), partitions: vec![cut], ..Default::default() }];
+        let answer = client.call(&DeleteRecordsRequest { topics, timeout_ms: 30_000, ..Default::default() }, 2);
+        assert_eq!(answer.topics[0].partitions[0].error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+        // Kafka's own tools say that they are this.
+        assert_ne!(produce(&mut client, "__admin_client", name).error_code, ErrorCode::INVALID_TOPIC_EXCEPTION);
+    }
+    assert_eq!(produce(&mut client, "somebody", "ordinary").error_code, ErrorCode::NONE);
+    let request = DescribeTopicPartitionsRequest { response_partition_limit: 100, ..Default::default() };
+    let mut told: Vec<_> = client.call(&request, 0).topics.into_iter().filter(|topic| topic.is_internal).collect();
+    told.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(told.iter().filter_map(|topic| topic.name.as_deref()).collect::<Vec<_>>(), {
+        let mut names = INTERNAL;
+        names.sort_unstable();
+        names
+    });
+}
