@@ -29,6 +29,7 @@ mod partition_state;
 mod pipelining;
 mod produce;
 mod produce_bytes;
+mod recompression;
 mod recovery;
 mod reorder;
 mod reorder_bounds;

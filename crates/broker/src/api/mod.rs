@@ -50,6 +50,7 @@ mod topics;
 mod update_features;
 
 pub use fetch::sessions::Sessions;
+pub use produce::Opening;
 
 use crate::broker::Shared;
 use crate::control::Refusal;
@@ -253,7 +254,7 @@ macro_rules! serve {
 }
 
 serve! { |call, reply|
-    Produce => produce::admit(call.broker, call.body(reply.version)?, reply)?,
+    Produce => produce::admit(call.broker, call.body(reply.version)?, reply).await?,
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
     ListOffsets => ready(list_offsets::handle(call, reply)?),
     Metadata => ready(metadata::handle(call, reply).await?),

@@ -5,21 +5,26 @@
 //! Invariant: an acknowledged batch is in the log exactly once.
 
 mod keys;
+mod opening;
+mod validate;
+
+pub use opening::Opening;
 
 use super::topics;
 use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
 use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
-use crate::config::{TimestampType, TopicConfig};
+use crate::config::TopicConfig;
 use crate::control::{Image, Topic};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
     TopicProduceData, TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchError, BatchView, Compression, Timestamps, check_records, set_max_timestamp};
+use fullbore_wire::batch::{BatchError, BatchView, Compression};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::sync::Arc;
+use validate::{Destination, SHORT_MAX, check_size, validate, work_of};
 
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
@@ -57,8 +62,8 @@ impl From<ErrorCode> for Refused {
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
-pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
-    let mut appending = Appending {
+pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+    let appending = Appending {
         broker,
         image: broker.control.image(),
         version: reply.version.number,
@@ -69,13 +74,14 @@ pub fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<O
         failed: ErrorCode::NONE,
     };
     let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
-    let topics = request.topic_data.into_iter().enumerate();
-    let responses = topics.map(|(at, topic)| appending.topic(at, topic)).collect();
+    let is_long = appending.is_long(&request);
+    let acks = request.acks;
+    let append = || appending.all(request.topic_data);
+    let (responses, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
     let reorder_batches = broker.reordering.batches_max();
     let response =
         ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
-    let Appending { pending, failed, .. } = appending;
-    if request.acks == 0 {
+    if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
     if pending.is_empty() {
@@ -160,6 +166,22 @@ struct Appending<'a> {
 }
 
 impl Appending<'_> {
+    /// Whether this may take longer than a worker should be kept from others.
+    fn is_long(&self, request: &ProduceRequest) -> bool {
+        let work = request.topic_data.iter().map(|data| {
+            let Ok(topic) = topics::find(&self.image, &data.name, data.topic_id) else { return 0 };
+            let batches = data.partition_data.iter().filter_map(|data| data.records.as_ref()?.memory());
+            batches.map(|bytes| work_of(bytes, &topic.config)).fold(0, usize::saturating_add)
+        });
+        work.fold(0, usize::saturating_add) > SHORT_MAX
+    }
+
+    /// The responses as far as they are known, what is still to come, and the last error.
+    fn all(mut self, data: Vec<TopicProduceData>) -> (Vec<TopicProduceResponse>, Vec<Pending>, ErrorCode) {
+        let responses = data.into_iter().enumerate().map(|(at, topic)| self.topic(at, topic)).collect();
+        (responses, self.pending, self.failed)
+    }
+
     fn topic(&mut self, at: usize, data: TopicProduceData) -> TopicProduceResponse {
         let image = Arc::clone(&self.image);
         let found = topics::find(&image, &data.name, data.topic_id);
@@ -204,14 +226,9 @@ impl Appending<'_> {
         let records = data.records.unwrap_or_default();
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
-        let corrected = check_records_of(&batch, &topic.config, now_ms)?;
-        if topic.config.cleanup.compact {
-            keys::check(&batch, &topic.config, &topic.name, data.index)?;
-        }
-        let batch = match &corrected {
-            Some(bytes) => BatchView::first(bytes).map_err(of_batch)?,
-            None => batch,
-        };
+        let to = Destination { topic, partition: data.index, now_ms };
+        let valid = validate(batch, to, &self.broker.opening)?;
+        let batch = valid.view();
         let admission = if self.reorder {
             // Nobody would hear what became of a batch that waits without an answer.
             let reordering = Some(&self.broker.reordering).filter(|_| self.acks != 0);
@@ -236,13 +253,7 @@ impl Appending<'_> {
         if batch.size() != bytes.len() {
             return Err(Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be exactly one batch."));
         }
-        if batch.size() > config.max_message_bytes {
-            let (size, max) = (batch.size(), config.max_message_bytes);
-            return Err(Refused::new(
-                ErrorCode::MESSAGE_TOO_LARGE,
-                format!("The batch of {size} bytes is larger than max.message.bytes={max}."),
-            ));
-        }
+        check_size(batch.size(), config)?;
         batch.check_crc().map_err(of_batch)?;
         if batch.is_control() {
             return Err(Refused::new(ErrorCode::INVALID_RECORD, "Clients may not write control batches."));
@@ -295,28 +306,6 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");
     }
     Ok(())
-}
-
-/// Walks records that are not compressed; those that are pass through unopened, and their header is believed. Each
-/// record's timestamp must be in the topic's range. The corrected bytes where the header's max timestamp is not that
-/// of the records: retention and lookups by time go by it, and Kafka corrects it, too.
-fn check_records_of(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Option<Vec<u8>>, Refused> {
-    if batch.compression().map_err(of_batch)? != Compression::None {
-        return Ok(None);
-    }
-    let Timestamps { earliest, latest } = check_records(batch).map_err(of_batch)?;
-    if config.message_timestamp_type == TimestampType::LogAppendTime {
-        return Ok(None);
-    }
-    if !(config.allows_timestamp(earliest, now_ms) && config.allows_timestamp(latest, now_ms)) {
-        let message = format!("A record's timestamp is out of range: {earliest} to {latest}, it is {now_ms}.");
-        return Err(Refused::new(ErrorCode::INVALID_TIMESTAMP, message));
-    }
-    Ok((latest != batch.max_timestamp()).then(|| {
-        let mut bytes = batch.bytes().to_vec();
-        set_max_timestamp(&mut bytes, latest);
-        bytes
-    }))
 }
 
 fn of_batch(error: BatchError) -> Refused {
