@@ -30,6 +30,7 @@ mod pipelining;
 mod produce;
 mod produce_bytes;
 mod recompression;
+mod recompression_bounds;
 mod recovery;
 mod reorder;
 mod reorder_bounds;

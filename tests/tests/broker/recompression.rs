@@ -3,6 +3,7 @@
 //! Not how a batch is rewritten, record by record; properties of that are in `wire`. Not what large ones cost others, which
 //! is in `recompression_bounds`.
 
+use crate::reorder;
 use bytes::{Bytes, BytesMut};
 use fullbore_tests::{Broker, Client, alter_resource, produce_request, wait_until};
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest};
@@ -285,7 +286,9 @@ fn records_are_looked_at_where_a_batch_is_opened_anyway() {
         // The header says now; the records are years old.
         let mut young = batch(source, Stamp::NONE).to_vec();
         young[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
-        assert_refused(&mut client, "timed", with_payload(&young, &young[HEADER_LEN..]), ErrorCode::INVALID_TIMESTAMP);
+        let young = with_payload(&young, &young[HEADER_LEN..]);
+        let told = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
+        assert_eq!(told.record_errors.len(), 40);
         // And where they may be, the header is set right.
         let offset = produced(&mut client, "compacted", {
             let mut wrong = batch(source, Stamp::NONE).to_vec();
@@ -326,6 +329,26 @@ fn what_is_recompressed_outlives_a_kill() {
     }
     assert_eq!(produced(&mut client, "t", of(19)), 19 * 40, "a retry");
     assert_eq!(produced(&mut client, "t", of(20)), 20 * 40);
+}
+
+#[test]
+fn a_batch_that_waits_for_its_turn_is_stored_with_its_topics_codec() {
+    let broker = Broker::start(&[reorder::FOREVER]);
+    let mut client = broker.client();
+    let topic = client.create_topic("t", 1, &[("compression.type", "lz4")]);
+    let producer_id = client.init_producer_id();
+    let (mut early, mut first) = (broker.client(), broker.client());
+    for sequence in [1, 2] {
+        reorder::send(&mut early, topic, &reorder::one(producer_id, sequence));
+    }
+    reorder::send(&mut first, topic, &reorder::one(producer_id, 0));
+    assert_eq!(reorder::receive_offset(&mut first), 0);
+    assert_eq!([1, 2].map(|_| reorder::receive_offset(&mut early)), [1, 2]);
+    for offset in 0..3 {
+        let kept = stored(&mut client, "t", offset);
+        let view = BatchView::first(&kept).expect("whole");
+        assert_eq!((view.compression(), i64::from(view.base_sequence())), (Ok(Compression::Lz4), offset));
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-mod keys;
 mod opening;
 mod validate;
+mod wrong_records;
 
 pub use opening::Opening;
 

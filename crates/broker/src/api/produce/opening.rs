@@ -2,7 +2,7 @@
 //!
 //! Not the decision whether one must be opened, which is in `validate`. A few bytes may hold gigabytes: each batch has a limit,
 //! and those that open to much take turns. Invariant: at any time what is opened is at most [`SMALL_MAX`] for each place
-//! of [`LongWork`](crate::long_work::LongWork), 128 MiB in all, and one batch of any size that its topic allows, 256 MiB at most.
+//! of [`LongWork`](crate::long_work::LongWork), 64 MiB in all, and one batch of any size that its topic allows, 256 MiB at most.
 
 use crate::classic::OPENED_MAX;
 use crate::config::TopicConfig;
@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// What any batch may open to, in bytes.
 const OPENED_LEAST: usize = 64 << 20;
 /// What a batch may open to beside all others.
-const SMALL_MAX: usize = 8 << 20;
+const SMALL_MAX: usize = 4 << 20;
 
 /// Who opens a large batch, in one broker.
 #[derive(Default)]

@@ -6,7 +6,7 @@
 //! `max.message.bytes`.
 
 use super::opening::{Opening, opened_max};
-use super::{Refused, keys, of_batch};
+use super::{Refused, of_batch, wrong_records};
 use crate::config::{StoredAs, TimestampType, TopicConfig};
 use crate::control::Topic;
 use bytes::BytesMut;
@@ -103,14 +103,20 @@ fn of_records<'r>(
     to: Destination<'_>,
 ) -> Result<ValidBatch<'r>, Refused> {
     let config = &to.topic.config;
-    let timestamps = check_records(&batch, records).map_err(of_batch)?;
-    let max_timestamp = match config.message_timestamp_type {
-        TimestampType::LogAppendTime => batch.max_timestamp(),
-        TimestampType::CreateTime => check_timestamps(timestamps, to)?,
-    };
+    let Timestamps { earliest, latest } = check_records(&batch, records).map_err(of_batch)?;
     if config.cleanup.compact {
-        keys::check(&batch, records, to)?;
+        wrong_records::check_keys(&batch, records, to)?;
     }
+    let max_timestamp = match config.message_timestamp_type {
+        // The log writes the time of the append into the header.
+        TimestampType::LogAppendTime => batch.max_timestamp(),
+        TimestampType::CreateTime => {
+            if !config.allows_timestamp(earliest, to.now_ms) || !config.allows_timestamp(latest, to.now_ms) {
+                wrong_records::check_timestamps(&batch, records, to)?;
+            }
+            latest
+        }
+    };
     let bytes = match target {
         Some(StoredAs { codec, level }) => {
             recompress(&batch, records, max_timestamp, codec, level).map_err(of_batch)?
@@ -125,17 +131,6 @@ fn of_records<'r>(
     };
     check_size(bytes.len(), config)?;
     Ok(ValidBatch::Rewritten(bytes))
-}
-
-/// The largest timestamp, if all are in the topic's range.
-fn check_timestamps(Timestamps { earliest, latest }: Timestamps, to: Destination<'_>) -> Result<i64, Refused> {
-    let Destination { now_ms, .. } = to;
-    let is_allowed = |timestamp| to.topic.config.allows_timestamp(timestamp, now_ms);
-    if is_allowed(earliest) && is_allowed(latest) {
-        return Ok(latest);
-    }
-    let message = format!("A record's timestamp is out of range: {earliest} to {latest}, it is {now_ms}.");
-    Err(Refused::new(ErrorCode::INVALID_TIMESTAMP, message))
 }
 
 /// Kafka looks at a batch's size as it comes, and again if it is stored otherwise.
@@ -235,6 +230,24 @@ mod tests {
         }
         let many = sealed(Compression::Zstd, &[None; 5000], b"");
         assert_eq!(validated(&many, &topic(PRODUCER, true)).expect_err("refused").records.len(), 1000);
+    }
+
+    #[test]
+    fn each_record_out_of_the_range_of_times_is_told() {
+        let hour_ms = 3_600_000;
+        for codec in CODECS {
+            let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+            for timestamp in [7, 1001 + hour_ms, -1, 1000 + hour_ms, 2000 + hour_ms] {
+                builder.append(timestamp, None, None, &[]);
+            }
+            let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
+            let stored = if codec == Compression::None { PRODUCER } else { stored_as(Compression::None) };
+            let why = validated(&bytes, &topic(stored, false)).expect_err("refused");
+            let told: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
+            assert_eq!((why.code, told), (ErrorCode::INVALID_TIMESTAMP, vec![1, 4]));
+            let words = why.records[0].batch_index_error_message.as_deref().unwrap_or_default();
+            assert!(words.starts_with("Timestamp 3601001 is out of range"), "{words}");
+        }
     }
 
     #[test]
