@@ -7,17 +7,17 @@
 //! answered.
 
 use crate::admin;
-use crate::api::{Opening, Sessions};
-use crate::classic::{self, Logs, Reordering};
+use crate::api::{Decompression, Sessions};
+use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
-use crate::control::{self, Control, FolderLock, Image};
+use crate::control::{self, Control, FolderLock};
+use crate::follow_image;
 use crate::groups::Groups;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use crate::telemetry::Telemetry;
 use fullbore_wire::Text;
-use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::net::SocketAddr;
@@ -96,15 +96,13 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Where what takes long is done.
     pub long_work: LongWork,
-    /// Who opens large compressed batches.
-    pub opening: Opening,
+    /// Bounds the memory of batches that are decompressed.
+    pub decompression: Decompression,
     /// What one connection may use.
     pub limits: Limits,
     /// The cluster's id as clients see it.
     pub cluster_id: Text,
     endpoints: Vec<(Text, i32)>,
-    /// Taken while topics' settings are given to their partitions, so that the newest come last.
-    configuring: Mutex<()>,
     stop: watch::Sender<bool>,
 }
 
@@ -128,28 +126,6 @@ impl Shared {
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    }
-
-    /// Gives every partition in use the settings its topic has now. Blocks a thread of its own: a partition may be
-    /// busy with its recovery.
-    pub async fn put_configs_in_force(self: &Arc<Self>) {
-        let shared = Arc::clone(self);
-        let given = tokio::task::spawn_blocking(move || {
-            let _newest_last = shared.configuring.lock();
-            let image = shared.control.image();
-            shared.logs.expire_producers_after(image.live().producer_id_expiration_ms);
-            for topic in image.topics() {
-                shared.logs.configure(&topic.name, topic.id, &topic.config);
-            }
-            shared.configure_cleaner();
-        });
-        if let Err(error) = given.await {
-            tracing::error!(%error, "partitions have their old settings until they are next used");
-        }
-    }
-
-    fn configure_cleaner(&self) {
-        self.logs.configure_cleaner(self.config.cleaner_with(self.control.image().dynamic()));
     }
 
     /// Becomes true when the broker stops.
@@ -181,14 +157,14 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let control = Control::open(Arc::clone(&config), &lock)?;
         let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
-        logs.expire_producers_after(control.image().live().producer_id_expiration_ms);
-        know_partitions(&logs, &control.image());
+        follow_images(&control, &logs, &config);
+        warn_of_strays(&logs);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let metrics = Metrics::default();
         let shared = Arc::new(Shared {
             limits: limits(&config),
             long_work: LongWork::default(),
-            opening: Opening::default(),
+            decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
             groups: Groups::open(&config.groups, control.clone(), metrics.clone()),
@@ -199,13 +175,11 @@ impl Broker {
                 .iter()
                 .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
                 .collect(),
-            configuring: Mutex::default(),
             stop: watch::channel(false).0,
             config,
             control,
             logs,
         });
-        shared.configure_cleaner();
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
         tokio::spawn(Arc::clone(&shared.groups).run_timer(shared.stopping()));
@@ -252,7 +226,7 @@ impl Broker {
         self.shared.stop.send_replace(true);
         self.shared.reordering.close();
         self.shared.groups.close();
-        self.shared.logs.dismiss_parked();
+        self.shared.logs.dismiss_waiting();
         if timeout(STOP_MAX, self.serving).await.is_err() {
             tracing::warn!("some clients did not take their answers in time");
         }
@@ -285,13 +259,17 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Tells the logs of every partition there is: retention looks only at those.
-fn know_partitions(logs: &Logs, image: &Image) {
-    for topic in image.topics() {
-        for index in 0..topic.partitions {
-            logs.partition(&topic.name, topic.id, index, Arc::clone(&topic.config));
-        }
-    }
+/// Has the logs follow the metadata, from what there is now on.
+fn follow_images(control: &Control, logs: &Arc<Logs>, config: &Arc<BrokerConfig>) {
+    let (logs, config) = (Arc::clone(logs), Arc::clone(config));
+    let mut origin = Origin::Kept;
+    control.follow(Box::new(move |before, after| {
+        follow_image::follow(&logs, &config, before, after, origin);
+        origin = Origin::New;
+    }));
+}
+
+fn warn_of_strays(logs: &Logs) {
     if let Ok(strays) = logs.strays()
         && let Some(first) = strays.first()
     {

@@ -17,6 +17,8 @@ mod misled;
 mod parking;
 #[path = "log/power_cut.rs"]
 mod power_cut;
+#[path = "log/recreated.rs"]
+mod recreated;
 #[path = "log/restart.rs"]
 mod restart;
 #[path = "log/retention.rs"]

@@ -121,9 +121,6 @@ impl Wanted {
             let asked = AlterResourceConfigs { resources: self.resources, validate_only };
             done.resources = broker.control.alter_resource_configs(asked).await;
         }
-        if !validate_only {
-            broker.put_configs_in_force().await;
-        }
         done
     }
 }

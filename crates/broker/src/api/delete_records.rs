@@ -20,6 +20,9 @@ type Moved = Result<(Arc<Partition>, i64), ErrorCode>;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
     let asked = once(request.topics, |topic| topic.name.clone());
+    let image = call.broker.control.image();
+    let named = asked.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
+    topics::open_all(topics::named(call.broker, &image, named)).await;
     let shared = Arc::clone(call.broker);
     let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
     let topics = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));

@@ -12,10 +12,12 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 /// Of a producer that no transaction coordinator has written for.
 const NO_COORDINATOR: i32 = -1;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let asked = once(request.topics, |topic| topic.name.clone());
+    let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
+    topics::open_all(topics::named(call.broker, &image, named)).await;
     let topics = asked.into_iter().map(|topic| describe(call.broker, &image, topic)).collect();
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }

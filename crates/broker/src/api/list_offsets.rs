@@ -19,13 +19,23 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let (broker, image) = (call.broker, call.broker.control.image());
     let version = reply.version.number;
     let repeated = repeated(&request.topics);
-    let topics = request.topics.iter().map(|topic| answer(call.broker, &image, topic, &repeated, version)).collect();
+    let named =
+        request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
+    topics::open_all(topics::named(broker, &image, named)).await;
+    let answer_all = || request.topics.iter().map(|topic| answer(broker, &image, topic, &repeated, version)).collect();
+    let topics = if reads_records(&request) { broker.long_work.run(answer_all).await } else { answer_all() };
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
+}
+
+/// Whether batches have to be read, and opened where they are compressed.
+fn reads_records(request: &ListOffsetsRequest) -> bool {
+    let mut asked = request.topics.iter().flat_map(|topic| &topic.partitions);
+    asked.any(|partition| partition.timestamp >= 0 || partition.timestamp == MAX_TIMESTAMP)
 }
 
 /// Partitions asked for more than once, which Kafka refuses.

@@ -50,7 +50,7 @@ mod topics;
 mod update_features;
 
 pub use fetch::sessions::Sessions;
-pub use produce::Opening;
+pub use produce::Decompression;
 
 use crate::broker::Shared;
 use crate::control::Refusal;
@@ -256,7 +256,7 @@ macro_rules! serve {
 serve! { |call, reply|
     Produce => produce::admit(call.broker, call.body(reply.version)?, reply).await?,
     Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
-    ListOffsets => ready(list_offsets::handle(call, reply)?),
+    ListOffsets => ready(list_offsets::handle(call, reply).await?),
     Metadata => ready(metadata::handle(call, reply).await?),
     OffsetCommit => Some(offset_commit::admit(call, reply).await?),
     OffsetFetch => Some(offset_fetch::admit(call, reply)?),
@@ -272,7 +272,7 @@ serve! { |call, reply|
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
     DeleteRecords => ready(delete_records::handle(call, reply).await?),
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
-    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply)?),
+    OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
     DescribeConfigs => ready(describe_configs::handle(call, reply)?),
     AlterConfigs => ready(alter_configs::handle(call, reply).await?),
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
@@ -286,7 +286,7 @@ serve! { |call, reply|
     DescribeQuorum => ready(describe_quorum::handle(call, reply)?),
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
-    DescribeProducers => ready(describe_producers::handle(call, reply)?),
+    DescribeProducers => ready(describe_producers::handle(call, reply).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply)?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),

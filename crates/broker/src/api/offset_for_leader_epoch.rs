@@ -7,8 +7,11 @@ use fullbore_wire::apis::offset_for_leader_epoch::{
 };
 use fullbore_wire::{Frame, Text, Uuid};
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
+    let image = call.broker.control.image();
+    let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
+    topics::open_all(topics::named(call.broker, &image, named)).await;
     let topics = request
         .topics
         .into_iter()

@@ -4,11 +4,11 @@
 //! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-mod opening;
+mod decompression;
 mod validate;
 mod wrong_records;
 
-pub use opening::Opening;
+pub use decompression::Decompression;
 
 use super::topics;
 use super::{Completion, Fault, Reply};
@@ -29,6 +29,8 @@ use validate::{Destination, SHORT_MAX, check_size, validate, work_of};
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
+/// Records of more bytes than this take longer than a millisecond or two to be checked and written.
+const LONG_BYTES: usize = 2 << 20;
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
 
@@ -63,24 +65,11 @@ impl From<ErrorCode> for Refused {
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
 pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
-    let appending = Appending {
-        broker,
-        image: broker.control.image(),
-        version: reply.version.number,
-        acks: request.acks,
-        reorder: request.reorder,
-        transactional: request.transactional_id.is_some(),
-        pending: Vec::new(),
-        failed: ErrorCode::NONE,
-    };
-    let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
-    let is_long = appending.is_long(&request);
     let acks = request.acks;
-    let append = || appending.all(request.topic_data);
-    let (responses, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
-    let reorder_batches = broker.reordering.batches_max();
-    let response =
-        ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
+    let image = broker.control.image();
+    let is_long = prepare(broker, &image, &request).await;
+    let append = || append(broker, image, request, reply.version.number);
+    let (response, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
     if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
@@ -92,6 +81,53 @@ pub async fn admit(broker: &Shared, request: ProduceRequest, reply: Reply) -> Re
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
     let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
     Ok(Some(if is_parked { Completion::Parked(answer, bytes_held) } else { Completion::Later(answer) }))
+}
+
+/// Waits until no log has to be opened; whether the request takes long all the same.
+async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bool {
+    let (mut bytes, mut work, mut is_unwritten, mut unsettled) = (0, 0_usize, false, Vec::new());
+    for topic in &request.topic_data {
+        let Ok(found) = topics::find(image, &topic.name, topic.topic_id) else { continue };
+        for data in &topic.partition_data {
+            if let Some(records) = data.records.as_ref().and_then(Records::memory) {
+                bytes += records.len();
+                work = work.saturating_add(work_of(records, &found.config));
+            }
+            let Ok(partition) = topics::partition(broker, found, data.index) else { continue };
+            is_unwritten |= !partition.is_open();
+            if !partition.is_settled() {
+                unsettled.push(partition);
+            }
+        }
+    }
+    topics::open_all(unsettled).await;
+    bytes > LONG_BYTES || work > SHORT_MAX || is_unwritten
+}
+
+/// Checks and appends every batch in turn: the response so far, what is still to come, and the last error.
+fn append(
+    broker: &Shared,
+    image: Arc<Image>,
+    request: ProduceRequest,
+    version: i16,
+) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
+    let mut appending = Appending {
+        broker,
+        image,
+        version,
+        acks: request.acks,
+        reorder: request.reorder,
+        transactional: request.transactional_id.is_some(),
+        pending: Vec::new(),
+        failed: ErrorCode::NONE,
+    };
+    let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
+    let topics = request.topic_data.into_iter().enumerate();
+    let responses = topics.map(|(at, topic)| appending.topic(at, topic)).collect();
+    let reorder_batches = broker.reordering.batches_max();
+    let response =
+        ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
+    (response, appending.pending, appending.failed)
 }
 
 fn bytes_of(topic: &TopicProduceResponse) -> usize {
@@ -166,22 +202,6 @@ struct Appending<'a> {
 }
 
 impl Appending<'_> {
-    /// Whether this may take longer than a worker should be kept from others.
-    fn is_long(&self, request: &ProduceRequest) -> bool {
-        let work = request.topic_data.iter().map(|data| {
-            let Ok(topic) = topics::find(&self.image, &data.name, data.topic_id) else { return 0 };
-            let batches = data.partition_data.iter().filter_map(|data| data.records.as_ref()?.memory());
-            batches.map(|bytes| work_of(bytes, &topic.config)).fold(0, usize::saturating_add)
-        });
-        work.fold(0, usize::saturating_add) > SHORT_MAX
-    }
-
-    /// The responses as far as they are known, what is still to come, and the last error.
-    fn all(mut self, data: Vec<TopicProduceData>) -> (Vec<TopicProduceResponse>, Vec<Pending>, ErrorCode) {
-        let responses = data.into_iter().enumerate().map(|(at, topic)| self.topic(at, topic)).collect();
-        (responses, self.pending, self.failed)
-    }
-
     fn topic(&mut self, at: usize, data: TopicProduceData) -> TopicProduceResponse {
         let image = Arc::clone(&self.image);
         let found = topics::find(&image, &data.name, data.topic_id);
@@ -227,7 +247,7 @@ impl Appending<'_> {
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
         let to = Destination { topic, partition: data.index, now_ms };
-        let valid = validate(batch, to, &self.broker.opening)?;
+        let valid = validate(batch, to, &self.broker.decompression)?;
         let batch = valid.view();
         let admission = if self.reorder {
             // Nobody would hear what became of a batch that waits without an answer.

@@ -23,10 +23,21 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION.
 pub fn partition(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Partition>, ErrorCode> {
-    if (0..topic.partitions).contains(&index) {
-        Ok(broker.logs.partition(&topic.name, topic.id, index, Arc::clone(&topic.config)))
-    } else {
-        Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    broker.logs.find(&topic.id, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+}
+
+/// Those of these partitions that there are.
+pub fn named<'n>(broker: &Shared, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<Arc<Partition>> {
+    names.filter_map(|(topic, index)| broker.logs.find(&image.topic(topic)?.id, index)).collect()
+}
+
+/// Waits until nobody has to wait for any of these logs to be opened, without a thread. What keeps one from being
+/// opened is told by who then uses it.
+pub async fn open_all(partitions: Vec<Arc<Partition>>) {
+    // All are asked for first: several are opened at a time.
+    partitions.iter().for_each(Partition::ask_to_open);
+    for partition in partitions {
+        let _ = partition.opened().await;
     }
 }
 

@@ -164,6 +164,29 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
     Ok(size)
 }
 
+/// Topic and number of every partition's folder.
+pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
+    let parse = |name: String| {
+        let (topic, index) = name.rsplit_once('-')?;
+        Some((topic.to_owned(), index.parse().ok()?))
+    };
+    Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
+}
+
+/// Names of the folders in a folder.
+pub fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

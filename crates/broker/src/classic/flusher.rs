@@ -153,8 +153,13 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
 
     use super::*;
-    use crate::classic::{Logs, Settings};
+    use crate::classic::{Logs, Origin, Settings};
     use crate::config::{BrokerConfig, Properties, TopicConfig};
+
+    fn partition_of(logs: &Logs, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Partition> {
+        logs.put_topic((topic, id), index + 1, &Arc::new(config), Origin::New);
+        logs.find(&id, index).expect("it has just been told of")
+    }
 
     #[test]
     fn flush_ms_flushes_without_being_asked_again_and_a_rolled_segment_is_flushed_without_being_asked_at_all() {
@@ -177,13 +182,13 @@ mod tests {
         };
 
         let timed = TopicConfig { flush_ms: Some(10), ..broker.topic_defaults.clone() };
-        let partition = logs.partition("timed", Uuid([1; 16]), 0, Arc::new(timed));
+        let partition = partition_of(&logs, ("timed", Uuid([1; 16]), 0), timed);
         for round in 1..=3 {
             append(&partition);
             wait_for(&partition, round);
         }
         let rolling = TopicConfig { segment_bytes: 1000, ..broker.topic_defaults.clone() };
-        let partition = logs.partition("rolling", Uuid([2; 16]), 0, Arc::new(rolling));
+        let partition = partition_of(&logs, ("rolling", Uuid([2; 16]), 0), rolling);
         (0..5).for_each(|_| append(&partition));
         wait_for(&partition, 4);
         logs.close();
@@ -200,11 +205,11 @@ mod tests {
         let append = |partition: &Arc<Partition>| partition.append(BatchView::first(&bytes).expect("a batch"), 0);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
-            let partition = logs.partition("t", id, index, Arc::new(broker.topic_defaults.clone()));
+            let partition = partition_of(&logs, ("t", id, index), broker.topic_defaults.clone());
             append(&partition).expect("appended");
             // Its files are written, but there is no folder to sync their names in.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
-            partition.flusher.enqueue(&partition, &mut partition.state.lock(), true);
+            partition.log_dir.flusher.enqueue(&partition, &mut partition.state.lock(), true);
             let start = Instant::now();
             while logs.failed_partitions() != failed {
                 assert!(start.elapsed() < Duration::from_secs(20), "never counted");
@@ -213,7 +218,7 @@ mod tests {
             assert!(append(&partition).is_err());
             assert_eq!(logs.failed_partitions(), failed);
         }
-        logs.delete_topic("t", id);
+        logs.partitions().iter().for_each(|partition| partition.retire());
         assert_eq!(logs.failed_partitions(), 0);
         logs.close();
     }

@@ -1,8 +1,7 @@
 //! What happens in the background, once a second: retention, removal of files, expiry of producers,
 //! checkpoints, and giving descriptors back.
 //!
-//! One thread for all partitions. It opens a partition only when retention is due there, or after a
-//! crash, when each is recovered without waiting to be used.
+//! One thread for all partitions. It opens a partition only when retention is due there.
 
 use std::fs;
 use std::io;
@@ -88,8 +87,7 @@ impl Logs {
         {
             tracing::error!(%error, "checkpoints not written");
         }
-        recover_some(&partitions);
-        if let Err(error) = self.forget_recovered() {
+        if let Err(error) = self.log_dir.checkpoints.forget_recovered() {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
     }
@@ -97,7 +95,7 @@ impl Logs {
     fn remove_doomed(&self) {
         let now = Instant::now();
         let due: Vec<_> = {
-            let mut doomed = self.doomed.lock();
+            let mut doomed = self.log_dir.doomed.lock();
             doomed.extract_if(.., |(due, _)| *due <= now).collect()
         };
         for (_, path) in due {
@@ -111,7 +109,7 @@ impl Logs {
     fn retain(&self, partition: &Partition) {
         let now_ms = now_ms();
         let mut state = partition.state.lock();
-        let config = state.config.clone();
+        let config = partition.config();
         let is_open = matches!(state.log, LogState::Open(_));
         let is_due = || retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false);
         let is_to_open = matches!(state.log, LogState::Unopened) && is_due();
@@ -125,7 +123,7 @@ impl Logs {
         match log.retire_old(now_ms, &config) {
             Ok(retired) => {
                 let delay = Duration::from_millis(config.file_delete_delay_ms);
-                retired.into_iter().for_each(|path| self.doom(delay, path));
+                retired.into_iter().for_each(|path| self.log_dir.doom(delay, path));
             }
             Err(error) => tracing::error!(dir = %log.dir.display(), %error, "old segments not deleted"),
         }
@@ -160,24 +158,6 @@ fn expire(partition: &Partition, expiration_ms: i64) {
     if let LogState::Open(log) = &mut partition.state.lock().log {
         log.producers.expire(now_ms(), expiration_ms);
     }
-}
-
-/// Recovers for about half a round, so that the rest of the housekeeping goes on.
-fn recover_some(partitions: &[Arc<Partition>]) {
-    let started = Instant::now();
-    for partition in partitions {
-        if recover(partition) && started.elapsed() > ROUND / 2 {
-            break;
-        }
-    }
-}
-
-/// Opens the partition if a crash may have left it torn; whether that was so.
-fn recover(partition: &Partition) -> bool {
-    let mut state = partition.state.lock();
-    let is_torn = !state.known.clean && matches!(state.log, LogState::Unopened);
-    // Opening logs its failures, and the next use answers them.
-    is_torn && partition.open(&mut state).is_ok()
 }
 
 fn remove(path: &Path) -> io::Result<()> {

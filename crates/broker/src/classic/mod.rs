@@ -1,11 +1,11 @@
 //! The classic log: partitions as Kafka keeps them on disk, and what a leader does with them.
 //!
 //! [`Logs`] holds every partition of one data folder, a [`Partition`] is one of them. All calls are
-//! synchronous; the only things to await are a [`FlushTicket`], a [`ParkedAnswer`] and a waiter's wake-up. No wire formats
+//! synchronous; the only things to await are [`Partition::opened`], a [`FlushTicket`], a [`ParkedAnswer`] and a waiter's wake-up. No wire formats
 //! but the record batch, no topics' metadata, no replication.
 //!
 //! An append goes `partition` -> `log` -> `stamping` -> `segment` -> `index`, a fetch `partition` ->
-//! `lookup`, a start `logs` -> `partition` -> `recovery`.
+//! `lookup`, a start `logs` -> `opener` -> `opening` -> `recovery`.
 //!
 //! Invariant: a batch is answered only when it is whole in the log at its offset; offsets are dense
 //! and never used twice.
@@ -13,7 +13,9 @@
 mod answer;
 mod aside;
 mod boot;
+mod checkpoints;
 mod cleaner;
+mod deletion;
 mod epochs;
 mod failures;
 mod files;
@@ -23,8 +25,11 @@ mod granted;
 mod housekeeping;
 mod index;
 mod log;
+mod log_dir;
 mod logs;
 mod lookup;
+mod opener;
+mod opening;
 mod page_cache;
 mod parking;
 mod partition;
@@ -39,14 +44,28 @@ mod steps;
 mod times;
 mod waiters;
 
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
 pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
-pub use logs::{Logs, Settings};
+pub use logs::{Logs, Origin, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;
 pub use waiters::Registration;
+
+/// The nice level of threads that nobody waits for, or that take long.
+const NICE: i32 = 10;
+
+/// Lets the threads that serve connections go first where there are too few processors for all: on Linux a thread has a
+/// nice level of its own.
+fn give_way() {
+    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
+        tracing::debug!(%error, "a thread in the background runs at the priority of all others");
+    }
+}
 
 /// The system's clock, in ms; for the background work only, requests bring their time.
 fn now_ms() -> i64 {

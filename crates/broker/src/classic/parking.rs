@@ -222,8 +222,8 @@ impl Partition {
         reordering: Option<&Arc<Reordering>>,
     ) -> Result<Admission, AppendError> {
         let mut state = self.state.lock();
-        let config = state.config.clone();
-        let log = self.log_to_write(&mut state, now_ms)?;
+        let config = self.config();
+        let log = self.log_to_write(&mut state)?;
         let stamp = log.check(&batch, now_ms, &config)?;
         if !stamp.is_idempotent() || log.producers.ahead(&stamp) == 0 {
             return self.append_locked(state, batch, now_ms).map(Admission::Appended);

@@ -8,19 +8,22 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::batch::BatchView;
 use fullbore_wire::{Records, Uuid};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
+use super::checkpoints::Key;
 use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
-use super::flusher::Flusher;
 use super::log::{Log, Outcome};
+use super::log_dir::LogDir;
 use super::lookup::Slice;
 use super::parking::Parked;
 use super::recovery::Known;
@@ -30,22 +33,36 @@ use crate::config::{TimestampType, TopicConfig};
 /// Times a read is planned anew when retention or compaction takes an index file away under it.
 const PLANS_MAX: usize = 8;
 
-/// One partition. All calls may block on the disk, the first one for as long as a recovery takes.
+/// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
+/// [`opening`](super::opening) has for who must not.
 #[derive(Debug)]
 pub struct Partition {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
-    data_dir: Arc<Path>,
-    pub(super) flusher: Arc<Flusher>,
+    pub(super) log_dir: Arc<LogDir>,
+    /// Outside of the state, so that who puts new settings in force waits for nobody.
+    config: RwLock<Arc<TopicConfig>>,
     pub(super) state: Mutex<State>,
-    waiters: Arc<Waiters>,
+    /// Told when the state is not that of opening any more.
+    pub(super) opening_ended: Condvar,
+    /// As the state says, for who must not wait for its lock.
+    pub(super) settled: AtomicBool,
+    pub(super) is_open: AtomicBool,
+    /// Whether it stands in the opener's queue for somebody.
+    pub(super) asked_for: AtomicBool,
+    /// A deleted partition whose folder may still have this one's name.
+    pub(super) predecessor: Mutex<Option<Arc<Partition>>>,
+    /// It is deleted: what takes long gives up.
+    pub(super) leaving: AtomicBool,
+    /// Whether its folder is out of the way; held while that is done.
+    pub(super) retired: Mutex<bool>,
+    pub(super) waiters: Arc<Waiters>,
 }
 
 /// What the lock protects.
 #[derive(Debug)]
 pub(super) struct State {
-    pub config: Arc<TopicConfig>,
     /// What is known of the log without opening it.
     pub known: Known,
     pub log: LogState,
@@ -60,7 +77,10 @@ pub(super) struct State {
     /// Whether the flusher will look at it when flush.ms has passed.
     pub flush_timed: bool,
     /// Counts a broken or refused log among the partitions out of service.
-    failed: Option<Mark>,
+    pub failed: Option<Mark>,
+    /// How often the log could not be opened, and why the last time.
+    pub open_failures: u64,
+    pub open_failure: Option<StorageError>,
 }
 
 impl State {
@@ -78,6 +98,8 @@ impl State {
 pub(super) enum LogState {
     /// Not looked at since the start.
     Unopened,
+    /// A thread is at the folder; ends early where it is told to.
+    Opening(Arc<AtomicBool>),
     /// Nothing was ever written.
     Absent,
     Open(Box<Log>),
@@ -88,19 +110,19 @@ pub(super) enum LogState {
 }
 
 impl Partition {
+    /// One that nobody has looked at yet.
     pub(super) fn new(
-        topic: Arc<str>,
-        topic_id: Uuid,
-        index: i32,
-        data_dir: Arc<Path>,
-        flusher: Arc<Flusher>,
+        (topic, topic_id, index): (Arc<str>, Uuid, i32),
+        log_dir: Arc<LogDir>,
         config: Arc<TopicConfig>,
-        known: Known,
+        known: Option<Known>,
+        predecessor: Option<Arc<Partition>>,
     ) -> Partition {
+        // Without anything known it is new, and there is nothing to look at.
+        let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         let state = State {
-            config,
-            known,
-            log: LogState::Unopened,
+            known: known.unwrap_or(Known::NOTHING),
+            log,
             parked: None,
             leader_epoch: 0,
             flush_queued: false,
@@ -108,8 +130,25 @@ impl Partition {
             flush_active: false,
             flush_timed: false,
             failed: None,
+            open_failures: 0,
+            open_failure: None,
         };
-        Partition { topic, topic_id, index, data_dir, flusher, state: Mutex::new(state), waiters: Arc::default() }
+        Partition {
+            topic,
+            topic_id,
+            index,
+            log_dir,
+            config: RwLock::new(config),
+            settled: AtomicBool::new(known.is_none()),
+            is_open: AtomicBool::new(false),
+            state: Mutex::new(state),
+            opening_ended: Condvar::new(),
+            asked_for: AtomicBool::new(false),
+            predecessor: Mutex::new(predecessor),
+            leaving: AtomicBool::new(false),
+            retired: Mutex::new(false),
+            waiters: Arc::default(),
+        }
     }
 
     /// The topic's name.
@@ -133,12 +172,12 @@ impl Partition {
 
     /// The settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
-        self.state.lock().config.clone()
+        self.config.read().clone()
     }
 
     /// Puts new settings in force, from the next append on.
     pub fn set_config(&self, config: Arc<TopicConfig>) {
-        self.state.lock().config = config;
+        *self.config.write() = config;
     }
 
     /// The epoch stamped on batches; 0 at first.
@@ -158,7 +197,7 @@ impl Partition {
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: BatchView<'_>, now_ms: i64) -> Result<Appended, AppendError> {
         let mut state = self.state.lock();
-        self.log_to_write(&mut state, now_ms)?;
+        self.log_to_write(&mut state)?;
         self.append_locked(state, batch, now_ms)
     }
 
@@ -189,19 +228,19 @@ impl Partition {
         now_ms: i64,
     ) -> Result<(Appended, bool), AppendError> {
         let leader_epoch = state.leader_epoch;
-        let config = state.config.clone();
+        let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.idle_rounds = 0;
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
-                state.mark_if_broken(&self.flusher.failures);
+                state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
         };
         let log_start_offset = log.log_start;
         if log.written.is_ready() {
-            self.flusher.page_cache.take(&mut log.written);
+            self.log_dir.flusher.page_cache.take(&mut log.written);
         }
         let durable = self.flush_after(state, &outcome, &config);
         let appended = Appended {
@@ -232,12 +271,12 @@ impl Partition {
         let ticket = (due && outcome.end_offset > log.recovery_point)
             .then(|| FlushTicket { upto: outcome.end_offset, flushed: log.subscribe() });
         if ticket.is_some() || outcome.rolled {
-            self.flusher.enqueue(self, state, ticket.is_some());
+            self.log_dir.flusher.enqueue(self, state, ticket.is_some());
         }
         if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && !outcome.is_duplicate)
             && !std::mem::replace(&mut state.flush_timed, true)
         {
-            self.flusher.enqueue_after(self, Duration::from_millis(flush_ms));
+            self.log_dir.flusher.enqueue_after(self, Duration::from_millis(flush_ms));
         }
         ticket
     }
@@ -359,7 +398,7 @@ impl Partition {
         match &self.state.lock().log {
             LogState::Open(log) => Ok(log.segments.iter().map(|segment| segment.size).sum()),
             LogState::Absent | LogState::Gone => Ok(0),
-            LogState::Unopened | LogState::Refused(_) => files::segments_size(&self.dir()),
+            LogState::Unopened | LogState::Opening(_) | LogState::Refused(_) => files::segments_size(&self.dir()),
         }
     }
 
@@ -371,101 +410,25 @@ impl Partition {
 
     /// The partition's folder.
     pub(super) fn dir(&self) -> Arc<Path> {
-        partition_dir(&self.data_dir, &self.topic, self.index).into()
+        partition_dir(&self.log_dir.path, &self.topic, self.index).into()
     }
 
-    /// The log, opened or made when it is not there.
-    pub(super) fn log_to_write<'a>(
-        &self,
-        state: &'a mut MutexGuard<'_, State>,
-        now_ms: i64,
-    ) -> Result<&'a mut Log, StorageError> {
-        if matches!(state.log, LogState::Unopened) {
-            self.open(state)?;
-        }
-        if matches!(state.log, LogState::Absent) {
-            let dir = self.dir();
-            let made = std::fs::create_dir_all(&dir).and_then(|()| files::write_topic_id(&dir, self.topic_id));
-            made.map_err(|error| self.failed(StorageError::io(dir.as_ref(), error)))?;
-            let log = Log::open(&dir, state.known, now_ms, &state.config).map_err(|error| self.failed(error))?;
-            state.log = LogState::Open(Box::new(log));
-        }
-        match &mut state.log {
-            LogState::Open(log) => Ok(log),
-            LogState::Refused(error) => Err(error.clone()),
-            _ => Err(StorageError::Gone),
-        }
+    /// Its name and number, as the checkpoints have it.
+    pub(super) fn key(&self) -> Key {
+        (self.topic.to_string(), self.index)
     }
 
-    /// The log, opened when it is not; `None` if nothing was ever written.
-    pub(super) fn log_to_read<'a>(
-        &self,
-        state: &'a mut MutexGuard<'_, State>,
-    ) -> Result<Option<&'a mut Log>, StorageError> {
-        if matches!(state.log, LogState::Unopened) {
-            self.open(state)?;
-        }
-        match &mut state.log {
-            LogState::Open(log) => Ok(Some(log)),
-            LogState::Refused(error) => Err(error.clone()),
-            LogState::Gone => Err(StorageError::Gone),
-            LogState::Absent | LogState::Unopened => Ok(None),
-        }
-    }
-
-    /// Opens what is on the disk. Corruption is remembered; what may pass, like a lack of descriptors, is
-    /// tried again with the next call.
-    pub(super) fn open(&self, state: &mut MutexGuard<'_, State>) -> Result<(), StorageError> {
-        let dir = self.dir();
-        self.set_stray_aside(&dir).map_err(|error| self.failed(StorageError::io(dir.as_ref(), error)))?;
-        if !dir.is_dir() {
-            // What the checkpoints say is then of an older topic with this name.
-            state.known = Known::NOTHING;
-            state.log = LogState::Absent;
-            return Ok(());
-        }
-        match Log::open(&dir, state.known, super::now_ms(), &state.config) {
-            Ok(log) => {
-                state.log = LogState::Open(Box::new(log));
-                Ok(())
-            }
-            Err(error) => {
-                if matches!(error, StorageError::Corrupt { .. }) {
-                    state.log = LogState::Refused(error.clone());
-                    state.failed = Some(self.flusher.refused.mark());
-                }
-                Err(self.failed(error))
-            }
-        }
-    }
-
-    /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
-    /// is kept: whether its records are still wanted is not to be guessed.
-    fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
-        let unique = match files::read_topic_id(dir) {
-            Some(topic_id) if topic_id == self.topic_id => return Ok(()),
-            Some(topic_id) => u128::from_be_bytes(topic_id.0),
-            None if !dir.is_dir() => return Ok(()),
-            // What a crash leaves of a partition that was just being made.
-            None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id),
-            // Told apart by when it was set aside.
-            None => u128::from(super::now_ms().unsigned_abs()),
-        };
-        let aside = files::retired_dir(&self.data_dir, &self.topic, self.index, unique, "stray");
-        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
-        std::fs::rename(dir, aside)
-    }
-
-    fn failed(&self, error: StorageError) -> StorageError {
-        tracing::error!(topic = %self.topic, partition = self.index, %error, "partition cannot be opened");
-        error
+    /// Whether it is deleted, or about to be.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Acquire)
     }
 
     /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are
     /// answered with.
     pub(super) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
         let mut state = self.state.lock();
-        let left = std::mem::replace(&mut state.log, LogState::Gone);
+        self.interrupt_opening(&mut state);
+        let left = self.put(&mut state, LogState::Gone);
         state.failed = None;
         let parked = state.parked.take();
         drop(state);

@@ -15,6 +15,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fullbore_rules::sequence::Producers;
 
@@ -55,7 +57,20 @@ impl Known {
 
 impl Log {
     /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
+    #[cfg(test)]
     pub fn open(dir: &Arc<Path>, known: Known, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
+        Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
+    }
+
+    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log. Ends early with an error once `stop` is
+    /// set: the next opening begins anew.
+    pub fn open_unless(
+        stop: &AtomicBool,
+        dir: &Arc<Path>,
+        known: Known,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<Log, StorageError> {
         let failed = |error| StorageError::io(dir.as_ref(), error);
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
@@ -84,9 +99,9 @@ impl Log {
             log.segments.push_back(first);
             return Ok(log.settled());
         }
-        log.recover_segments(known, config)?;
-        log.load_epochs(known).map_err(failed)?;
-        log.load_producers(now_ms, config).map_err(failed)?;
+        log.recover_segments(stop, known, config)?;
+        log.load_epochs(stop, known).map_err(failed)?;
+        log.load_producers(stop, now_ms, config).map_err(failed)?;
         // Most are opened to be asked for their offsets only.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
@@ -114,7 +129,7 @@ impl Log {
     }
 
     /// Settles every segment's contents, and with them the log end.
-    fn recover_segments(&mut self, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
+    fn recover_segments(&mut self, stop: &AtomicBool, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
         let mut index = 0;
         while index < self.segments.len() {
             let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -123,7 +138,7 @@ impl Log {
                 None => known.clean,
             };
             if !(believed && self.believe(index, next_base, config)?) {
-                self.recover_segment(index, known, config)?;
+                self.recover_segment(stop, index, known, config)?;
             }
             index += 1;
         }
@@ -159,7 +174,13 @@ impl Log {
     }
 
     /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew.
-    fn recover_segment(&mut self, index: usize, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
+    fn recover_segment(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        known: Known,
+        config: &TopicConfig,
+    ) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -170,7 +191,7 @@ impl Log {
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
         let mut walk = Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, has_gaps: false };
         segment.forget_indexes();
-        let bad = walk.run(segment, &file, len, config).map_err(failed)?;
+        let bad = walk.run(stop, segment, &file, len, config).map_err(failed)?;
         let bad = bad.or_else(|| walk.falls_short(known, config));
         if let Some(why) = bad {
             self.cut(index, &walk, why, known)?;
@@ -241,7 +262,7 @@ impl Log {
     /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
     /// log start would hide records of this one. But nobody was told of a log start within a segment before the
     /// checkpoint had it, too: a file that says a larger one is damaged.
-    fn load_epochs(&mut self, known: Known) -> io::Result<()> {
+    fn load_epochs(&mut self, stop: &AtomicBool, known: Known) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
             _ => true,
@@ -254,7 +275,7 @@ impl Log {
             }
             None => {
                 let mut epochs = Epochs::empty(&self.dir);
-                self.for_each_batch(self.segments[0].base_offset, |batch| {
+                self.for_each_batch(stop, self.segments[0].base_offset, |batch| {
                     epochs.note(batch.leader_epoch, batch.base_offset);
                 })?;
                 self.epochs = epochs;
@@ -266,7 +287,7 @@ impl Log {
 
     /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
     /// is kept, though the topic may want less now.
-    fn load_producers(&mut self, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+    fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir);
         let window = self.granted.window().max(config.producer_state_batches_to_retain);
@@ -274,7 +295,7 @@ impl Log {
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms, self.granted.window());
         let from = offset.max(self.segments[0].base_offset);
-        self.for_each_batch(from, |batch| {
+        self.for_each_batch(stop, from, |batch| {
             if batch.stamp.is_idempotent() && !batch.is_control {
                 producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
             }
@@ -284,7 +305,7 @@ impl Log {
     }
 
     /// Every batch with an offset at or after `from`, in order.
-    fn for_each_batch(&mut self, from: i64, mut visit: impl FnMut(&Header)) -> io::Result<()> {
+    fn for_each_batch(&mut self, stop: &AtomicBool, from: i64, mut visit: impl FnMut(&Header)) -> io::Result<()> {
         if from >= self.log_end {
             return Ok(());
         }
@@ -296,6 +317,7 @@ impl Log {
             let file = segment.file_to_scan()?;
             let mut scan = Scan::new(&file, start, segment.size);
             while let Some(batch) = scan.next()? {
+                go_on_unless(stop)?;
                 if batch.last_offset() >= from {
                     visit(&batch);
                 }
@@ -306,6 +328,10 @@ impl Log {
         }
         Ok(())
     }
+}
+
+fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Relaxed) { Err(io::Error::other("nobody wants the log any more")) } else { Ok(()) }
 }
 
 /// How far a recovery has come in a segment.
@@ -349,6 +375,7 @@ impl Walk {
     /// Takes note of good batches up to the first bad one; what is wrong with that.
     fn run(
         &mut self,
+        stop: &AtomicBool,
         segment: &mut Segment,
         file: &fs::File,
         len: u64,
@@ -356,6 +383,7 @@ impl Walk {
     ) -> io::Result<Option<String>> {
         let mut scan = Scan::new(file, 0, len);
         loop {
+            go_on_unless(stop)?;
             let batch = match scan.next() {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return Ok(None),

@@ -46,7 +46,7 @@ impl Partition {
         let (mut plans, mut from) = (0, i64::MIN);
         loop {
             let mut state = self.state.lock();
-            let batch_max = state.config.max_message_bytes;
+            let batch_max = self.config().max_message_bytes;
             let Some(log) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };

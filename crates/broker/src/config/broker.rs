@@ -64,6 +64,8 @@ pub struct BrokerConfig {
     /// As long as nothing is set while the broker runs.
     pub cleaner: CleanerSettings,
     pub producer_id_expiration_check_interval_ms: u64,
+    /// Threads that open logs, above all those that a crash has left.
+    pub recovery_threads: usize,
     /// Of what a client may have kept beside an offset.
     pub offset_metadata_max_bytes: usize,
     pub offsets_retention_ms: u64,
@@ -141,6 +143,7 @@ impl BrokerConfig {
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
             cleaner: cleaner_keys::read(values),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
+            recovery_threads: values.number("num.recovery.threads.per.data.dir"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
             offsets_retention_ms: values.number("offsets.retention.minutes"),
             offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),

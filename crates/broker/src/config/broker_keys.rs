@@ -180,6 +180,9 @@ const KEYS: &[Key] = &[
         .dynamic(),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
+    Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: at their first use, and after a crash all of them.")
+        .allow(Allowed::Between(1, 64))
+        .differs("at most 64; read at the start, when there is something to recover"),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
     Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))

@@ -48,8 +48,6 @@ const STOCK: &[(&str, &str)] = &[
     ("inter.broker.listener.name", "PLAINTEXT"),
     ("num.network.threads", "3"),
     ("num.io.threads", "8"),
-    ("num.recovery.threads.per.data.dir", "1"),
-    ("num.recovery.threads.per.data.dir", "2"),
     ("offsets.topic.replication.factor", "1"),
     ("share.coordinator.state.topic.replication.factor", "1"),
     ("share.coordinator.state.topic.min.isr", "1"),

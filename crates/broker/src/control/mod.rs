@@ -45,6 +45,9 @@ pub use lock::FolderLock;
 pub use offsets::{Committed, GroupOffsets, Offsets};
 pub use resources::ConfiguredResource;
 
+/// What an image means for others, given the one before.
+pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
+
 /// A handle on the control plane, cheap to clone. When the last one is dropped the thread finishes what
 /// it was asked, the database is closed, and the drop returns.
 #[derive(Clone)]
@@ -71,7 +74,7 @@ impl Control {
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
         let offsets = Arc::new(loaded.offsets);
-        let owner = Owner { store, broker, published, offsets: Arc::clone(&offsets), producer_ids };
+        let owner = Owner { store, broker, published, follower: None, offsets: Arc::clone(&offsets), producer_ids };
         let queue = Arc::new(Queue::new(owner));
         let served = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
@@ -108,6 +111,15 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
+    /// can read it. It must not wait for anything.
+    pub fn follow(&self, mut follower: Follower) {
+        self.shared.queue.with_owner(|owner| {
+            follower(&Image::default(), &owner.published.borrow());
+            owner.follower = Some(follower);
+        });
     }
 
     /// Wakes on each new image. Images may be skipped, the newest never is.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{oneshot, watch};
 
+use super::Follower;
 use super::command::{
     AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions,
     CreateTopics, Outcome, Refusal, TopicRef,
@@ -33,6 +34,8 @@ pub(super) struct Owner {
     pub store: Store,
     pub broker: Arc<BrokerConfig>,
     pub published: watch::Sender<Arc<Image>>,
+    /// Told of each image before it is published.
+    pub follower: Option<Follower>,
     /// Written by the owner alone.
     pub offsets: Arc<Offsets>,
     pub producer_ids: ProducerIds,
@@ -118,6 +121,10 @@ impl Owner {
             publish(&self.offsets, change);
         }
         if image_changed {
+            if let Some(follower) = &mut self.follower {
+                let before = Arc::clone(&self.published.borrow());
+                follower(&before, &image);
+            }
             self.published.send_replace(image);
         }
         Ok(())

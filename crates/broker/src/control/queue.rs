@@ -63,6 +63,14 @@ impl Queue {
         self.waiting.lock().is_stopped
     }
 
+    /// Does something while no command is served.
+    pub fn with_owner<T>(&self, work: impl FnOnce(&mut Owner) -> T) -> T {
+        let done = work(&mut self.owner.lock());
+        // Whoever found the lock taken has left.
+        self.wake_thread();
+        done
+    }
+
     /// Waits for a place.
     pub async fn enter(&self) -> SemaphorePermit<'_> {
         self.places.acquire().await.expect("never closed")

@@ -321,7 +321,7 @@ fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
     let (published, image) = watch::channel(Arc::new(loaded.image));
     let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-    (Owner { store, broker: broker(""), published, offsets: Arc::default(), producer_ids }, image)
+    (Owner { store, broker: broker(""), published, follower: None, offsets: Arc::default(), producer_ids }, image)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {

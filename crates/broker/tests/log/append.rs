@@ -180,8 +180,9 @@ async fn a_waiter_is_woken_by_an_append_and_by_deletion() {
     let registration = partition.register(&waiter);
     offset(&partition, &plain(1, b"v"));
     waiter.notified().await;
-    folder.logs.delete_topic(TOPIC, ID);
+    folder.logs.delete_topic(ID);
     waiter.notified().await;
+    folder.logs.deleted(ID).await;
     drop(registration);
     assert_eq!(append(&partition, &plain(1, b"v")).expect_err("deleted"), AppendError::Gone);
 }
@@ -209,9 +210,8 @@ fn a_recreated_topic_starts_empty_and_the_old_folder_goes() {
     let folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
     let old = folder.partition();
     offset(&old, &plain(3, b"v"));
-    folder.logs.delete_topic(TOPIC, ID);
-    let config = Arc::new(folder.config.clone());
-    let new = folder.logs.partition(TOPIC, Uuid([8; 16]), 0, config);
+    folder.logs.delete_topic(ID);
+    let new = folder.partition_of(TOPIC, Uuid([8; 16]), 0);
     assert_eq!(offset(&new, &plain(1, b"v")), 0);
     assert!(old.read(0, 100, true).is_err());
     wait_until("the deleted folder is removed", || folder.partition_folders() == 1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{AppendError, Appended, Logs, Partition, Settings};
+use fullbore_broker::classic::{AppendError, Appended, Logs, Origin, Partition, Settings};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
@@ -55,13 +55,28 @@ impl Folder {
     }
 
     pub fn partition(&self) -> Arc<Partition> {
-        self.logs.partition(TOPIC, ID, 0, Arc::new(self.config.clone()))
+        self.partition_of(TOPIC, ID, 0)
+    }
+
+    /// A partition of any topic, from now on with the settings that are to be in force.
+    pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Partition> {
+        self.logs.put_topic((topic, id), index + 1, &Arc::new(self.config.clone()), Origin::Kept);
+        self.logs.find(&id, index).expect("it has just been told of")
     }
 
     /// As kill -9 would: nothing is finished, written or flushed.
     pub fn crash(&mut self) -> Arc<Partition> {
-        self.logs = Logs::open(&self.dir, self.settings).expect("opened");
+        self.kill();
         self.partition()
+    }
+
+    /// As a crash, and no partition is known yet.
+    pub fn kill(&mut self) {
+        // Its threads do not end with it as they would with a process: none is at the folder once this is answered.
+        if let Some(partition) = self.logs.find(&ID, 0) {
+            let _ = partition.offsets();
+        }
+        self.logs = Logs::open(&self.dir, self.settings).expect("opened");
     }
 
     /// As after a power cut: a crash, and another boot.

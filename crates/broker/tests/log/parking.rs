@@ -64,7 +64,7 @@ async fn once_closed_nothing_is_parked() {
     let partition = folder.partition();
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     reordering.close();
-    folder.logs.dismiss_parked();
+    folder.logs.dismiss_waiting();
     assert_eq!(answer.wait().await.expect_err("dismissed"), AppendError::Gone);
     assert_eq!(admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("closed"), AppendError::Gone);
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");

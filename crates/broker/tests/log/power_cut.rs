@@ -240,9 +240,9 @@ fn what_was_set_aside_goes_with_its_topic() {
     punch(&folder, SEGMENT, ends[6]..ends[7]);
     assert_goes_on(&folder.power_cut(), 7);
     assert_eq!(folder.files("aside-1").len(), 1);
-    folder.logs.delete_topic(TOPIC, ID);
+    folder.logs.delete_topic(ID);
     wait_until("the folder is gone", || folder.partition_folders() == 0);
-    let again = folder.logs.partition(TOPIC, Uuid([8; 16]), 0, Arc::new(folder.config.clone()));
+    let again = folder.partition_of(TOPIC, Uuid([8; 16]), 0);
     assert_eq!(offset(&again, &plain(1, b"v")), 0);
 }
 

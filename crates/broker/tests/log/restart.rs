@@ -1,7 +1,6 @@
 //! What a restart brings back, clean or not.
 
 use std::fs;
-use std::sync::Arc;
 
 use fullbore_broker::classic::AppendError;
 use fullbore_wire::{ErrorCode, Uuid};
@@ -136,7 +135,7 @@ fn a_folder_of_another_topic_id_is_kept_aside() {
     offset(&folder.partition(), &plain(3, b"v"));
     folder.restart();
     folder.logs = fullbore_broker::classic::Logs::open(&folder.dir, folder.settings).expect("opened");
-    let other = folder.logs.partition(TOPIC, Uuid([9; 16]), 0, Arc::new(folder.config.clone()));
+    let other = folder.partition_of(TOPIC, Uuid([9; 16]), 0);
     assert_eq!(offset(&other, &plain(1, b"v")), 0);
     let aside = fs::read_dir(&folder.dir).expect("listed").filter(|entry| {
         let name = entry.as_ref().expect("listed").file_name();
@@ -162,10 +161,9 @@ fn a_folder_with_records_that_does_not_say_whose_they_are_is_kept_aside_as_it_is
 #[test]
 fn ten_thousand_partitions_open_nothing_at_start() {
     let mut folder = Folder::new();
-    let config = Arc::new(folder.config.clone());
     for topic in 0..20 {
         for index in 0..10 {
-            let partition = folder.logs.partition(&format!("t{topic}"), Uuid([topic; 16]), index, config.clone());
+            let partition = folder.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
             offset(&partition, &plain(1, b"v"));
         }
     }
@@ -173,11 +171,11 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     folder.restart();
     for topic in 0..20 {
         for index in 0..500 {
-            folder.logs.partition(&format!("t{topic}"), Uuid([topic; 16]), index, config.clone());
+            folder.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
         }
     }
     assert_eq!(open_files_in(&folder.dir), 0);
-    let one = folder.logs.partition("t3", Uuid([3; 16]), 4, config);
+    let one = folder.partition_of("t3", Uuid([3; 16]), 4);
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 

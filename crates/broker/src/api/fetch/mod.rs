@@ -22,6 +22,11 @@ use tokio::time::{Instant, timeout_at};
 
 /// The longest wait a client can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
+/// How long an answer waits at least for logs that are being opened, whatever the client asks for: most take a few
+/// milliseconds. After a crash one may take seconds, and then the answer says nothing of its partition.
+const OPENING_WAIT: Duration = Duration::from_millis(500);
+/// Offsets that are not known: clients keep what they had.
+const UNKNOWN: i64 = -1;
 
 /// A partition as requests name it: by topic name or by topic id, whichever the version has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +79,7 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
         }
     };
     let fetched = attempt(broker, &plan.wanted, &limits);
-    if fetched.is_enough || deadline <= Instant::now() {
+    if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening) {
         fetched.count(&broker.metrics);
         return Ok(Completion::Ready(answer::of(plan, fetched.partitions, reply)?));
     }
@@ -97,6 +102,8 @@ struct Attempt {
     partitions: Vec<Fetched>,
     /// Whether it must not wait any longer.
     is_enough: bool,
+    /// Whether some of them could not be looked at, since their logs are being opened.
+    is_opening: bool,
 }
 
 impl Attempt {
@@ -122,6 +129,7 @@ async fn wait(broker: &Shared, plan: &Plan, limits: &Limits, deadline: Instant) 
         .map(|partition| partition.register(&waiter))
         .collect();
     let mut stop = broker.stopping();
+    let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         // Registered first, looked second: an append between the two has already woken the waiter.
         let fetched = attempt(broker, &plan.wanted, limits);
@@ -134,6 +142,7 @@ async fn wait(broker: &Shared, plan: &Plan, limits: &Limits, deadline: Instant) 
                 _ = stop.wait_for(|stopping| *stopping) => false,
             }
         };
+        let deadline = if fetched.is_opening { opening_deadline } else { deadline };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
             return attempt(broker, &plan.wanted, limits);
         }
@@ -144,15 +153,23 @@ async fn wait(broker: &Shared, plan: &Plan, limits: &Limits, deadline: Instant) 
 fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
-    let (mut bytes, mut failed) = (0, false);
+    let (mut bytes, mut failed, mut is_opening) = (0, false, false);
     for Wanted { key, fetch } in wanted {
         let left = limits.max_bytes.saturating_sub(bytes);
-        let data = read(broker, &image, key, fetch, left, bytes == 0);
+        let data = match partition(broker, &image, key) {
+            Ok(partition) if !partition.is_settled() => {
+                partition.ask_to_open();
+                is_opening = true;
+                nothing(key.index)
+            }
+            found => read(broker, found, key, fetch, left, bytes == 0),
+        };
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         failed |= data.error_code.is_err();
         partitions.push(Fetched { key: key.clone(), data });
     }
-    Attempt { partitions, is_enough: failed || wanted.is_empty() || bytes as u64 >= limits.min_bytes }
+    let has_enough = bytes as u64 >= limits.min_bytes && !(is_opening && bytes == 0);
+    Attempt { partitions, is_enough: failed || wanted.is_empty() || has_enough, is_opening }
 }
 
 fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<Partition>, ErrorCode> {
@@ -162,13 +179,13 @@ fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<P
 /// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response.
 fn read(
     broker: &Shared,
-    image: &Image,
+    found: Result<Arc<Partition>, ErrorCode>,
     key: &PartitionKey,
     fetch: &FetchPartition,
     left: usize,
     first: bool,
 ) -> PartitionData {
-    let outcome = partition(broker, image, key).and_then(|partition| {
+    let outcome = found.and_then(|partition| {
         topics::check_leader_epoch(fetch.current_leader_epoch, broker.leader_epoch())?;
         let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
         let max_bytes = u32::try_from(asked.min(left)).unwrap_or(u32::MAX);
@@ -184,14 +201,20 @@ fn read(
             records: Some(read.records),
             ..Default::default()
         },
-        Err(error_code) => PartitionData {
-            partition_index: key.index,
-            error_code,
-            high_watermark: -1,
-            aborted_transactions: None,
-            records: Some(Default::default()),
-            ..Default::default()
-        },
+        Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
+    }
+}
+
+/// Of a partition of which nothing can be said.
+fn nothing(partition_index: i32) -> PartitionData {
+    PartitionData {
+        partition_index,
+        high_watermark: UNKNOWN,
+        last_stable_offset: UNKNOWN,
+        log_start_offset: UNKNOWN,
+        aborted_transactions: None,
+        records: Some(Default::default()),
+        ..Default::default()
     }
 }
 

@@ -5,7 +5,7 @@
 //! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
 //! `max.message.bytes`.
 
-use super::opening::{Opening, opened_max};
+use super::decompression::{Decompression, decompressed_max};
 use super::{Refused, of_batch, wrong_records};
 use crate::config::{StoredAs, TimestampType, TopicConfig};
 use crate::control::Topic;
@@ -71,7 +71,11 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 ///
 /// # Errors
 /// What the producer is told; nothing has happened then.
-pub fn validate<'r>(batch: BatchView<'r>, to: Destination<'_>, opening: &Opening) -> Result<ValidBatch<'r>, Refused> {
+pub fn validate<'r>(
+    batch: BatchView<'r>,
+    to: Destination<'_>,
+    decompression: &Decompression,
+) -> Result<ValidBatch<'r>, Refused> {
     let config = &to.topic.config;
     let codec = batch.compression().map_err(of_batch)?;
     let target = target(codec, config);
@@ -83,10 +87,10 @@ pub fn validate<'r>(batch: BatchView<'r>, to: Destination<'_>, opening: &Opening
     }
     let most = match target {
         // It would be too large as it is then stored.
-        Some(StoredAs { codec: Compression::None, .. }) => opened_max(config).min(config.max_message_bytes),
-        _ => opened_max(config),
+        Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(config).min(config.max_message_bytes),
+        _ => decompressed_max(config),
     };
-    let opened = opening.open(&batch, codec, most).map_err(of_opening)?;
+    let opened = decompression.of(&batch, codec, most).map_err(of_decompression)?;
     of_records(batch, &opened.records, target, to)
 }
 
@@ -144,7 +148,7 @@ pub fn check_size(size: usize, config: &TopicConfig) -> Result<(), Refused> {
 }
 
 /// Of a batch with a checksum that holds. Not CORRUPT_MESSAGE, at which clients send the same bytes again.
-fn of_opening(error: BatchError) -> Refused {
+fn of_decompression(error: BatchError) -> Refused {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
         _ => ErrorCode::INVALID_RECORD,
@@ -193,7 +197,7 @@ mod tests {
     fn validated(bytes: &[u8], topic: &Topic) -> Result<(BytesMut, bool), Refused> {
         let batch = BatchView::first(bytes).expect("a batch");
         let to = Destination { topic, partition: 3, now_ms: 1000 };
-        let valid = validate(batch, to, &Opening::default())?;
+        let valid = validate(batch, to, &Decompression::default())?;
         Ok((BytesMut::from(valid.view().bytes()), matches!(valid, ValidBatch::Sent(_))))
     }
 

@@ -114,7 +114,9 @@ impl Job<'_> {
             let mut reader = self.open(found, found.dirty_position)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| self.cleaner.before_read(bytes))? else { break };
+                let Some(batch) = reader.next(&mut |bytes| self.cleaner.before_read(self.partition, bytes))? else {
+                    break;
+                };
                 if batch.last_offset() < self.dirty.first_dirty || batch.is_control() {
                     continue;
                 }
@@ -170,7 +172,7 @@ impl Job<'_> {
             return Ok(());
         }
         let modified = modified(&group[group.len() - 1].path);
-        let cleaned = match output.finish(modified, &mut |bytes| self.cleaner.before_write(bytes)) {
+        let cleaned = match output.finish(modified, &mut |bytes| self.cleaner.before_write(self.partition, bytes)) {
             Ok(cleaned) => cleaned,
             Err((error, unfinished)) => {
                 unfinished.into_iter().for_each(super::super::segment::Segment::discard);
@@ -189,7 +191,7 @@ impl Job<'_> {
     fn last_offsets(&self) -> Result<HashMap<i64, i64>, CleanError> {
         let state = self.partition.state.lock();
         match &state.log {
-            LogState::Open(log) if state.config.cleanup.compact && !log.broken => {
+            LogState::Open(log) if self.partition.config().cleanup.compact && !log.broken => {
                 Ok(log.producers.last_offsets().collect())
             }
             _ => Err(CleanError::Changed),
@@ -203,7 +205,7 @@ impl Job<'_> {
             if let Ok(file) = std::fs::File::open(&path) {
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
             }
-            self.logs.doom(delay, path);
+            self.logs.log_dir.doom(delay, path);
         }
     }
 }
@@ -228,13 +230,13 @@ struct Rewriting<'a> {
 impl Rewriting<'_> {
     /// Writes what survives; whether anything has changed, and how many records are gone.
     fn run(mut self, group: &[Found], output: &mut Output) -> Result<(bool, u64), CleanError> {
-        let cleaner = self.job.cleaner;
+        let (cleaner, partition) = (self.job.cleaner, self.job.partition);
         let mut is_changed = false;
         for found in group {
             let mut reader = self.job.open(found, 0)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| cleaner.before_read(bytes))? else { break };
+                let Some(batch) = reader.next(&mut |bytes| cleaner.before_read(partition, bytes))? else { break };
                 let fate = self.judge(&batch).map_err(|why| found.damaged(position, why))?;
                 is_changed |= fate == Fate::Rewritten;
                 let bytes = match fate {
@@ -248,13 +250,13 @@ impl Rewriting<'_> {
                     }
                 };
                 is_changed |= self.left.take().is_some();
-                output.push(bytes, &mut |bytes| cleaner.before_write(bytes))?;
+                output.push(bytes, &mut |bytes| cleaner.before_write(partition, bytes))?;
             }
         }
         // What a segment covers is said by its last batch, after a crash too.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
-            output.push(&empty, &mut |bytes| cleaner.before_write(bytes))?;
+            output.push(&empty, &mut |bytes| cleaner.before_write(partition, bytes))?;
         }
         Ok((is_changed, self.removed))
     }

@@ -17,20 +17,13 @@ mod reader;
 mod settings;
 pub mod swap;
 
-/// Lets the threads that serve connections go first where there are too few processors for all: on Linux a thread has a
-/// nice level of its own.
-fn give_way() {
-    if let Err(error) = setpriority_process(Some(gettid()), NICE) {
-        tracing::debug!(%error, "the cleaner runs at the priority of all others");
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
 pub use settings::CleanerSettings;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,14 +32,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::compaction::{Dirty, Throttle};
+use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
-use rustix::process::setpriority_process;
-use rustix::thread::gettid;
 
 use super::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 use super::logs::Logs;
-use super::now_ms;
 use super::partition::{LogState, Partition};
+use super::{give_way, now_ms};
 use crate::config::TopicConfig;
 use error::CleanError;
 use job::{Job, Tally};
@@ -57,8 +49,6 @@ pub use job::OPENED_MAX;
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most threads.
 const THREADS_MAX: usize = 64;
-/// The nice level of its threads.
-const NICE: i32 = 10;
 
 type Key = (String, i32);
 
@@ -71,7 +61,10 @@ pub struct Cleaner {
     throttle: Mutex<Throttle>,
     started: Instant,
     stopping: Mutex<bool>,
+    /// Told when the cleaner stops, or a partition is to be left.
     stop: Condvar,
+    /// Told when a cleaning has ended.
+    left: Condvar,
     counts: Counts,
 }
 
@@ -79,7 +72,8 @@ pub struct Cleaner {
 #[derive(Debug)]
 struct Tracking {
     checkpoints: OffsetsByPartition,
-    in_progress: HashSet<Key>,
+    /// With the topic's id.
+    in_progress: HashMap<Key, Uuid>,
     /// With the time from which it is tried again; `None` is at the next start.
     uncleanable: HashMap<Key, Option<Instant>>,
     threads: usize,
@@ -117,7 +111,7 @@ impl Cleaner {
     pub fn new(data_dir: &Path, settings: CleanerSettings) -> Cleaner {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
-        let tracking = Tracking { checkpoints, in_progress: HashSet::new(), uncleanable: HashMap::new(), threads: 0 };
+        let tracking = Tracking { checkpoints, in_progress: HashMap::new(), uncleanable: HashMap::new(), threads: 0 };
         Cleaner {
             checkpoint_path,
             settings: Mutex::new(settings),
@@ -126,6 +120,7 @@ impl Cleaner {
             started: Instant::now(),
             stopping: Mutex::new(false),
             stop: Condvar::new(),
+            left: Condvar::new(),
             counts: Counts::default(),
         }
     }
@@ -170,7 +165,7 @@ impl Cleaner {
                 None => return,
             };
             let backoff = Duration::from_millis(if has_cleaned { 0 } else { settings.backoff_ms });
-            if self.pause(backoff) || self.is_too_many() {
+            if self.pause(backoff, || false) || self.is_too_many() {
                 return;
             }
         }
@@ -185,11 +180,11 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Waits; whether the cleaner stops.
-    fn pause(&self, pause: Duration) -> bool {
+    /// Waits, unless it is `over`; whether the cleaner stops.
+    fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
         let mut stopping = self.stopping.lock();
         let until = Instant::now().checked_add(pause);
-        while !*stopping {
+        while !*stopping && !over() {
             match until {
                 Some(until) if self.stop.wait_until(&mut stopping, until).timed_out() => break,
                 Some(_) => {}
@@ -244,7 +239,20 @@ impl Cleaner {
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
         // Another thread may have been faster; then there is another round at once.
-        best.filter(|(partition, ..)| self.tracking.lock().in_progress.insert(key(partition)))
+        best.filter(|(partition, ..)| self.begin(partition))
+    }
+
+    /// Marks the partition as being cleaned, unless it is already or is leaving.
+    fn begin(&self, partition: &Partition) -> bool {
+        let mut tracking = self.tracking.lock();
+        match tracking.in_progress.entry(key(partition)) {
+            // Who has it leave looks here afterwards.
+            Entry::Vacant(place) if !partition.is_leaving() => {
+                place.insert(partition.topic_id());
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `None` if the partition is being cleaned or cannot be; else its checkpoint, if it has one.
@@ -256,16 +264,17 @@ impl Cleaner {
             Some(_) => return None,
             None => {}
         }
-        (!tracking.in_progress.contains(&key)).then(|| tracking.checkpoints.get(&key).copied())
+        (!tracking.in_progress.contains_key(&key)).then(|| tracking.checkpoints.get(&key).copied())
     }
 
     fn done(&self, partition: &Partition, result: Result<i64, CleanError>) {
         let key = key(partition);
         let mut tracking = self.tracking.lock();
         tracking.in_progress.remove(&key);
+        self.left.notify_all();
         // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
         // the next topic of that name, or it comes after this.
-        if matches!(partition.state.lock().log, LogState::Gone) {
+        if partition.is_leaving() || matches!(partition.state.lock().log, LogState::Gone) {
             return;
         }
         let error = match result {
@@ -301,21 +310,43 @@ impl Cleaner {
         }
     }
 
-    fn before_read(&self, bytes: u64) -> Result<(), CleanError> {
+    fn before_read(&self, partition: &Partition, bytes: u64) -> Result<(), CleanError> {
         self.counts.bytes_read.fetch_add(bytes, Relaxed);
-        self.throttle(bytes)
+        self.throttle(partition, bytes)
     }
 
-    fn before_write(&self, bytes: u64) -> Result<(), CleanError> {
+    fn before_write(&self, partition: &Partition, bytes: u64) -> Result<(), CleanError> {
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
-        self.throttle(bytes)
+        self.throttle(partition, bytes)
     }
 
     /// Pauses as the rate wants it.
-    fn throttle(&self, bytes: u64) -> Result<(), CleanError> {
+    fn throttle(&self, partition: &Partition, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
-        if self.pause(pause) { Err(CleanError::Stopping) } else { Ok(()) }
+        let stops = self.pause(pause, || partition.is_leaving());
+        if stops {
+            Err(CleanError::Stopping)
+        } else if partition.is_leaving() {
+            Err(CleanError::Changed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until no thread is at the files of a partition that is [leaving](Partition::is_leaving): it writes by their
+    /// names, which are the next topic's then.
+    pub fn wait_until_left(&self, partition: &Partition) {
+        {
+            // With the lock, or a pause that has just looked would not be told.
+            let _stopping = self.stopping.lock();
+            self.stop.notify_all();
+        }
+        let key = key(partition);
+        let mut tracking = self.tracking.lock();
+        while tracking.in_progress.get(&key) == Some(&partition.topic_id()) {
+            self.left.wait(&mut tracking);
+        }
     }
 
     /// What there is to be seen.

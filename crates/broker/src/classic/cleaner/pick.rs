@@ -18,7 +18,7 @@ impl Partition {
     /// A segment with records past max.compaction.lag.ms is closed first.
     pub(super) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.state.lock();
-        let config = state.config.clone();
+        let config = self.config();
         if !config.cleanup.compact {
             return None;
         }
@@ -34,7 +34,7 @@ impl Partition {
         match looked {
             Ok((dirty, has_rolled)) => {
                 if has_rolled {
-                    self.flusher.enqueue(self, &mut state, false);
+                    self.log_dir.flusher.enqueue(self, &mut state, false);
                 }
                 Some((dirty, config))
             }

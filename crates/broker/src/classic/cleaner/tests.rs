@@ -14,7 +14,7 @@ use fullbore_wire::{Records, Uuid};
 
 use super::super::logs::Settings;
 use super::super::steps::watch;
-use super::super::{Logs, Partition};
+use super::super::{Logs, Origin, Partition};
 use super::Cleaner;
 use super::error::CleanError;
 use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
@@ -44,7 +44,8 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Logs>, Arc<Partition>) {
     let (settings, config) = settings();
     let logs = Logs::open(dir, settings).expect("opened");
     let config = TopicConfig { segment_bytes, ..config };
-    let partition = logs.partition("t", Uuid([1; 16]), 0, Arc::new(config));
+    logs.put_topic(("t", Uuid([1; 16])), 1, &Arc::new(config), Origin::Kept);
+    let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
     (logs, partition)
 }
 
@@ -199,10 +200,10 @@ fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
 #[test]
 fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let (_logs, partition) = open(folder.path(), 1500);
     fill(&partition);
     let cleaner = Cleaner::new(folder.path(), settings().0.cleaner);
-    logs.delete_topic("t", Uuid([1; 16]));
+    partition.retire();
     cleaner.forget("t", 0);
     for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {
         cleaner.done(&partition, result);

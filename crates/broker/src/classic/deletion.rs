@@ -1,0 +1,159 @@
+//! Deleted topics: their logs go out of use and their folders out of the way, by a thread of the broker's and not by the
+//! request that asked for it, whose client may go away.
+//!
+//! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms later.
+//! A topic may be made again under the same name at once: its partitions know who had their folders' names before
+//! them, and wait for that, or do it themselves.
+//!
+//! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fullbore_wire::Uuid;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::answer::AppendError;
+use super::files;
+use super::partition::Partition;
+
+/// Deleted partitions whose folders still have their names.
+#[derive(Debug)]
+pub struct Deletion {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Counts partitions that are out of the way.
+    carried_out: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    partitions: VecDeque<Arc<Partition>>,
+    /// The last ones with their names.
+    by_name: HashMap<(Arc<str>, i32), Arc<Partition>>,
+    /// How many of each topic are left.
+    left: HashMap<Uuid, usize>,
+    is_stopping: bool,
+}
+
+impl Default for Deletion {
+    fn default() -> Self {
+        Deletion { queue: Mutex::default(), wake: Condvar::new(), carried_out: watch::Sender::new(0) }
+    }
+}
+
+impl Deletion {
+    /// Starts the thread; it ends after [`Deletion::stop`], once nothing is left.
+    pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let deletion = self.clone();
+        std::thread::Builder::new().name("deletion".to_owned()).spawn(move || deletion.run())
+    }
+
+    /// Makes the thread end once it has done what it was told.
+    pub fn stop(&self) {
+        self.queue.lock().is_stopping = true;
+        self.wake.notify_all();
+    }
+
+    /// Has the partitions of a topic taken out of the way. Does not block.
+    pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Partition>]) {
+        if partitions.is_empty() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        *queue.left.entry(topic_id).or_default() += partitions.len();
+        for partition in partitions {
+            // Cleanings and recoveries give up, and nothing more is noted of it.
+            partition.leaving.store(true, Release);
+            queue.partitions.push_back(partition.clone());
+            queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
+        }
+        self.wake.notify_one();
+    }
+
+    /// The deleted partition whose folder may still have this partition's name.
+    pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Partition>> {
+        let queue = self.queue.lock();
+        if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
+    }
+
+    /// Waits until nothing is left of a deleted topic but files to be removed.
+    pub async fn carried_out(&self, topic_id: Uuid) {
+        let mut carried_out = self.carried_out.subscribe();
+        // The count only goes up; what it stands for is looked at each time it has.
+        let _ = carried_out.wait_for(|_| !self.queue.lock().left.contains_key(&topic_id)).await;
+    }
+
+    fn run(&self) {
+        while let Some(partition) = self.next() {
+            partition.retire();
+            self.done(&partition);
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Partition>> {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.partitions.pop_front() {
+                Some(partition) => return Some(partition),
+                None if queue.is_stopping => return None,
+                None => self.wake.wait(&mut queue),
+            }
+        }
+    }
+
+    fn done(&self, partition: &Arc<Partition>) {
+        let mut queue = self.queue.lock();
+        let name = (partition.topic_name(), partition.index());
+        if queue.by_name.get(&name).is_some_and(|last| Arc::ptr_eq(last, partition)) {
+            queue.by_name.remove(&name);
+        }
+        let topic_id = partition.topic_id();
+        if let Some(left) = queue.left.get_mut(&topic_id) {
+            *left -= 1;
+            if *left == 0 {
+                queue.left.remove(&topic_id);
+            }
+        }
+        drop(queue);
+        self.carried_out.send_modify(|count| *count += 1);
+    }
+}
+
+impl Partition {
+    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it.
+    pub(super) fn retire(&self) {
+        let mut is_retired = self.retired.lock();
+        if *is_retired {
+            return;
+        }
+        self.leaving.store(true, Release);
+        // One that never came to have a folder leaves the name to who had it before.
+        if let Some(predecessor) = self.predecessor.lock().take() {
+            predecessor.retire();
+        }
+        drop(self.leave(AppendError::Deleted));
+        self.log_dir.cleaner.wait_until_left(self);
+        let dir = self.dir();
+        if files::read_topic_id(&dir).is_none_or(|id| id == self.topic_id()) {
+            let unique = u128::from_be_bytes(self.topic_id().0);
+            let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
+            let delay = Duration::from_millis(self.config().file_delete_delay_ms);
+            match fs::rename(&dir, &away) {
+                Ok(()) => self.log_dir.doom(delay, away),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Its topic id keeps a topic created later from taking it for its own.
+                Err(error) => tracing::error!(dir = %dir.display(), %error, "deleted partition's folder stays"),
+            }
+        }
+        self.log_dir.checkpoints.forget(self.key());
+        self.log_dir.cleaner.forget(self.topic(), self.index());
+        *is_retired = true;
+    }
+}

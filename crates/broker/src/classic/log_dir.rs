@@ -1,0 +1,38 @@
+//! What all partitions of one data folder share: the folder, its checkpoints, and the threads that flush, open, delete and
+//! clean (Kafka's `log.dir`).
+//!
+//! Not the registry of partitions, which is [`super::logs`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::checkpoints::Checkpoints;
+use super::cleaner::Cleaner;
+use super::deletion::Deletion;
+use super::flusher::Flusher;
+use super::opener::Opener;
+
+/// One data folder.
+#[derive(Debug)]
+pub struct LogDir {
+    pub path: Arc<Path>,
+    pub checkpoints: Checkpoints,
+    pub flusher: Arc<Flusher>,
+    pub opener: Arc<Opener>,
+    pub deletion: Arc<Deletion>,
+    pub cleaner: Arc<Cleaner>,
+    /// Files and folders out of use, and when they may be removed.
+    pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
+}
+
+impl LogDir {
+    /// Removes a file or folder after a while.
+    pub fn doom(&self, delay: Duration, path: PathBuf) {
+        let now = Instant::now();
+        let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
+        self.doomed.lock().push((due, path));
+    }
+}

@@ -1,0 +1,114 @@
+//! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
+//!
+//! Not how a log is opened ([`super::opening`], [`super::recovery`]). Partitions that somebody asks for come first, in the
+//! order in which they are asked for; the others that a crash may have left torn are opened while nobody asks.
+//!
+//! Invariant: a partition stands in a queue once, so the queues are bounded by the number of partitions.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::give_way;
+use super::partition::Partition;
+
+/// Partitions to be opened.
+#[derive(Debug)]
+pub struct Opener {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    stopping: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    asked: VecDeque<Arc<Partition>>,
+    /// Nobody waits for them, and they may be deleted meanwhile.
+    rest: VecDeque<Weak<Partition>>,
+    is_stopping: bool,
+}
+
+impl Default for Opener {
+    fn default() -> Self {
+        Opener { queue: Mutex::default(), changed: Condvar::new(), stopping: watch::Sender::new(false) }
+    }
+}
+
+impl Opener {
+    /// Starts so many threads; they end after [`Opener::stop`].
+    pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
+        (0..threads.max(1)).map(|number| {
+            let opener = self.clone();
+            std::thread::Builder::new().name(format!("opener-{number}")).spawn(move || opener.run())
+        })
+    }
+
+    /// Nothing more is opened, and nobody waits for it any longer.
+    pub fn stop(&self) {
+        {
+            let mut queue = self.queue.lock();
+            queue.is_stopping = true;
+            queue.asked.clear();
+            queue.rest.clear();
+        }
+        self.changed.notify_all();
+        self.stopping.send_replace(true);
+    }
+
+    /// Becomes true when nothing more is opened.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Somebody waits for this one.
+    pub fn ask(&self, partition: &Arc<Partition>) {
+        if partition.asked_for.swap(true, AcqRel) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        if !queue.is_stopping {
+            queue.asked.push_back(partition.clone());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Is to be opened while nobody waits for another.
+    pub fn ask_in_time(&self, partition: &Arc<Partition>) {
+        let mut queue = self.queue.lock();
+        if !queue.is_stopping {
+            queue.rest.push_back(Arc::downgrade(partition));
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        give_way();
+        while let Some(partition) = self.next() {
+            // Before it is looked at: who asks from now on may ask for another try.
+            partition.asked_for.store(false, Release);
+            partition.open_now();
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Partition>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.is_stopping {
+                return None;
+            }
+            if let Some(partition) = queue.asked.pop_front() {
+                return Some(partition);
+            }
+            match queue.rest.pop_front().map(|partition| partition.upgrade()) {
+                Some(Some(partition)) => return Some(partition),
+                Some(None) => {}
+                None => self.changed.wait(&mut queue),
+            }
+        }
+    }
+}

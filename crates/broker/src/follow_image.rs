@@ -1,0 +1,58 @@
+//! What a new image of the metadata means for the logs: which partitions there are, with which settings, and what is deleted.
+//!
+//! It is called by who publishes images, in their order and before anybody can read them, so that a request always
+//! finds what its image promises, and never changes anything by carrying an older one. Nothing here waits: what
+//! takes long is handed over.
+//!
+//! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
+
+use crate::classic::{Logs, Origin};
+use crate::config::BrokerConfig;
+use crate::control::{Image, Topic};
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// Takes the logs from one image to the next.
+pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
+    each_change(before, after, |change| match change {
+        (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
+        (old, new) => {
+            if let Some(old) = old {
+                logs.delete_topic(old.id);
+            }
+            if let Some(new) = new {
+                put(logs, new, origin);
+            }
+        }
+    });
+    logs.expire_producers_after(after.live().producer_id_expiration_ms);
+    if before.dynamic() != after.dynamic() {
+        logs.configure_cleaner(config.cleaner_with(after.dynamic()));
+    }
+}
+
+fn put(logs: &Logs, topic: &Topic, origin: Origin) {
+    logs.put_topic((&topic.name, topic.id), topic.partitions, &topic.config, origin);
+}
+
+/// Every topic that is not the same in both images, as it was and as it is.
+fn each_change(before: &Image, after: &Image, mut visit: impl FnMut((Option<&Arc<Topic>>, Option<&Arc<Topic>>))) {
+    let (mut old, mut new) = (before.topics().peekable(), after.topics().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (Some(old), Some(new)) => old.name.cmp(&new.name),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return,
+        };
+        let change = match order {
+            Ordering::Less => (old.next(), None),
+            Ordering::Greater => (None, new.next()),
+            Ordering::Equal => (old.next(), new.next()),
+        };
+        let is_same = matches!(change, (Some(old), Some(new)) if Arc::ptr_eq(old, new));
+        if !is_same {
+            visit(change);
+        }
+    }
+}
