@@ -56,7 +56,7 @@ pub fn compression(data: &[u8]) {
 }
 
 fn read(batch: &BatchView<'_>) {
-    let checked = batch.check_crc().and_then(|()| check_records(batch));
+    let checked = batch.check_crc().and_then(|()| check_records(batch, batch.payload()));
     match batch.compression() {
         Ok(Compression::None) => {
             let read = records(batch.payload(), batch);
@@ -65,6 +65,7 @@ fn read(batch: &BatchView<'_>) {
         Ok(codec) => {
             if let Ok(payload) = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX) {
                 assert!(payload.len() <= BATCH_DECOMPRESSED_MAX);
+                let _ = check_records(batch, &payload);
                 records(&payload, batch);
             }
         }

@@ -95,6 +95,25 @@ console() { # what goes in by the console comes out by the console
   has '^NO_HEADERS.gone.NULL$' "$(consume --topic "$topic-console" --offset 2 --max-messages 1 "${print[@]}")"
 }
 
+recompress() { # what comes with one codec is stored with the topic's, and read with that; and dumped with it
+  local name="$topic-recompressed" of_topic codec sent=snappy
+  of_topic=(--entity-type topics --entity-name "$name")
+  topics --create --topic "$name" --config compression.gzip.level=9 --config compression.lz4.level=12 --config compression.zstd.level=19
+  for codec in gzip lz4 zstd uncompressed; do
+    alter "${of_topic[@]}" --add-config compression.type=$codec
+    eventually described_as "^ *compression.type=$codec " "${of_topic[@]}"
+    seq -f "$codec %g" 300 | tool org.apache.kafka.tools.ConsoleProducer --bootstrap-server "$bootstrap" --topic "$name" --compression-codec $sent
+    sent=$codec; [ $sent != uncompressed ] || sent=none
+  done
+  same "$(consume --topic "$name" --offset earliest --max-messages 1200)" "$(for codec in gzip lz4 zstd uncompressed; do seq -f "$codec %g" 300; done)"
+  refused 'compression.type' alter "${of_topic[@]}" --add-config compression.type=brotli
+  [ -n "${DATA_DIR:-}" ] || return 0
+  local dumped; dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$(find "$DATA_DIR" -path "*/$name-0/*.log")" 2>&1)
+  lacks 'corrupt|isvalid: false|exception' "$dumped"
+  same "$(grep -o 'compresscodec: [a-z0-9]*' <<<"$dumped" | cut -d' ' -f2 | uniq | paste -sd,)" gzip,lz4,zstd,none
+  same "$(grep -c '^| offset: ' <<<"$dumped")" 1200
+}
+
 perf() { # perf PROPERTY...: 30,000 records, all of them in the log
   local name="$topic-perf-$*"; name=${name//[ =]/-}
   topics --create --topic "$name" --partitions 2 --config segment.bytes=4000000 # so that some segments are closed
@@ -159,6 +178,7 @@ check 'kafka-configs --describe' describe_configs
 check 'kafka-configs --alter' alter_configs
 ! knows_window || check 'kafka-configs --alter, KIP-1269' alter_window
 check 'kafka-console-producer, kafka-console-consumer' console
+check 'kafka-configs compression.type, kafka-console-producer with another codec' recompress
 check 'kafka-producer-perf-test, defaults' perf linger.ms=5
 check 'kafka-producer-perf-test, acks=1, lz4' perf acks=1 compression.type=lz4
 check 'kafka-consumer-perf-test' perf_consumer

@@ -191,9 +191,25 @@ impl Broker {
 
     /// Bytes of memory in use now.
     pub fn rss(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most bytes of memory that were in use at a time.
+    pub fn rss_peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, line: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("our child");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells it");
+        let line = status.lines().find_map(|found| found.strip_prefix(line)).expect("Linux tells it");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+
+    /// Ticks of processor time it has used, a hundredth of a second each: fields 14 and 15 of proc(5)'s stat.
+    pub fn processor_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
+        let fields = stat.rsplit(')').next().expect("the name is in brackets").split_whitespace().skip(11);
+        fields.take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
     /// Bytes it has read from disks so far: `read_bytes` of proc(5).

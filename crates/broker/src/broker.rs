@@ -7,7 +7,7 @@
 //! answered.
 
 use crate::admin;
-use crate::api::Sessions;
+use crate::api::{Decompression, Sessions};
 use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock};
@@ -96,6 +96,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Where what takes long is done.
     pub long_work: LongWork,
+    /// Bounds the memory of batches that are decompressed.
+    pub decompression: Decompression,
     /// What one connection may use.
     pub limits: Limits,
     /// The cluster's id as clients see it.
@@ -162,6 +164,7 @@ impl Broker {
         let shared = Arc::new(Shared {
             limits: limits(&config),
             long_work: LongWork::default(),
+            decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
             groups: Groups::open(&config.groups, control.clone(), metrics.clone()),

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
     BatchBuilder, BatchError, BatchView, Compression, Header, RecordIter, Stamp, Timestamps, batches, check_records,
-    compress, decompress, restamp, set_max_timestamp,
+    compress, decompress, recompress, restamp, set_max_timestamp,
 };
 use kafka_protocol::records::RecordBatchDecoder;
 use proptest::collection::vec;
@@ -62,6 +62,11 @@ fn read(batch: &BatchView<'_>) -> Result<Vec<Owned>, BatchError> {
         .collect()
 }
 
+fn checked(bytes: &[u8]) -> Result<Timestamps, BatchError> {
+    let batch = BatchView::first(bytes).expect("whole");
+    check_records(&batch, batch.payload())
+}
+
 /// Whether offset deltas do not count up from 0.
 fn is_renumbered(batch: &BatchView<'_>) -> bool {
     let deltas = RecordIter::new(batch.payload(), batch.record_count()).map_while(Result::ok);
@@ -83,7 +88,7 @@ proptest! {
         if codec == 0 {
             let times = || records.iter().map(|record| record.timestamp);
             let expected = Timestamps { earliest: times().min().expect("one"), latest: times().max().expect("one") };
-            prop_assert_eq!(check_records(&batch), Ok(expected));
+            prop_assert_eq!(check_records(&batch, batch.payload()), Ok(expected));
         }
     }
 
@@ -115,7 +120,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = byte;
         if let Ok(batch) = BatchView::first(&bytes) {
-            let (checked, read) = (check_records(&batch), read(&batch));
+            let (checked, read) = (check_records(&batch, batch.payload()), read(&batch));
             // Keys of headers may be other than UTF-8 for a broker, which does not look inside them.
             prop_assert!(codec != 0 || read.is_err() || checked.is_ok() || is_renumbered(&batch), "{:?}", checked);
         }
@@ -144,11 +149,11 @@ fn counts_that_do_not_add_up_are_seen() {
         (0..3).map(|_| Owned { timestamp: 5, key: None, value: Some(vec![1; 40]), headers: vec![] }).collect();
     let bytes = build(&records, Compression::None, Stamp::NONE);
     let five = Timestamps { earliest: 5, latest: 5 };
-    assert_eq!(check_records(&BatchView::first(&bytes).expect("whole")), Ok(five));
+    assert_eq!(checked(&bytes), Ok(five));
     for count in [2_i32, 4, i32::MAX, -1] {
         let mut wrong = bytes.clone();
         wrong[57..61].copy_from_slice(&count.to_be_bytes());
-        assert!(check_records(&BatchView::first(&wrong).expect("whole")).is_err(), "{count}");
+        assert!(checked(&wrong).is_err(), "{count}");
     }
 }
 
@@ -187,8 +192,7 @@ fn a_field_that_leaves_its_record_and_an_offset_out_of_order_are_seen() {
     {
         let mut wrong = bytes.clone();
         wrong[at] = byte;
-        let checked = check_records(&BatchView::first(&wrong).expect("whole"));
-        assert!(matches!(checked, Err(BatchError::Record(_))), "{byte} at {at}: {checked:?}");
+        assert!(matches!(checked(&wrong), Err(BatchError::Record(_))), "{byte} at {at}");
     }
 }
 
@@ -197,7 +201,7 @@ fn records_without_a_timestamp_do_not_count() {
     let times = |timestamps: &[i64]| {
         let record = |&timestamp| Owned { timestamp, key: None, value: None, headers: vec![] };
         let bytes = build(&timestamps.iter().map(record).collect::<Vec<_>>(), Compression::None, Stamp::NONE);
-        check_records(&BatchView::first(&bytes).expect("whole")).expect("valid")
+        checked(&bytes).expect("valid")
     };
     assert_eq!(times(&[-1, -1]), Timestamps { earliest: -1, latest: -1 });
     assert_eq!(times(&[9, -1, 7]), Timestamps { earliest: 7, latest: 9 });
@@ -241,6 +245,69 @@ fn every_level_reads_back() {
             compress(codec, Some(level), &text, &mut bytes).expect("compresses");
             assert_eq!(decompress(codec, &bytes, text.len()).expect("reads"), text, "{codec:?} {level}");
             assert!(decompress(codec, &bytes, text.len() - 1).is_err(), "{codec:?} {level}");
+        }
+    }
+}
+
+/// LZ4's level 9 is Kafka's word for the fast compressor; the others are the slow one's.
+#[test]
+fn a_higher_level_makes_less() {
+    let text: Vec<u8> =
+        (0..60_000_u32).flat_map(|at| format!("{} and {}, ", at * at % 977, at * 7 % 1013).into_bytes()).collect();
+    let size = |codec, level| {
+        let mut bytes = BytesMut::new();
+        compress(codec, level, &text, &mut bytes).expect("compresses");
+        assert_eq!(decompress(codec, &bytes, text.len()).expect("reads"), text, "{codec:?} {level:?}");
+        bytes.len()
+    };
+    for (codec, levels) in
+        [(Compression::Gzip, &[1, 6, 9][..]), (Compression::Lz4, &[9, 1, 12]), (Compression::Zstd, &[-100, 1, 3, 22])]
+    {
+        let sizes: Vec<_> = levels.iter().map(|level| size(codec, Some(*level))).collect();
+        assert!(sizes.is_sorted_by(|one, next| one > next), "{codec:?}: {sizes:?}");
+        let own = match codec {
+            Compression::Gzip => 6,
+            Compression::Lz4 => 9,
+            _ => 3,
+        };
+        assert_eq!(size(codec, None), size(codec, Some(own)), "{codec:?}");
+    }
+    let mut state = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    });
+    let noise: Vec<u8> = noise.take(200_000).collect();
+    let mut bytes = BytesMut::new();
+    compress(Compression::Lz4, Some(12), &noise, &mut bytes).expect("compresses");
+    assert_eq!(decompress(Compression::Lz4, &bytes, noise.len()).expect("reads"), noise);
+    assert_eq!(bytes.len(), 7 + 4 * 4 + noise.len() + 4, "blocks that do not shrink stay as they are");
+}
+
+proptest! {
+    #[test]
+    fn recompressed_a_batch_keeps_its_records_byte_for_byte_and_its_header(
+        records in vec(record(), 1..30), from in 0..5_usize, to in 0..5_usize, level in option::of(1..10_i32), time: i64,
+        attributes: u8,
+    ) {
+        let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
+        let mut bytes = build(&records, CODECS[from], stamp);
+        bytes[..8].copy_from_slice(&1234_i64.to_be_bytes());
+        bytes[22] |= attributes & !7;
+        let before = BatchView::first(&bytes).expect("whole");
+        let payload = decompress(CODECS[from], before.payload(), MAX).expect("opens");
+        let out = recompress(&before, &payload, time, CODECS[to], level).expect("recompressed");
+        let after = BatchView::first(&out).expect("whole");
+        prop_assert_eq!(after.size(), out.len());
+        after.check_crc().expect("checksum");
+        prop_assert_eq!((after.compression(), after.max_timestamp()), (Ok(CODECS[to]), time));
+        prop_assert_eq!(decompress(CODECS[to], after.payload(), MAX).expect("opens"), payload);
+        prop_assert_eq!(after.timestamp_type(), before.timestamp_type());
+        prop_assert_eq!(after.is_transactional(), before.is_transactional());
+        prop_assert_eq!((after.is_control(), after.delete_horizon_ms()), (false, None));
+        // Offset; epoch and magic; delta and base timestamp; producer and count.
+        for kept in [0..8, 12..17, 23..35, 43..61] {
+            prop_assert_eq!(&out[kept.clone()], &bytes[kept]);
         }
     }
 }

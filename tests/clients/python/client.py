@@ -193,6 +193,20 @@ def log_append_time():
         assert kind == 2 and before - 1000 <= stamp <= time.time() * 1000 + 1000, message.timestamp()
 
 
+def recompressed(target):
+    config = {"compression_type": target, "compression_gzip_level": "9", "compression_lz4_level": "12", "compression_zstd_level": "19"}
+    topic, count = new_topic(f"recompressed-{target}", **config), len(odd_records())
+    for i, codec in enumerate(CODECS):
+        sent = send(topic, odd_records(), compression_type=codec, enable_idempotence=True)
+        assert [message.offset() for message in sent] == list(range(i * count, (i + 1) * count))
+    stamps = [T0 + 10 * i for i in range(count)] * len(CODECS)
+    same(read(topic, count * len(CODECS)), odd_records() * len(CODECS), 0, stamps)
+
+
+for codec in ["uncompressed", "gzip", "snappy", "lz4", "zstd"]:
+    case(f"produce every codec to a topic of compression.type={codec}", codec)(recompressed)
+
+
 @case("produce to a topic nobody created")
 def auto_create():
     topic = f"{RUN}-auto"

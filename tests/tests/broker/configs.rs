@@ -251,9 +251,9 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
         (
             TOPIC,
             "t",
-            vec![("compression.gzip.level", SET, Some("5"))],
+            vec![("compression.gzip.level", SET, Some("10"))],
             ErrorCode::INVALID_CONFIG,
-            "does not recompress",
+            "must be -1 or between 1 and 9",
         ),
         (BROKER, "1", vec![("sasl.jaas.config", SET, Some("x"))], ErrorCode::INVALID_CONFIG, "SASL"),
         (8, "1", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_CONFIG, "cannot be changed while it runs"),

@@ -31,6 +31,8 @@ mod partition_state;
 mod pipelining;
 mod produce;
 mod produce_bytes;
+mod recompression;
+mod recompression_bounds;
 mod recovery;
 mod recreated;
 mod reorder;

@@ -59,6 +59,7 @@ mod topics;
 mod update_features;
 
 pub use fetch::sessions::Sessions;
+pub use produce::Decompression;
 
 use crate::broker::Shared;
 use crate::control::{Asker, Refusal};

@@ -4,22 +4,27 @@
 //! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-mod keys;
+mod decompression;
+mod validate;
+mod wrong_records;
+
+pub use decompression::Decompression;
 
 use super::topics;
 use super::{Completion, Fault, Reply};
 use crate::broker::Shared;
 use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
-use crate::config::{TimestampType, TopicConfig};
+use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
 use crate::metrics::Metrics;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
     TopicProduceData, TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchError, BatchView, Compression, Timestamps, check_records, set_max_timestamp};
+use fullbore_wire::batch::{BatchError, BatchView, Compression};
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::sync::Arc;
+use validate::{Destination, SHORT_MAX, check_size, validate, work_of};
 
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
@@ -88,11 +93,14 @@ pub async fn admit(
 
 /// Waits until no log has to be opened; whether the request takes long all the same.
 async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bool {
-    let (mut bytes, mut is_unwritten, mut unsettled) = (0, false, Vec::new());
+    let (mut bytes, mut work, mut is_unwritten, mut unsettled) = (0, 0_usize, false, Vec::new());
     for topic in &request.topic_data {
         let Ok(found) = topics::find(image, &topic.name, topic.topic_id) else { continue };
         for data in &topic.partition_data {
-            bytes += data.records.as_ref().map_or(0, Records::len);
+            if let Some(records) = data.records.as_ref().and_then(Records::memory) {
+                bytes += records.len();
+                work = work.saturating_add(work_of(records, &found.config));
+            }
             let Ok(partition) = topics::partition(broker, found, data.index) else { continue };
             is_unwritten |= !partition.is_open();
             if !partition.is_settled() {
@@ -101,7 +109,7 @@ async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bo
         }
     }
     topics::open_all(unsettled).await;
-    bytes > LONG_BYTES || is_unwritten
+    bytes > LONG_BYTES || work > SHORT_MAX || is_unwritten
 }
 
 /// Checks and appends every batch in turn: the response so far, what is still to come, and the last error.
@@ -253,14 +261,9 @@ impl Appending<'_> {
         let records = data.records.unwrap_or_default();
         let batch = self.check_batch(&records, &topic.config)?;
         let now_ms = self.broker.now_ms();
-        let corrected = check_records_of(&batch, &topic.config, now_ms)?;
-        if topic.config.cleanup.compact {
-            keys::check(&batch, &topic.config, &topic.name, data.index)?;
-        }
-        let batch = match &corrected {
-            Some(bytes) => BatchView::first(bytes).map_err(of_batch)?,
-            None => batch,
-        };
+        let to = Destination { topic, partition: data.index, now_ms };
+        let valid = validate(batch, to, &self.broker.decompression)?;
+        let batch = valid.view();
         let admission = if self.reorder {
             // Nobody would hear what became of a batch that waits without an answer.
             let reordering = Some(&self.broker.reordering).filter(|_| self.acks != 0);
@@ -285,13 +288,7 @@ impl Appending<'_> {
         if batch.size() != bytes.len() {
             return Err(Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be exactly one batch."));
         }
-        if batch.size() > config.max_message_bytes {
-            let (size, max) = (batch.size(), config.max_message_bytes);
-            return Err(Refused::new(
-                ErrorCode::MESSAGE_TOO_LARGE,
-                format!("The batch of {size} bytes is larger than max.message.bytes={max}."),
-            ));
-        }
+        check_size(batch.size(), config)?;
         batch.check_crc().map_err(of_batch)?;
         if batch.is_control() {
             return Err(Refused::new(ErrorCode::INVALID_RECORD, "Clients may not write control batches."));
@@ -344,28 +341,6 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");
     }
     Ok(())
-}
-
-/// Walks records that are not compressed; those that are pass through unopened, and their header is believed. Each
-/// record's timestamp must be in the topic's range. The corrected bytes where the header's max timestamp is not that
-/// of the records: retention and lookups by time go by it, and Kafka corrects it, too.
-fn check_records_of(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Option<Vec<u8>>, Refused> {
-    if batch.compression().map_err(of_batch)? != Compression::None {
-        return Ok(None);
-    }
-    let Timestamps { earliest, latest } = check_records(batch).map_err(of_batch)?;
-    if config.message_timestamp_type == TimestampType::LogAppendTime {
-        return Ok(None);
-    }
-    if !(config.allows_timestamp(earliest, now_ms) && config.allows_timestamp(latest, now_ms)) {
-        let message = format!("A record's timestamp is out of range: {earliest} to {latest}, it is {now_ms}.");
-        return Err(Refused::new(ErrorCode::INVALID_TIMESTAMP, message));
-    }
-    Ok((latest != batch.max_timestamp()).then(|| {
-        let mut bytes = batch.bytes().to_vec();
-        set_max_timestamp(&mut bytes, latest);
-        bytes
-    }))
 }
 
 fn of_batch(error: BatchError) -> Refused {

@@ -7,6 +7,7 @@ use super::cleaner_keys::CLEANER_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
+use super::topic_keys::{CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, ZSTD_LEVELS};
 use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -146,10 +147,10 @@ const KEYS: &[Key] = &[
         .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
         .dynamic(),
     Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
-        .differs("of a compressed batch, only the header's timestamps are looked at")
+        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
         .dynamic(),
     Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.")
-        .differs("of a compressed batch, only the header's timestamps are looked at")
+        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
         .dynamic(),
     Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
@@ -159,9 +160,18 @@ const KEYS: &[Key] = &[
         .allow(Allowed::OneOf(&["false"]))
         .differs("not offered")
         .dynamic(),
-    Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them.")
-        .allow(Allowed::OneOf(&["producer"]))
-        .differs("the broker does not recompress")
+    Key::new("compression.gzip.level", Type::Int, Some("-1"), "The level of gzip where compression.type=gzip makes the broker compress; -1 is the codec's own.")
+        .allow(GZIP_LEVELS)
+        .dynamic(),
+    Key::new("compression.lz4.level", Type::Int, Some("9"), "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one, all others are slower and make less.")
+        .allow(LZ4_LEVELS)
+        .dynamic(),
+    Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them, or this one. A batch that comes with another is opened, checked and compressed anew.")
+        .allow(CODECS)
+        .differs(OPENS_TO)
+        .dynamic(),
+    Key::new("compression.zstd.level", Type::Int, Some("3"), "The level of zstd where compression.type=zstd makes the broker compress.")
+        .allow(ZSTD_LEVELS)
         .dynamic(),
     Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail.").dynamic(),
     Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")

@@ -3,7 +3,7 @@
 //! Not those this broker honours (`broker_keys`, and what stands beside it). A key that becomes honoured moves there. What happens to
 //! a value is in `inert`; this is rows.
 
-use super::key::Allowed::{self, Any, Between, MinusOneOr, OneOf};
+use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;
 use super::key::Type::{self, Boolean, Class, Double, Int, List, Long, Password, Short, String};
 
@@ -22,7 +22,6 @@ const TIERED: &str = "has no effect: tiered storage is not offered";
 const QUOTAS: &str = "has no effect: quotas are not offered yet";
 const WAITERS: &str = "has no effect: a finished request leaves its queue at once";
 const METRICS: &str = "has no effect: metrics are at fullbore.admin.listener";
-const NO_RECOMPRESSION: &str = "has no effect: the broker does not recompress";
 const RATE: &str = "has no effect: connections are limited in number, not in rate";
 const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NAMES: &str = "has no effect: a broker does not check the names of its clients";
@@ -204,9 +203,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("metadata.max.retention.bytes", Long, Some("104857600"), Any, METADATA),
     no_effect("metadata.max.retention.ms", Long, Some("604800000"), Any, METADATA),
     no_effect("process.roles", List, None, OneOf(&["broker", "controller"]), METADATA),
-    no_effect("compression.gzip.level", Int, Some("-1"), MinusOneOr(1, 9), NO_RECOMPRESSION),
-    no_effect("compression.lz4.level", Int, Some("9"), Between(1, 17), NO_RECOMPRESSION),
-    no_effect("compression.zstd.level", Int, Some("3"), Between(-131072, 22), NO_RECOMPRESSION),
     refused("config.providers", List, Some(""), Any, PROVIDERS),
     no_effect("connection.failed.authentication.delay.ms", Int, Some("100"), at_least(0), NO_SASL),
     refused("cordoned.log.dirs", List, Some(""), Any, CORDON),

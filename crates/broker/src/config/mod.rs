@@ -47,5 +47,5 @@ pub use properties::Properties;
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};
 pub use ssl::ListenerTls;
-pub use topic::{CleanupPolicy, Ratio, TimestampType, TopicConfig};
+pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig};
 pub use topic_keys::TOPIC_KEYS;

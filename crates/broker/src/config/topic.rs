@@ -2,6 +2,7 @@
 //!
 //! Not what the user typed. A `TopicConfig` exists only when every value behind it was checked.
 
+use fullbore_wire::batch::{Compression, Level};
 use fullbore_wire::did_you_mean;
 use std::collections::BTreeMap;
 
@@ -38,6 +39,13 @@ impl CleanupPolicy {
     }
 }
 
+/// The codec that batches are stored with, and its level where the broker compresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredAs {
+    pub codec: Compression,
+    pub level: Level,
+}
+
 /// A share between 0 and 1, both included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio(pub f64);
@@ -54,6 +62,8 @@ pub struct TopicConfig {
     pub index_interval_bytes: u64,
     /// The largest batch accepted, its 12 bytes of offset and length included.
     pub max_message_bytes: usize,
+    /// `None`: as they came.
+    pub compression: Option<StoredAs>,
     /// Per partition; `None` is no limit.
     pub retention_bytes: Option<u64>,
     /// `None` is no limit.
@@ -133,6 +143,7 @@ impl TopicConfig {
             segment_index_bytes: values.number("segment.index.bytes"),
             index_interval_bytes: values.number("index.interval.bytes"),
             max_message_bytes: values.number("max.message.bytes"),
+            compression: compression(values),
             retention_bytes: values.unless_minus_one("retention.bytes"),
             retention_ms: values.unless_minus_one("retention.ms"),
             file_delete_delay_ms: values.number("file.delete.delay.ms"),
@@ -150,6 +161,21 @@ impl TopicConfig {
             producer_state_batches_to_retain: values.number("producer.state.batches.to.retain"),
         }
     }
+}
+
+fn compression<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Option<StoredAs> {
+    let gzip: Level = values.unless_minus_one("compression.gzip.level");
+    let lz4: i32 = values.number("compression.lz4.level");
+    let zstd: i32 = values.number("compression.zstd.level");
+    let (codec, level) = match values.text("compression.type")?.as_str() {
+        "uncompressed" => (Compression::None, None),
+        "gzip" => (Compression::Gzip, gzip),
+        "snappy" => (Compression::Snappy, None),
+        "lz4" => (Compression::Lz4, Some(lz4)),
+        "zstd" => (Compression::Zstd, Some(zstd)),
+        _ => return None,
+    };
+    Some(StoredAs { codec, level })
 }
 
 /// Every override checked, values as they count.
@@ -217,6 +243,7 @@ mod tests {
             segment_index_bytes: 10 << 20,
             index_interval_bytes: 4096,
             max_message_bytes: 1_048_588,
+            compression: None,
             retention_bytes: None,
             retention_ms: Some(7 * 24 * 3_600_000),
             file_delete_delay_ms: 60_000,
@@ -306,6 +333,25 @@ mod tests {
     }
 
     #[test]
+    fn a_codec_has_its_own_level_or_the_brokers_or_kafkas_default() {
+        let broker = broker(&[("compression.type", "gzip"), ("compression.zstd.level", "-7")]);
+        let stored = |set: &[(&str, &str)]| {
+            let topic = TopicConfig::resolve(&broker, &NOTHING, &overrides(set)).expect("valid");
+            topic.compression.map(|StoredAs { codec, level }| (codec, level))
+        };
+        let of = |codec| stored(&[("compression.type", codec)]);
+        assert_eq!(stored(&[]), Some((Compression::Gzip, None)));
+        assert_eq!(stored(&[("compression.gzip.level", "9")]), Some((Compression::Gzip, Some(9))));
+        assert_eq!(of("producer"), None);
+        assert_eq!(of("uncompressed"), Some((Compression::None, None)));
+        assert_eq!(of("snappy"), Some((Compression::Snappy, None)));
+        assert_eq!(of("lz4"), Some((Compression::Lz4, Some(9))));
+        assert_eq!(of("zstd"), Some((Compression::Zstd, Some(-7))));
+        let both = [("compression.type", "zstd"), ("compression.zstd.level", "22"), ("compression.lz4.level", "1")];
+        assert_eq!(stored(&both), Some((Compression::Zstd, Some(22))));
+    }
+
+    #[test]
     fn a_record_cannot_have_to_stay_longer_than_it_may() {
         let lags = overrides(&[("min.compaction.lag.ms", "8"), ("max.compaction.lag.ms", "7")]);
         let refusal = TopicConfig::resolve(&broker(&[]), &NOTHING, &lags).expect_err("refused").to_string();
@@ -343,7 +389,7 @@ mod tests {
         );
         assert_eq!(refusal("retention.ms", "soon"), "retention.ms=soon: must be a number of at least -1");
         for (key, value) in
-            [("compression.type", "zstd"), ("segment.jitter.ms", "1"), ("preallocate", "true"), ("flush.messages", "0")]
+            [("compression.type", "none"), ("segment.jitter.ms", "1"), ("preallocate", "true"), ("flush.messages", "0")]
         {
             assert!(refusal(key, value).starts_with(&format!("{key}={value}: must be ")));
         }

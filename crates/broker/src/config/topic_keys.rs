@@ -5,7 +5,13 @@
 
 use super::key::{Allowed, Key, Type};
 
-const NO_RECOMPRESSION: &str = "has no effect: the broker does not recompress";
+/// Of the broker's keys, too.
+pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
+pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
+pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
+pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
+pub(super) const OPENS_TO: &str =
+    "compressed batches that the broker opens may open to at most 64 MiB, or twice max.message.bytes";
 const NO_REPLICATION: &str = "there is no replication to throttle yet";
 const TIERED: &str = "tiered storage is not offered";
 
@@ -14,11 +20,20 @@ pub static TOPIC_KEYS: &[Key] = &[
     Key::new("cleanup.policy", Type::List, None, "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither. A compacted topic refuses records without a key.")
         .allow(Allowed::SomeOf(&["compact", "delete"]))
         .or_else(&["log.cleanup.policy"])
-        .differs("compressed batches of a compacted topic may open to at most 64 MiB, or twice max.message.bytes"),
-    Key::new("compression.type", Type::String, None, "The codec records are stored with: as the producer sent them.")
-        .allow(Allowed::OneOf(&["producer"]))
+        .differs(OPENS_TO),
+    Key::new("compression.gzip.level", Type::Int, None, "The level of gzip where compression.type=gzip makes the broker compress; -1 is the codec's own.")
+        .allow(GZIP_LEVELS)
+        .or_else(&["compression.gzip.level"]),
+    Key::new("compression.lz4.level", Type::Int, None, "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one, all others are slower and make less.")
+        .allow(LZ4_LEVELS)
+        .or_else(&["compression.lz4.level"]),
+    Key::new("compression.type", Type::String, None, "The codec records are stored with: as the producer sent them, or this one. A batch that comes with another is opened, checked and compressed anew.")
+        .allow(CODECS)
         .or_else(&["compression.type"])
-        .differs("the broker does not recompress"),
+        .differs(OPENS_TO),
+    Key::new("compression.zstd.level", Type::Int, None, "The level of zstd where compression.type=zstd makes the broker compress.")
+        .allow(ZSTD_LEVELS)
+        .or_else(&["compression.zstd.level"]),
     Key::long("delete.retention.ms", None, 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.")
         .or_else(&["log.cleaner.delete.retention.ms"]),
     Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
@@ -46,10 +61,10 @@ pub static TOPIC_KEYS: &[Key] = &[
         "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.",
     )
     .or_else(&["log.message.timestamp.after.max.ms"])
-    .differs("of a compressed batch, only the header's timestamps are looked at"),
+    .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at"),
     Key::long("message.timestamp.before.max.ms", None, 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
         .or_else(&["log.message.timestamp.before.max.ms"])
-        .differs("of a compressed batch, only the header's timestamps are looked at"),
+        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at"),
     Key::new(
         "message.timestamp.type",
         Type::String,
@@ -112,12 +127,6 @@ pub static TOPIC_KEYS: &[Key] = &[
     .or_else(&["unclean.leader.election.enable"])
     .differs("not offered"),
     // Known, and of one value here.
-    Key::without_effect("compression.gzip.level", Type::Int, Some("-1"), Allowed::MinusOneOr(1, 9), NO_RECOMPRESSION)
-        .or_else(&["compression.gzip.level"]),
-    Key::without_effect("compression.lz4.level", Type::Int, Some("9"), Allowed::Between(1, 17), NO_RECOMPRESSION)
-        .or_else(&["compression.lz4.level"]),
-    Key::without_effect("compression.zstd.level", Type::Int, Some("3"), Allowed::Between(-131_072, 22), NO_RECOMPRESSION)
-        .or_else(&["compression.zstd.level"]),
     Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
     Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
     Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),

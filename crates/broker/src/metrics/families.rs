@@ -69,7 +69,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Records in those batches.",
         write: |page, encoder| counter(encoder, page.counters().produce.records.get()) },
     Family { name: "fullbore_produce", unit: Some(&BYTES), kind: Counter, labels: &[],
-        help: "Those batches as they are on disk, that is, compressed if the producer compressed them.",
+        help: "Those batches as they are on disk: compressed as they came, or as compression.type says.",
         write: |page, encoder| counter(encoder, page.counters().produce.bytes.get()) },
     Family { name: "fullbore_produce_unanswered", unit: None, kind: Counter, labels: &[],
         help: "Produce requests with acks=0, which are not in fullbore_request_duration_seconds.",

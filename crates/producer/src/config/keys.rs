@@ -56,7 +56,7 @@ keys! {
         |c, v| c.client.client_id = v.to_owned();
     "compression.gzip.level", "", "1 to 9, or -1 for the codec's own; default -1.",
         |_c, v| level(v, 1, 9)?;
-    "compression.lz4.level", "", "1 to 17. This codec has one speed, so that it has no effect.",
+    "compression.lz4.level", "", "1 to 17; 9, the default, is the fast one, all others are slower and make less.",
         |_c, v| level(v, 1, 17)?;
     "compression.type", "none", "none, gzip, snappy, lz4 or zstd.",
         |c, v| c.compression = codec(v)?;

@@ -32,6 +32,13 @@ pub struct RawRecord<'a> {
     tail: &'a [u8],
 }
 
+impl RawRecord<'_> {
+    /// The record's own timestamp in its batch, in milliseconds.
+    pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
+        batch.base_timestamp().wrapping_add(self.timestamp_delta)
+    }
+}
+
 /// The records of a payload that is not compressed, or was decompressed. Offset deltas ascend and stay within the
 /// batch; compaction leaves gaps.
 #[derive(Clone, Debug)]
@@ -120,7 +127,7 @@ pub fn retain(
     out: &mut BytesMut,
 ) -> Result<(), BatchError> {
     let base_timestamp = horizon_ms.unwrap_or(batch.base_timestamp());
-    let timestamp = |record: &RawRecord<'_>| batch.base_timestamp().wrapping_add(record.timestamp_delta);
+    let timestamp = |record: &RawRecord<'_>| record.timestamp(batch);
     let mut payload = BytesMut::with_capacity(kept.iter().map(|record| record.bytes.len() + LEN_MAX).sum());
     for record in kept {
         if horizon_ms.is_none() {

@@ -13,8 +13,18 @@ const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0,
 /// Bytes of one block of Java's snappy stream before compression.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// Appends the compressed form of `input` to `out`. Levels: gzip 1-9, zstd up to 22, and a level
-/// above is the highest; snappy and this LZ4 have one.
+/// What LZ4 frames as Kafka writes them start with: magic, independent blocks without checksums, of 64 KiB, and this
+/// header's own checksum.
+const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
+/// Bytes of one block of an LZ4 frame before compression.
+const LZ4_BLOCK: usize = 64 * 1024;
+/// An LZ4 block that is as it was.
+const LZ4_AS_IT_WAS: u32 = 1 << 31;
+/// The level by which Kafka means LZ4's fast compressor; every other is one of the slow ones (`Lz4BlockOutputStream`).
+const LZ4_FAST: i32 = 9;
+
+/// Appends the compressed form of `input` to `out`. Levels as Kafka has them: gzip 1-9, LZ4 1-17 where 9 is the fast one,
+/// zstd up to 22; a level above is the highest. Snappy has one.
 ///
 /// # Errors
 /// [`BatchError::Decompress`] when the codec fails, which only a lack of memory does.
@@ -30,6 +40,9 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
             encoder.finish().map_err(failed)?;
         }
         Compression::Snappy => xerial(input, out)?,
+        Compression::Lz4 if level.is_some_and(|level| level != LZ4_FAST) => {
+            slow_lz4(level.unwrap_or(LZ4_FAST), input, out)?;
+        }
         Compression::Lz4 => {
             let info = lz4_flex::frame::FrameInfo::new()
                 .block_size(lz4_flex::frame::BlockSize::Max64KB)
@@ -40,10 +53,32 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
         }
         Compression::Zstd => {
             let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
+            // Or it would take memory for the longest input: 700 MB at level 22.
+            encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
         }
     }
+    Ok(())
+}
+
+/// An LZ4 frame by the compressor that takes its time.
+fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
+    let failed = |_| BatchError::Decompress;
+    let mode = lz4::block::CompressionMode::HIGHCOMPRESSION(level);
+    let mut compressed = vec![0; lz4::block::compress_bound(input.len().min(LZ4_BLOCK)).map_err(failed)?];
+    out.put_slice(&LZ4_HEADER);
+    for block in input.chunks(LZ4_BLOCK) {
+        let len = lz4::block::compress_to_buffer(block, Some(mode), false, &mut compressed).map_err(failed)?;
+        if len < block.len() {
+            out.put_u32_le(len as u32);
+            out.put_slice(&compressed[..len]);
+        } else {
+            out.put_u32_le(block.len() as u32 | LZ4_AS_IT_WAS);
+            out.put_slice(block);
+        }
+    }
+    out.put_u32_le(0);
     Ok(())
 }
 

@@ -112,14 +112,14 @@ pub struct Timestamps {
     pub latest: i64,
 }
 
-/// Walks the records of a batch that is not compressed (Kafka's `LogValidator`): every field lies within its record,
-/// offset deltas count up from 0, count and lengths add up to the payload. Gives their timestamps. What is in keys,
-/// values and headers is not looked at.
+/// Walks the records of a batch, whose payload is `payload` without compression (Kafka's `LogValidator`): every field
+/// lies within its record, offset deltas count up from 0, count and lengths add up to the payload. Gives their
+/// timestamps. What is in keys, values and headers is not looked at.
 ///
 /// # Errors
 /// [`BatchError::Record`].
-pub fn check_records(batch: &BatchView<'_>) -> Result<Timestamps, BatchError> {
-    let mut bytes = batch.payload();
+pub fn check_records(batch: &BatchView<'_>, payload: &[u8]) -> Result<Timestamps, BatchError> {
+    let mut bytes = payload;
     let (mut earliest, mut latest) = (i64::MAX, NO_TIMESTAMP);
     for offset_delta in 0..batch.record_count() {
         let timestamp = batch.base_timestamp().wrapping_add(check_record(&mut bytes, offset_delta)?);

@@ -183,6 +183,7 @@ fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let config = TopicConfig {
         max_message_bytes: 1 << 20,
+        compression: None,
         ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topic_defaults
     };
     let mut log = Log::open(&Arc::from(folder.path()), Known::NOTHING, 0, &config).expect("opened");

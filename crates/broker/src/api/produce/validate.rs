@@ -1,0 +1,292 @@
+//! The records of a batch: checked, and stored with the codec of their topic (Kafka's `LogValidator`).
+//!
+//! Not what a batch's header says of itself, which is checked before; not its sequence, which the log knows. Batches that come
+//! with the codec they are stored with pass unopened, unless the topic is compacted: their header is believed.
+//! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
+//! `max.message.bytes`.
+
+use super::decompression::{Decompression, decompressed_max};
+use super::{Refused, of_batch, wrong_records};
+use crate::config::{StoredAs, TimestampType, TopicConfig};
+use crate::control::Topic;
+use bytes::BytesMut;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::batch::{
+    BatchError, BatchView, Compression, Timestamps, check_records, recompress, set_max_timestamp,
+};
+
+/// What a worker may do between two looks at its connections: so many bytes compressed by a fast codec take less than a
+/// millisecond.
+pub const SHORT_MAX: usize = 128 << 10;
+/// How many times as long a byte takes with gzip, and at any codec's slow levels.
+const GZIP: usize = 8;
+const SLOW: usize = 64;
+
+/// A batch that may be appended.
+pub enum ValidBatch<'a> {
+    /// As it came.
+    Sent(BatchView<'a>),
+    /// These bytes in its place.
+    Rewritten(BytesMut),
+}
+
+impl ValidBatch<'_> {
+    /// The batch.
+    pub fn view(&self) -> BatchView<'_> {
+        match self {
+            ValidBatch::Sent(batch) => *batch,
+            ValidBatch::Rewritten(bytes) => BatchView::first(bytes).expect("written here, as one whole batch"),
+        }
+    }
+}
+
+/// Where a batch goes, and when.
+#[derive(Clone, Copy)]
+pub struct Destination<'a> {
+    pub topic: &'a Topic,
+    pub partition: i32,
+    pub now_ms: i64,
+}
+
+/// How much work it is to validate a batch of these bytes, as bytes compressed by a fast codec. What has to be opened is
+/// without end: it may be a thousand times larger than it looks. Nothing is checked here.
+pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
+    let Ok(batch) = BatchView::first(bytes) else { return 0 };
+    let Ok(codec) = batch.compression() else { return 0 };
+    let a_byte = match (codec, target(codec, config)) {
+        (Compression::None, None) => 0,
+        (Compression::None, Some(StoredAs { codec, level })) => match (codec, level) {
+            (Compression::None | Compression::Snappy, _) | (Compression::Lz4, None | Some(9)) => 1,
+            (Compression::Zstd, level) if level.is_none_or(|level| level <= 3) => 1,
+            (Compression::Gzip, level) if level.is_none_or(|level| level <= 6) => GZIP,
+            _ => SLOW,
+        },
+        (_, None) if !config.cleanup.compact => 0,
+        _ => return usize::MAX,
+    };
+    bytes.len().saturating_mul(a_byte)
+}
+
+/// Looks at the records of a batch whose header is right, and gives what is to be appended.
+///
+/// # Errors
+/// What the producer is told; nothing has happened then.
+pub fn validate<'r>(
+    batch: BatchView<'r>,
+    to: Destination<'_>,
+    decompression: &Decompression,
+) -> Result<ValidBatch<'r>, Refused> {
+    let config = &to.topic.config;
+    let codec = batch.compression().map_err(of_batch)?;
+    let target = target(codec, config);
+    if codec == Compression::None {
+        return of_records(batch, batch.payload(), target, to);
+    }
+    if target.is_none() && !config.cleanup.compact {
+        return Ok(ValidBatch::Sent(batch));
+    }
+    let most = match target {
+        // It would be too large as it is then stored.
+        Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(config).min(config.max_message_bytes),
+        _ => decompressed_max(config),
+    };
+    let opened = decompression.of(&batch, codec, most).map_err(of_decompression)?;
+    of_records(batch, &opened.records, target, to)
+}
+
+/// The topic's codec, if a batch with this one is to be stored with another.
+fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
+    config.compression.filter(|stored| stored.codec != codec)
+}
+
+/// As [`validate`], of the batch's records without compression.
+fn of_records<'r>(
+    batch: BatchView<'r>,
+    records: &[u8],
+    target: Option<StoredAs>,
+    to: Destination<'_>,
+) -> Result<ValidBatch<'r>, Refused> {
+    let config = &to.topic.config;
+    let Timestamps { earliest, latest } = check_records(&batch, records).map_err(of_batch)?;
+    if config.cleanup.compact {
+        wrong_records::check_keys(&batch, records, to)?;
+    }
+    let max_timestamp = match config.message_timestamp_type {
+        // The log writes the time of the append into the header.
+        TimestampType::LogAppendTime => batch.max_timestamp(),
+        TimestampType::CreateTime => {
+            if !config.allows_timestamp(earliest, to.now_ms) || !config.allows_timestamp(latest, to.now_ms) {
+                wrong_records::check_timestamps(&batch, records, to)?;
+            }
+            latest
+        }
+    };
+    let bytes = match target {
+        Some(StoredAs { codec, level }) => {
+            recompress(&batch, records, max_timestamp, codec, level).map_err(of_batch)?
+        }
+        // Retention and lookups by time go by the header.
+        None if max_timestamp != batch.max_timestamp() => {
+            let mut bytes = BytesMut::from(batch.bytes());
+            set_max_timestamp(&mut bytes, max_timestamp);
+            bytes
+        }
+        None => return Ok(ValidBatch::Sent(batch)),
+    };
+    check_size(bytes.len(), config)?;
+    Ok(ValidBatch::Rewritten(bytes))
+}
+
+/// Kafka looks at a batch's size as it comes, and again if it is stored otherwise.
+pub fn check_size(size: usize, config: &TopicConfig) -> Result<(), Refused> {
+    let max = config.max_message_bytes;
+    if size <= max {
+        return Ok(());
+    }
+    let message = format!("The batch of {size} bytes is larger than max.message.bytes={max}.");
+    Err(Refused::new(ErrorCode::MESSAGE_TOO_LARGE, message))
+}
+
+/// Of a batch with a checksum that holds. Not CORRUPT_MESSAGE, at which clients send the same bytes again.
+fn of_decompression(error: BatchError) -> Refused {
+    let code = match error {
+        BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
+        _ => ErrorCode::INVALID_RECORD,
+    };
+    Refused::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{BrokerConfig, CleanupPolicy, Properties};
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, Stamp, decompress};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    const CODECS: [Compression; 5] =
+        [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
+    const PRODUCER: Option<StoredAs> = None;
+
+    fn topic(compression: Option<StoredAs>, compact: bool) -> Topic {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let cleanup = CleanupPolicy { delete: !compact, compact };
+        let config = TopicConfig { compression, cleanup, ..broker.topic_defaults.clone() };
+        Topic {
+            name: "t".to_owned(),
+            id: Uuid::default(),
+            partitions: 4,
+            replication_factor: 1,
+            overrides: BTreeMap::new(),
+            config: Arc::new(config),
+        }
+    }
+
+    fn stored_as(codec: Compression) -> Option<StoredAs> {
+        Some(StoredAs { codec, level: None })
+    }
+
+    fn sealed(codec: Compression, keys: &[Option<&[u8]>], value: &[u8]) -> BytesMut {
+        let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+        keys.iter().for_each(|key| builder.append(7, *key, Some(value), &[]));
+        builder.seal(Stamp::NONE).expect("sealed").0
+    }
+
+    /// What is appended of a batch, and whether it is as it was.
+    fn validated(bytes: &[u8], topic: &Topic) -> Result<(BytesMut, bool), Refused> {
+        let batch = BatchView::first(bytes).expect("a batch");
+        let to = Destination { topic, partition: 3, now_ms: 1000 };
+        let valid = validate(batch, to, &Decompression::default())?;
+        Ok((BytesMut::from(valid.view().bytes()), matches!(valid, ValidBatch::Sent(_))))
+    }
+
+    #[test]
+    fn a_batch_is_rewritten_if_its_codec_is_not_its_topics() {
+        for from in CODECS {
+            let bytes = sealed(from, &[Some(b"a"), None], b"value");
+            assert!(validated(&bytes, &topic(PRODUCER, false)).is_ok_and(|(kept, as_sent)| as_sent && kept == bytes));
+            for to in CODECS {
+                let Ok((kept, as_sent)) = validated(&bytes, &topic(stored_as(to), false)) else { panic!("refused") };
+                assert_eq!(as_sent, from == to);
+                let [sent, kept] = [&bytes, &kept].map(|bytes| {
+                    let batch = BatchView::first(bytes).expect("a batch");
+                    let codec = batch.compression().expect("a codec");
+                    (codec, decompress(codec, batch.payload(), 1 << 20).expect("opens"))
+                });
+                assert_eq!((kept.0, kept.1), (to, sent.1));
+            }
+        }
+    }
+
+    #[test]
+    fn each_record_without_a_key_is_told_compressed_or_not() {
+        for codec in CODECS {
+            for stored in [PRODUCER, stored_as(Compression::Lz4)] {
+                let compacted = topic(stored, true);
+                assert!(validated(&sealed(codec, &[Some(b"a"), Some(b"")], b"v"), &compacted).is_ok());
+                let keyless = sealed(codec, &[Some(b"a"), None, Some(b"b"), None], b"v");
+                let why = validated(&keyless, &compacted).expect_err("refused");
+                let told: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
+                assert_eq!((why.code, told), (ErrorCode::INVALID_RECORD, vec![1, 3]));
+                assert!(why.message.starts_with("2 of the batch's records have no key."), "{}", why.message);
+            }
+        }
+        let many = sealed(Compression::Zstd, &[None; 5000], b"");
+        assert_eq!(validated(&many, &topic(PRODUCER, true)).expect_err("refused").records.len(), 1000);
+    }
+
+    #[test]
+    fn each_record_out_of_the_range_of_times_is_told() {
+        let hour_ms = 3_600_000;
+        for codec in CODECS {
+            let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+            for timestamp in [7, 1001 + hour_ms, -1, 1000 + hour_ms, 2000 + hour_ms] {
+                builder.append(timestamp, None, None, &[]);
+            }
+            let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
+            let stored = if codec == Compression::None { PRODUCER } else { stored_as(Compression::None) };
+            let why = validated(&bytes, &topic(stored, false)).expect_err("refused");
+            let told: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
+            assert_eq!((why.code, told), (ErrorCode::INVALID_TIMESTAMP, vec![1, 4]));
+            let words = why.records[0].batch_index_error_message.as_deref().unwrap_or_default();
+            assert!(words.starts_with("Timestamp 3601001 is out of range"), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_few_bytes_that_claim_gigabytes_are_refused() {
+        let bomb = sealed(Compression::Zstd, &[Some(&b"k"[..]); 66], &vec![0; 1 << 20]);
+        for topic in [topic(PRODUCER, true), topic(stored_as(Compression::Lz4), false)] {
+            assert_eq!(validated(&bomb, &topic).expect_err("refused").code, ErrorCode::MESSAGE_TOO_LARGE);
+        }
+        // What opens to much, and to less than that, takes its turn.
+        let large = sealed(Compression::Zstd, &[Some(&b"k"[..]); 20], &vec![0; 1 << 20]);
+        assert!(validated(&large, &topic(stored_as(Compression::Gzip), false)).is_ok());
+    }
+
+    #[test]
+    fn size_counts_as_it_is_stored() {
+        let small = sealed(Compression::Gzip, &[None], &vec![0; 2 << 20]);
+        let why = validated(&small, &topic(stored_as(Compression::None), false)).expect_err("refused");
+        assert_eq!(why.code, ErrorCode::MESSAGE_TOO_LARGE);
+        assert!(validated(&small, &topic(stored_as(Compression::Snappy), false)).is_ok());
+    }
+
+    #[test]
+    fn what_is_stored_as_it_came_is_no_work_and_what_must_be_opened_is_without_end() {
+        let kept = [topic(PRODUCER, false), topic(stored_as(Compression::Zstd), false)];
+        let zstd = sealed(Compression::Zstd, &[Some(b"a")], b"v");
+        let plain = sealed(Compression::None, &[Some(b"a")], &[0; 1000]);
+        for topic in &kept {
+            assert_eq!(work_of(&zstd, &topic.config), 0);
+        }
+        assert_eq!(work_of(&zstd, &topic(PRODUCER, true).config), usize::MAX);
+        assert_eq!(work_of(&zstd, &topic(stored_as(Compression::None), false).config), usize::MAX);
+        assert_eq!(work_of(&plain, &topic(PRODUCER, true).config), 0);
+        assert_eq!(work_of(&plain, &kept[1].config), plain.len());
+        let slow = Some(StoredAs { codec: Compression::Zstd, level: Some(19) });
+        assert_eq!(work_of(&plain, &topic(slow, false).config), plain.len() * SLOW);
+        assert_eq!(work_of(b"no batch", &kept[1].config), 0);
+    }
+}

@@ -1,0 +1,64 @@
+//! Records that make their batch refused, told one by one (KIP-467): those of a compacted topic without a key, and those
+//! whose time is out of their topic's range.
+//!
+//! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded number.
+
+use super::validate::Destination;
+use super::{Refused, of_batch};
+use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
+use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
+use fullbore_wire::{ErrorCode, Text};
+
+/// Records that are told one by one.
+const TOLD_MAX: usize = 1000;
+
+/// Refuses a batch with a record that has no key; `payload` is its records without compression.
+pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
+    let (topic, partition) = (&to.topic.name, to.partition);
+    let why = format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
+    let (count, records) = told(batch, payload, |record| record.key.is_none().then(|| why.clone()))?;
+    if count == 0 {
+        return Ok(());
+    }
+    let message = format!("{count} of the batch's records have no key. {why}");
+    Err(Refused { records, ..Refused::new(ErrorCode::INVALID_RECORD, message) })
+}
+
+/// Refuses a batch with a record whose timestamp is not in its topic's range.
+pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
+    let (config, now_ms) = (&to.topic.config, to.now_ms);
+    let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
+    let (first, last) = (now_ms.saturating_sub(before), now_ms.saturating_add(after));
+    let (count, records) = told(batch, payload, |record| {
+        let timestamp = record.timestamp(batch);
+        let is_wrong = !config.allows_timestamp(timestamp, now_ms);
+        is_wrong.then(|| format!("Timestamp {timestamp} is out of range: it should be within [{first}, {last}]."))
+    })?;
+    if count == 0 {
+        return Ok(());
+    }
+    let message = format!("{count} of the batch's records have a timestamp out of the range [{first}, {last}].");
+    Err(Refused { records, ..Refused::new(ErrorCode::INVALID_TIMESTAMP, message) })
+}
+
+/// How many records `wrong` has something to say of, and what, of the first of them.
+fn told(
+    batch: &BatchView<'_>,
+    payload: &[u8],
+    wrong: impl Fn(&RawRecord<'_>) -> Option<String>,
+) -> Result<(usize, Vec<BatchIndexAndErrorMessage>), Refused> {
+    let (mut count, mut told) = (0, Vec::new());
+    for record in RawRecords::new(batch, payload) {
+        let record = record.map_err(of_batch)?;
+        let Some(message) = wrong(&record) else { continue };
+        count += 1;
+        if told.len() < TOLD_MAX {
+            told.push(BatchIndexAndErrorMessage {
+                batch_index: record.offset_delta,
+                batch_index_error_message: Some(Text::from(message)),
+                ..Default::default()
+            });
+        }
+    }
+    Ok((count, told))
+}

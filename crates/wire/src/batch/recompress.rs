@@ -1,0 +1,36 @@
+//! A batch under another codec: what a broker does whose topic has a `compression.type` of its own.
+//!
+//! Not a check: what is given as the records must be the batch's. Invariant: the records stay byte for byte, and of the header
+//! everything but length, checksum and codec; and the largest timestamp, which the caller has read in the records.
+
+use super::compression::{Level, compress};
+use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
+use bytes::{BufMut, BytesMut};
+
+/// Attributes that are the batch's own: who set the timestamps, and whether it is in a transaction. Kafka drops the rest,
+/// too, which a client has no use for.
+const KEPT: i16 = 0x18;
+
+/// The batch with `codec` at `level` in place of its own; `payload` is its records without compression.
+///
+/// # Errors
+/// [`BatchError::Decompress`] if the codec fails; [`BatchError::TooLarge`] past what a batch's length can say.
+pub fn recompress(
+    batch: &BatchView<'_>,
+    payload: &[u8],
+    max_timestamp: i64,
+    codec: Compression,
+    level: Level,
+) -> Result<BytesMut, BatchError> {
+    let expected = if codec == Compression::None { payload.len() } else { payload.len() / 2 };
+    let mut out = BytesMut::with_capacity(HEADER_LEN + expected);
+    out.put_slice(&batch.bytes()[..HEADER_LEN]);
+    compress(codec, level, payload, &mut out)?;
+    let length = i32::try_from(out.len() - 12).map_err(|_| BatchError::TooLarge(i32::MAX as usize))?;
+    out[8..12].copy_from_slice(&length.to_be_bytes());
+    out[21..23].copy_from_slice(&(batch.attributes() & KEPT | codec as i16).to_be_bytes());
+    out[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
+    let crc = crc32c(&out[21..]);
+    out[17..21].copy_from_slice(&crc.to_be_bytes());
+    Ok(out)
+}

@@ -1,0 +1,119 @@
+//! What recompression costs others: large batches, and small ones that open to much.
+
+use crate::assert_serves;
+use crate::recompression::batch;
+use bytes::{Bytes, BytesMut};
+use fullbore_tests::{Broker, produce_request, topic_data, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::produce::ProduceRequest;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const PRODUCE: i16 = 9;
+/// For what takes a slow machine seconds; only a hang takes it all.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A batch of one record of words that repeat here and there, which is work to compress.
+fn words(len: usize) -> Bytes {
+    let mut state = 1_u64;
+    let mut value = Vec::with_capacity(len + 16);
+    while value.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        value.extend_from_slice(format!("{:x} ", (state >> 48) as u16).as_bytes());
+    }
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    builder.append(0, None, Some(&value), &[]);
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+/// A batch of a few KB that opens to so many MiB of zeros.
+fn bomb(codec: Compression, mib: usize) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+    let zeros = vec![0; 1 << 20];
+    (0..mib).for_each(|_| builder.append(0, Some(b"k"), Some(&zeros), &[]));
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+#[test]
+fn others_are_served_while_large_batches_are_recompressed() {
+    let broker = Broker::start(&[]);
+    let configs = [("compression.type", "zstd"), ("compression.zstd.level", "22"), ("max.message.bytes", "10000000")];
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &configs);
+    assert_serves(&broker);
+    let large = words(4_000_000);
+    // More than there are threads that serve connections.
+    let senders = thread::available_parallelism().map_or(4, usize::from).min(12) + 4;
+    let answered = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let before = broker.processor_ticks();
+        for _ in 0..senders {
+            scope.spawn(|| {
+                let mut sender = broker.client();
+                sender.set_read_timeout(DEADLINE);
+                let response = sender.call(&produce_request("slow", 0, large.clone()), PRODUCE);
+                answered.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+            });
+        }
+        wait_until("the broker is at work", DEADLINE, || broker.processor_ticks() > before + 50);
+        let busy_from = answered.load(Ordering::SeqCst);
+        for _ in 0..10 {
+            assert_serves(&broker);
+        }
+        assert_eq!(answered.load(Ordering::SeqCst), busy_from, "others were served in between");
+    });
+    assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));
+}
+
+#[test]
+fn bombs_are_refused_and_cost_a_bounded_amount_of_memory_together() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[("compression.type", "gzip")]);
+    assert_serves(&broker);
+    let (large, small) = (bomb(Compression::Zstd, 70), bomb(Compression::Zstd, 3));
+    let before = broker.rss();
+    thread::scope(|scope| {
+        for at in 0..24 {
+            let (broker, large, small) = (&broker, &large, &small);
+            scope.spawn(move || {
+                let mut sender = broker.client();
+                sender.set_read_timeout(DEADLINE);
+                let (bytes, expected) = match at % 4 {
+                    0 => (small, ErrorCode::NONE),
+                    _ => (large, ErrorCode::MESSAGE_TOO_LARGE),
+                };
+                let response = sender.call(&produce_request("t", 0, bytes.clone()), PRODUCE);
+                assert_eq!(response.responses[0].partition_responses[0].error_code, expected);
+            });
+        }
+    });
+    let grown = broker.rss_peak().saturating_sub(before);
+    assert!(grown < 512 << 20, "{} MiB more", grown >> 20);
+    assert_eq!(client.latest("t", 0), 6 * 3);
+    assert_serves(&broker);
+}
+
+#[test]
+fn batches_of_one_request_are_recompressed_each_for_itself() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 4, &[("compression.type", "gzip")]);
+    let good = batch(Compression::Lz4, Stamp::NONE);
+    let broken = {
+        let mut bytes = good.to_vec();
+        *bytes.last_mut().expect("bytes") ^= 1;
+        Bytes::from(bytes)
+    };
+    let data = topic_data("t", &[(0, good.clone()), (1, broken), (2, bomb(Compression::Zstd, 70)), (3, good)]);
+    let request = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], ..Default::default() };
+    client.set_read_timeout(DEADLINE);
+    let response = client.call(&request, PRODUCE);
+    let codes: Vec<_> = response.responses[0].partition_responses.iter().map(|answer| answer.error_code).collect();
+    let expected = [ErrorCode::NONE, ErrorCode::CORRUPT_MESSAGE, ErrorCode::MESSAGE_TOO_LARGE, ErrorCode::NONE];
+    assert_eq!(codes, expected);
+    assert_eq!([0, 1, 2, 3].map(|partition| client.latest("t", partition)), [40, 0, 0, 40]);
+}
