@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use super::failures::Failures;
 use super::page_cache::PageCache;
 use super::partition::{LogState, Partition, State};
+use crate::space::Space;
 
 /// Two, so that one slow disk request does not hold up every partition.
 const THREADS: usize = 2;
@@ -31,6 +32,8 @@ pub struct Flusher {
     pub refused: Failures,
     /// What was written and need not be flushed.
     pub page_cache: Arc<PageCache>,
+    /// Room for all of it.
+    pub space: Arc<Space>,
 }
 
 #[derive(Debug, Default)]
@@ -51,13 +54,14 @@ impl Queue {
 
 impl Flusher {
     /// With nothing to flush, for a page cache of which so much stays.
-    pub fn new(page_cache_kept: Option<u64>) -> Flusher {
+    pub fn new(page_cache_kept: Option<u64>, space: Arc<Space>) -> Flusher {
         Flusher {
             queue: Mutex::default(),
             changed: Condvar::new(),
             failures: Failures::default(),
             refused: Failures::default(),
             page_cache: Arc::new(PageCache::new(page_cache_kept)),
+            space,
         }
     }
 

@@ -29,6 +29,7 @@ use super::housekeeping;
 use super::partition::{LogState, Partition};
 use super::recovery::Known;
 use crate::config::{BrokerConfig, TopicConfig};
+use crate::space::{Space, is_full};
 
 /// The broker-wide settings of the log; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +68,7 @@ pub struct Logs {
     writing: Mutex<()>,
     /// Files and folders out of use, and when they may be removed.
     pub(super) doomed: Mutex<Vec<(Instant, PathBuf)>>,
-    flusher: Arc<Flusher>,
+    pub(super) flusher: Arc<Flusher>,
     cleaner: Arc<Cleaner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub(super) stopping: Mutex<bool>,
@@ -166,15 +167,21 @@ impl Logs {
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
     pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
+        Logs::open_with(data_dir, settings, Arc::new(Space::open(data_dir, 0)))
+    }
+
+    /// As [`Logs::open`], with the folder's room as others of the broker know it.
+    pub(crate) fn open_with(data_dir: &Path, settings: Settings, space: Arc<Space>) -> Result<Arc<Logs>, OpenError> {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
         let mut checkpoints = Checkpoints::read(data_dir);
         if let Err(error) = checkpoints.note_boot(data_dir) {
             // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
+            space.note(&error);
             tracing::error!(dir = %data_dir.display(), %error, "not written in which boot the folder is used");
         }
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
-        let flusher = Arc::new(Flusher::new(settings.page_cache_kept));
+        let flusher = Arc::new(Flusher::new(settings.page_cache_kept, space));
         let logs = Arc::new(Logs {
             dir: data_dir.into(),
             settings,
@@ -184,7 +191,7 @@ impl Logs {
             writing: Mutex::default(),
             doomed: Mutex::new(doomed),
             flusher: flusher.clone(),
-            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner)),
+            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, flusher.space.clone())),
             threads: Mutex::default(),
             stopping: Mutex::new(false),
             stop: Condvar::new(),
@@ -344,7 +351,7 @@ impl Logs {
             // Written without the lock: whoever looks for a partition may need it.
             checkpoints.log_starts.clone()
         };
-        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
+        self.flusher.space.freeing(is_full, || files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts))?;
         files::sync_dir(&self.dir)
     }
 

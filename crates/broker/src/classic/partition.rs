@@ -192,9 +192,14 @@ impl Partition {
         let config = state.config.clone();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.idle_rounds = 0;
+        let space = &self.flusher.space;
+        let Some(_admission) = space.admit() else { return Err(AppendError::Full) };
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
+                if error == AppendError::Full {
+                    space.note_full();
+                }
                 state.mark_if_broken(&self.flusher.failures);
                 return Err(error);
             }
@@ -324,7 +329,7 @@ impl Partition {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention. [`Logs::keep_log_starts`](super::Logs::keep_log_starts)
+    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Logs::keep_log_starts`](super::Logs::keep_log_starts)
     /// has the log start on the disk.
     ///
     /// # Errors
@@ -338,7 +343,8 @@ impl Partition {
         if offset < 0 || offset > log.high_watermark {
             return Err(ReadError::OffsetOutOfRange);
         }
-        log.advance_log_start(offset).map_err(|error| self.read_failed(&error))?;
+        let deleted = log.delete_before(offset, super::now_ms(), &self.flusher.space);
+        deleted.map_err(|error| self.read_failed(&error))?;
         Ok(log.log_start)
     }
 
@@ -386,7 +392,11 @@ impl Partition {
         if matches!(state.log, LogState::Absent) {
             let dir = self.dir();
             let made = std::fs::create_dir_all(&dir).and_then(|()| files::write_topic_id(&dir, self.topic_id));
-            made.map_err(|error| self.failed(StorageError::io(dir.as_ref(), error)))?;
+            made.map_err(|error| {
+                // Half made, it would have to be written to before it can be read. Only an empty one goes.
+                let _ = std::fs::remove_dir(&dir);
+                self.failed(StorageError::io(dir.as_ref(), error))
+            })?;
             let log = Log::open(&dir, state.known, now_ms, &state.config).map_err(|error| self.failed(error))?;
             state.log = LogState::Open(Box::new(log));
         }
@@ -457,6 +467,9 @@ impl Partition {
     }
 
     fn failed(&self, error: StorageError) -> StorageError {
+        if matches!(&error, StorageError::Io { error, .. } if self.flusher.space.note(error)) {
+            return error;
+        }
         tracing::error!(topic = %self.topic, partition = self.index, %error, "partition cannot be opened");
         error
     }

@@ -31,6 +31,7 @@ use super::scan::{Header, Scan, ScanError, find_later_batch};
 use super::segment::Segment;
 use super::snapshot;
 use crate::config::TopicConfig;
+use crate::space::is_full;
 
 /// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
 /// torn page is torn as a whole.
@@ -137,7 +138,7 @@ impl Log {
         let failed = |error| StorageError::io(&path, error);
         if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
             tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
-            match segment.rebuild_indexes(config.index_interval_bytes) {
+            match unless_full(segment.rebuild_indexes(config.index_interval_bytes)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
                 Err(error) => return Err(failed(error)),
@@ -175,7 +176,7 @@ impl Log {
         if let Some(why) = bad {
             self.cut(index, &walk, why, known)?;
         }
-        self.segments[index].finish_indexes().map_err(failed)?;
+        unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
         Ok(())
     }
@@ -229,12 +230,7 @@ impl Log {
 
     /// Removes segments that were begun and never held a batch.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
-        for segment in self.segments.drain(index + 1..) {
-            for path in segment.retire()? {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
     /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
@@ -250,7 +246,7 @@ impl Log {
             Some(epochs) => {
                 self.epochs = epochs;
                 self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
-                self.epochs.truncate_to(self.log_end)
+                unless_full(self.epochs.truncate_to(self.log_end))
             }
             None => {
                 let mut epochs = Epochs::empty(&self.dir);
@@ -258,8 +254,8 @@ impl Log {
                     epochs.note(batch.leader_epoch, batch.base_offset);
                 })?;
                 self.epochs = epochs;
-                self.epochs.advance_to(self.log_start.min(self.log_end))?;
-                self.epochs.save()
+                unless_full(self.epochs.advance_to(self.log_start.min(self.log_end)))?;
+                unless_full(self.epochs.save())
             }
         }
     }
@@ -306,6 +302,12 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// On a full disk a log is opened all the same, to be read and for what frees space: index entries and epochs then stay
+/// in memory until they can be written.
+fn unless_full(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
 
 /// How far a recovery has come in a segment.
@@ -368,7 +370,7 @@ impl Walk {
             if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
                 return Ok(Some("the checksum does not match".to_owned()));
             }
-            segment.spill_indexes()?;
+            unless_full(segment.spill_indexes())?;
             segment.account(&batch, config.index_interval_bytes);
             self.has_gaps |= batch.base_offset > self.next_offset;
             self.next_offset = batch.last_offset() + 1;

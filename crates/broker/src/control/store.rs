@@ -61,6 +61,11 @@ impl Change {
         matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
     }
 
+    /// Whether less is kept of the logs after it, or may be.
+    pub fn frees_space(&self) -> bool {
+        matches!(self, Change::Delete(_) | Change::Configure(_) | Change::ConfigureBrokers(_))
+    }
+
     /// About how many pages it writes.
     fn pages(&self) -> usize {
         match self {
@@ -111,8 +116,7 @@ impl Store {
     /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`.
     pub fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Self, Loaded), OpenError> {
         let file = folder.join(FILE);
-        let unusable =
-            |error: rusqlite::Error| OpenError::Unusable { file: file.to_owned(), reason: error.to_string() };
+        let unusable = |error: rusqlite::Error| OpenError::of_sqlite(&file, &error);
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
@@ -153,6 +157,13 @@ impl Store {
     /// A statement that is not compiled again each time.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
+
+    /// Moves the write-ahead log to the file as far as there is room for that: a log that was moved as a whole is written over.
+    pub fn begin_log_anew(&self) {
+        if let Err(error) = move_pages(&self.connection) {
+            tracing::debug!(%error, "control.db-wal stays as it is");
+        }
     }
 
     pub fn is_checkpoint_due(&self) -> bool {
@@ -218,6 +229,8 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // What a deletion has to remember needs no room on the disk.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES_MAX)?;
     Ok(connection)
 }
@@ -225,7 +238,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
 /// Refuses a damaged file, another program's, and one of a newer schema.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| unusable(error.to_string());
+    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
     if verdict != "ok" {
         return Err(unusable(format!("it is damaged ({verdict})")));
@@ -265,7 +278,7 @@ fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> ru
 
 fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| unusable(error.to_string());
+    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
     let bumped = "UPDATE cluster SET broker_epoch = broker_epoch + 1
                   RETURNING cluster_id, node_id, version, broker_epoch, next_producer_id";
     let (id, node_id, version, broker_epoch, next_producer_id) = transaction

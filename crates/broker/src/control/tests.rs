@@ -24,7 +24,8 @@ struct Opened {
 
 fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
-    Ok(Opened { control: Control::open(broker(text), &lock)?, _lock: lock })
+    let space = Arc::new(Space::open(lock.folder(), 0));
+    Ok(Opened { control: Control::open(broker(text), &lock, space)?, _lock: lock })
 }
 
 fn open(folder: &Path) -> Opened {
@@ -321,7 +322,8 @@ fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
     let (published, image) = watch::channel(Arc::new(loaded.image));
     let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-    (Owner { store, broker: broker(""), published, offsets: Arc::default(), producer_ids }, image)
+    let space = Arc::new(Space::open(folder.folder(), 0));
+    (Owner { store, space, broker: broker(""), published, offsets: Arc::default(), producer_ids }, image)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {

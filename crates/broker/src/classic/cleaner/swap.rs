@@ -60,8 +60,8 @@ pub fn replace(
 
 fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     let mut retired = Vec::new();
-    for segment in old {
-        retired.extend(segment.retire()?);
+    for mut segment in old {
+        retired.extend(segment.retire(false)?);
     }
     Ok(retired)
 }
