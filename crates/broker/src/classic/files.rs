@@ -82,6 +82,13 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     written
 }
 
+/// Whether the system refused for want of descriptors or memory, which may be over in a moment.
+pub fn is_momentary(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&errno))
+}
+
 /// Makes names created or renamed in `dir` survive a power cut.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()

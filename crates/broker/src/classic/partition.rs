@@ -59,6 +59,8 @@ pub(super) struct State {
     pub flush_active: bool,
     /// Whether the flusher will look at it when flush.ms has passed.
     pub flush_timed: bool,
+    /// Whether it will, because a flush could not open what it needed.
+    pub flush_again: bool,
     /// Counts a broken or refused log among the partitions out of service.
     failed: Option<Mark>,
 }
@@ -107,6 +109,7 @@ impl Partition {
             flush_wanted: false,
             flush_active: false,
             flush_timed: false,
+            flush_again: false,
             failed: None,
         };
         Partition { topic, topic_id, index, data_dir, flusher, state: Mutex::new(state), waiters: Arc::default() }

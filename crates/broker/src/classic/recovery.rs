@@ -21,7 +21,7 @@ use fullbore_rules::sequence::Producers;
 use super::answer::StorageError;
 use super::cleaner::swap;
 use super::epochs::Epochs;
-use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, is_momentary, parse_offset_name};
 use super::flush::Sealed;
 use super::granted::Granted;
 use super::log::{Log, SEALED_MAX};
@@ -191,9 +191,10 @@ impl Log {
             if !walk.may_be_lost(known) {
                 return Err(corrupt(why));
             }
-            let set_aside = self.set_aside(index, walk.end, walk.next_offset);
-            let aside =
-                set_aside.map_err(|error| corrupt(format!("{why}; what follows cannot be set aside: {error}")))?;
+            let aside = self.set_aside(index, walk.end, walk.next_offset).map_err(|error| match error {
+                error if is_momentary(&error) => failed(error),
+                error => corrupt(format!("{why}; what follows cannot be set aside: {error}")),
+            })?;
             tracing::warn!(
                 path = %path.display(),
                 byte = walk.end,
