@@ -6,11 +6,14 @@
 
 mod groups;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_wire::Uuid;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
@@ -28,12 +31,16 @@ const APPLICATION_ID: i64 = 0x4675_6c6c;
 
 /// Pages of 4 KiB in the write-ahead log after which they are moved to the file. That flushes twice; at SQLite's own
 /// 1,000 it would be dozens of times a second under many commits of offsets.
-const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
-/// SQLite does so itself, in the middle of a commit, when the estimate was that wrong.
-const CHECKPOINT_PAGES_MAX: usize = 4 * CHECKPOINT_PAGES;
+pub(super) const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
+/// Those after which a commit does so itself: more are written only while others are being moved, and by one transaction.
+const CHECKPOINT_PAGES_MAX: usize = 2 * CHECKPOINT_PAGES;
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
-const PAGE_BYTES: usize = 4096;
+
+thread_local! {
+    /// Pages in the write-ahead log, as of the last commit of this thread. SQLite tells it in the midst of one.
+    static LOG_PAGES: Cell<usize> = const { Cell::new(0) };
+}
 
 /// One change to the tables, accepted and not written yet.
 #[derive(Debug, Clone)]
@@ -65,16 +72,6 @@ impl Change {
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::Delete(_) | Change::Configure(_) | Change::ConfigureBrokers(_))
     }
-
-    /// About how many pages it writes.
-    fn pages(&self) -> usize {
-        match self {
-            Change::CommitOffsets(commit) => commit.offsets.len(),
-            Change::DeleteOffsets(delete) => delete.offsets.len(),
-            Change::KeepGroup(group) => 1 + group.state.len() / PAGE_BYTES,
-            _ => 1,
-        }
-    }
 }
 
 /// SQLite's `synchronous`.
@@ -103,7 +100,7 @@ pub(super) struct Store {
     /// Has one use: to move pages out of the write-ahead log while the other connection writes.
     mover: Option<Connection>,
     synchronous: Synchronous,
-    /// An estimate of those in the write-ahead log: a change has about one.
+    /// Those in the write-ahead log that a checkpoint under way does not take.
     pages: usize,
 }
 
@@ -128,6 +125,7 @@ impl Store {
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        connection.wal_hook(Some(note_pages));
         let mover = Some(connect(&file).map_err(unusable)?);
         Ok((Self { connection, mover, synchronous: Synchronous::Full, pages: 0 }, loaded))
     }
@@ -136,12 +134,13 @@ impl Store {
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
         let of_groups = changes.iter().all(Change::is_of_groups);
         self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
-        self.pages += changes.iter().map(Change::pages).sum::<usize>();
         self.run("BEGIN IMMEDIATE")?;
         let written = self.write(changes, (!of_groups).then_some(epoch)).and_then(|()| self.run("COMMIT"));
         if written.is_err() {
             // Nothing is open when SQLite has rolled back by itself.
             let _ = self.run("ROLLBACK");
+        } else if self.mover.is_some() {
+            self.pages = LOG_PAGES.get();
         }
         written
     }
@@ -182,6 +181,7 @@ impl Store {
     /// The rest: what was written since. With all of it in the file, the log begins anew.
     pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> rusqlite::Result<()> {
         self.mover = Some(checkpoint.mover);
+        self.pages = 0;
         move_pages(&self.connection)
     }
 
@@ -218,6 +218,17 @@ impl Checkpoint {
     }
 }
 
+/// A commit is told of its own pages, and those before it that are there.
+fn note_pages(log: &Wal, pages: c_int) -> rusqlite::Result<()> {
+    let pages = usize::try_from(pages).unwrap_or(0);
+    LOG_PAGES.set(pages);
+    if pages >= CHECKPOINT_PAGES_MAX {
+        // The transaction is committed all the same.
+        let _ = log.checkpoint();
+    }
+    Ok(())
+}
+
 /// Moves what it can without waiting for anybody: busy is no error.
 fn move_pages(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
@@ -231,7 +242,6 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // What a deletion has to remember needs no room on the disk.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES_MAX)?;
     Ok(connection)
 }
 

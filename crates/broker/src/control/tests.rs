@@ -317,6 +317,9 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
+/// More than a change of one topic has.
+const TRANSACTION_PAGES: usize = 12;
+
 /// An owner without its thread, and the images it publishes.
 fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
@@ -418,4 +421,23 @@ fn a_newer_schema_and_another_node_are_refused() {
     connection.pragma_update(None, "user_version", 4).expect("set");
     drop(connection);
     assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 4, this one knows 3)"));
+}
+
+#[tokio::test]
+async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    for round in 0..40 {
+        let names: Vec<String> = (0..5).map(|n| format!("topic-{round}-{n}-{}", random_id())).collect();
+        for name in &names {
+            create(&opened.control, vec![wanted(name)]).await;
+        }
+        for name in names {
+            opened.control.delete_topics(vec![TopicRef::Name(name)]).await.remove(0).expect("deleted");
+        }
+    }
+    let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;
+    // A page and what SQLite writes before it.
+    let pages = log / (4096 + 24);
+    assert!(pages <= 2 * store::CHECKPOINT_PAGES + TRANSACTION_PAGES, "{pages} pages");
 }
