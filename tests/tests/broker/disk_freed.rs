@@ -7,6 +7,7 @@ use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const DISK: usize = 48 << 20;
@@ -104,6 +105,43 @@ fn on_a_full_disk_a_topic_is_deleted_and_its_room_is_there_for_records() {
     let mut client = filled.broker.client();
     assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
     filled.takes_records_again(SMALL, filled.small);
+}
+
+/// What the reserve gives up for a deletion is not taken by those who write records all the while.
+#[test]
+fn on_a_full_disk_deletions_are_answered_while_producers_go_on_trying() {
+    let Some(filled) = Filled::new() else { return };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut client = filled.broker.client();
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    client.produce(SMALL, 0, &batch());
+                }
+            });
+        }
+        let ended = Ended(&stop);
+        let mut client = filled.broker.client();
+        for offset in 1..30 {
+            let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
+            assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
+        }
+        client.set_config(TOPIC, LARGE, "file.delete.delay.ms", "1000");
+        assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+        wait_until("records are taken again", SOON, || client.latest(SMALL, 0) > filled.small);
+        drop(ended);
+    });
+}
+
+/// Has the producers stop, also when the test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -291,10 +291,10 @@ impl Cleaner {
     }
 
     fn save(&self, tracking: &Tracking) {
-        if let Err(error) = files::write_offsets(&self.checkpoint_path, &tracking.checkpoints) {
-            if !self.space.note(&error) {
-                tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
-            }
+        if let Err(error) = files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)
+            && !self.space.note(&error)
+        {
+            tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
         }
     }
 
