@@ -1,6 +1,6 @@
 //! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made.
 //!
-//! The reserve is a file of its own that takes up room while all is well. On a full disk it is given up for what frees
+//! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given up for what frees
 //! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
 //! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
 //!
@@ -24,6 +24,13 @@ const SHARE: u64 = 16;
 const BLOCK: u64 = 4096;
 /// The least that must be free for the disk not to be called full any more.
 const FREE_MIN: u64 = 256 << 10;
+/// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
+/// if another program takes what is free.
+const RELEASES: [u64; 3] = [16, 4, 1];
+/// How long the disk is called full after a write that found no room: what is said to be free cannot always be had.
+const FULL_FOR: Duration = Duration::from_secs(10);
+/// Between two tries to take up room that is said to be free and cannot be had.
+const TAKE_EVERY: Duration = Duration::from_millis(100);
 /// Between two lines about it.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
@@ -37,14 +44,24 @@ pub struct Space {
     whole: RwLock<bool>,
     /// Whether a write has found no room, and there is not much yet.
     full: AtomicBool,
-    told: Mutex<Told>,
+    times: Mutex<Times>,
 }
 
-/// What the log of the broker says of it.
+/// When things happened last.
 #[derive(Debug, Default)]
-struct Told {
-    at: Option<Instant>,
-    is_full: bool,
+struct Times {
+    /// A write found no room.
+    full: Option<Instant>,
+    /// That was told.
+    told: Option<Instant>,
+    /// Whether it has not been told since that it is over.
+    says_full: bool,
+    /// There was less room to take up than is said to be free.
+    refused: Option<Instant>,
+}
+
+fn is_within(at: Option<Instant>, time: Duration) -> bool {
+    at.is_some_and(|at| at.elapsed() < time)
 }
 
 /// The right to write what frees nothing. The reserve is not given up while there is one.
@@ -67,7 +84,7 @@ impl Space {
             wanted,
             whole: RwLock::new(false),
             full: AtomicBool::new(false),
-            told: Mutex::default(),
+            times: Mutex::default(),
         };
         let taken = space.take(&mut space.whole.write());
         if !taken || space.is_tight() {
@@ -88,9 +105,10 @@ impl Space {
     /// Takes note that there was no room for a write, and says so, now and then.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
-        let mut told = self.told.lock();
-        if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            *told = Told { at: Some(Instant::now()), is_full: true };
+        let mut times = self.times.lock();
+        times.full = Some(Instant::now());
+        if !is_within(times.told, TELL_EVERY) {
+            (times.told, times.says_full) = (times.full, true);
             tracing::error!(
                 folder = %self.folder.display(),
                 free_bytes = self.free(),
@@ -125,25 +143,29 @@ impl Space {
         }
     }
 
-    /// Does what frees space, or what must be on the disk for that: once more, with the room of the reserve, where it
-    /// finds no other. The caller holds no [`Admission`].
+    /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve as
+    /// it takes. The caller holds no [`Admission`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-        match work() {
-            Err(error) if is_full(&error) => self.note_full(),
-            result => return result,
+        let mut result = work();
+        for share in RELEASES {
+            match &result {
+                Err(error) if is_full(error) => self.note_full(),
+                _ => break,
+            }
+            self.release(share);
+            result = work();
+            self.take(&mut self.whole.write());
         }
-        self.give_up();
-        let result = work();
-        self.take(&mut self.whole.write());
         result
     }
 
     /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
     pub fn look(&self) {
         let taken = self.take(&mut self.whole.write());
-        if self.is_full() && taken && self.free() >= self.wanted.max(FREE_MIN) {
+        let mut times = self.times.lock();
+        if self.is_full() && taken && !is_within(times.full, FULL_FOR) && self.free() >= self.wanted.max(FREE_MIN) {
             self.full.store(false, Ordering::Relaxed);
-            if std::mem::take(&mut self.told.lock().is_full) {
+            if std::mem::take(&mut times.says_full) {
                 tracing::info!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
             }
         }
@@ -154,13 +176,19 @@ impl Space {
         self.free() < FREE_MIN
     }
 
-    fn give_up(&self) {
+    /// Gives up one of so many parts of what there is of the reserve.
+    fn release(&self, share: u64) {
         let mut whole = self.whole.write();
         *whole = false;
-        if let Err(error) = fs::remove_file(self.path())
+        let (path, left) = (self.path(), self.reserved() / share * (share - 1));
+        let released = match left {
+            0 => fs::remove_file(&path),
+            left => File::options().write(true).open(&path).and_then(|file| file.set_len(left)),
+        };
+        if let Err(error) = released
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::error!(path = %self.path().display(), %error, "the reserve for a full disk is not given up");
+            tracing::error!(path = %path.display(), %error, "the reserve for a full disk is not given up");
         }
     }
 
@@ -175,13 +203,16 @@ impl Space {
     fn allocate(&self) -> bool {
         let (path, before) = (self.path(), self.reserved());
         let bytes = self.wanted.min(before.saturating_add(self.free()) / BLOCK * BLOCK);
-        if bytes < self.wanted && bytes <= before {
+        if bytes < self.wanted && bytes <= before || is_within(self.times.lock().refused, TAKE_EVERY) {
             return false;
         }
         let opened = File::options().write(true).create(true).truncate(false).open(&path);
         match opened.and_then(|file| take_up(file, bytes)) {
             Ok(()) => bytes == self.wanted,
-            Err(error) if is_full(&error) => false,
+            Err(error) if is_full(&error) => {
+                self.times.lock().refused = Some(Instant::now());
+                false
+            }
             // It is for a full disk only: nobody waits for one that cannot be had for another reason.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "no reserve for a full disk");
@@ -229,13 +260,16 @@ mod tests {
         let space = Space::open(folder.path(), 1 << 20);
         assert_eq!(fs::metadata(&reserve).expect("there").len(), 1 << 20);
         assert!(space.admit().is_some() && !space.is_full());
-        let mut tries = 0;
-        let freed = space.freeing(is_full, || {
-            tries += 1;
-            if reserve.exists() { Err(full()) } else { Ok(()) }
-        });
-        assert!(freed.is_ok() && tries == 2 && space.is_full());
-        assert!(reserve.exists() && space.reserved() == 1 << 20, "there is room, so it is taken back at once");
+        for (enough, tries_needed) in [((1 << 20) - 65536, 2), (1 << 19, 4), (0, 4)] {
+            let mut tries = 0;
+            let freed = space.freeing(is_full, || {
+                tries += 1;
+                if space.reserved() > enough { Err(full()) } else { Ok(()) }
+            });
+            assert!(freed.is_ok() && tries == tries_needed && space.is_full(), "{tries} for {enough}");
+            assert_eq!(space.reserved(), 1 << 20, "there is room, so it is taken back at once");
+        }
+        space.times.lock().full = None;
         space.look();
         assert!(!space.is_full());
     }

@@ -217,7 +217,8 @@ fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
         filled.broker.restart();
         let mut client = filled.broker.client();
         let found = client.earliest(LARGE, 0);
-        assert!(found == start || found == start + 5, "round {round}: {found} after {start}");
+        // What was not answered may be done, not at all, or as far as whole segments go.
+        assert!((start..=start + 5).contains(&found), "round {round}: {found} after {start}");
         start = found;
         assert_eq!(client.latest(LARGE, 0), filled.large);
         assert_eq!(client.fetch_records(LARGE, 0).len() as i64, filled.large - start, "round {round}");
