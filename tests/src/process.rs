@@ -6,7 +6,7 @@
 //! Invariant: no process outlives its `Broker`.
 
 use crate::{Client, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -222,6 +222,26 @@ impl Broker {
     /// Open file descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
+    }
+
+    /// Lets it open no further descriptor until [`Broker::allow_descriptors`].
+    pub fn refuse_descriptors(&self) {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
+        let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
+        // The limit is on numbers, of which the smallest free one is taken.
+        let free = (0..).find(|number| !open.contains(number));
+        self.limit_descriptors(free);
+    }
+
+    /// As many as this process may have.
+    pub fn allow_descriptors(&self) {
+        self.limit_descriptors(getrlimit(Resource::Nofile).maximum);
+    }
+
+    fn limit_descriptors(&self, current: Option<u64>) {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(Some(self.pid()), Resource::Nofile, limit).expect("our child");
     }
 
     /// What it has printed to standard error since its last start.

@@ -16,6 +16,7 @@ use crate::groups::Groups;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
+use crate::space::Space;
 use crate::telemetry::Telemetry;
 use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -84,6 +85,8 @@ pub struct Shared {
     pub control: Control,
     /// The classic logs.
     pub logs: Arc<Logs>,
+    /// Room on the disk.
+    pub space: Arc<Space>,
     /// What is held of batches that came before their turn.
     pub reordering: Arc<Reordering>,
     /// Consumer groups.
@@ -155,8 +158,9 @@ impl Broker {
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
-        let control = Control::open(Arc::clone(&config), &lock)?;
-        let logs = Logs::open(&config.data_dir, config.as_ref().into())?;
+        let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
+        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space))?;
+        let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_images(&control, &logs, &config);
         warn_of_strays(&logs);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
@@ -179,6 +183,7 @@ impl Broker {
             config,
             control,
             logs,
+            space,
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));

@@ -11,17 +11,20 @@ const TOPIC: &str = "cut";
 const ALL: i64 = -1;
 const SOON: Duration = Duration::from_secs(30);
 
-fn delete_from(
+pub fn request(topic: &str, partition_index: i32, offset: i64) -> DeleteRecordsRequest {
+    let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
+    let topic = DeleteRecordsTopic { name: topic.into(), partitions: vec![partition], ..Default::default() };
+    DeleteRecordsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() }
+}
+
+pub fn delete_from(
     client: &mut Client,
     topic: &str,
-    partition_index: i32,
+    partition: i32,
     offset: i64,
     version: i16,
 ) -> DeleteRecordsPartitionResult {
-    let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
-    let topic = DeleteRecordsTopic { name: topic.into(), partitions: vec![partition], ..Default::default() };
-    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
-    client.call(&request, version).topics.remove(0).partitions.remove(0)
+    client.call(&request(topic, partition, offset), version).topics.remove(0).partitions.remove(0)
 }
 
 /// The log start after it was moved to `offset`.

@@ -13,6 +13,8 @@ mod crash;
 mod create_partitions;
 mod damage;
 mod delete_records;
+mod descriptors;
+mod disk_freed;
 mod disk_full;
 mod fetch;
 mod follow;

@@ -16,6 +16,11 @@ pub(super) enum Unhealthy {
         "{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log"
     )]
     Partitions(usize),
+    #[error(
+        "the disk of the data folder {0} is full and records are refused: delete topics or records, set a smaller retention.ms or \
+         retention.bytes, or make room on this file system"
+    )]
+    DiskFull(PathBuf),
     #[error("the data folder {folder} cannot be written: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
 }
@@ -26,10 +31,11 @@ pub(super) enum Unhealthy {
 /// The first thing found wrong.
 pub(super) fn health(broker: &Shared) -> Result<(), Unhealthy> {
     let stopping = *broker.stopping().borrow();
-    judge(stopping, broker.control.is_serving(), broker.logs.failed_partitions(), &broker.config.data_dir)
+    let folder = &broker.config.data_dir;
+    judge(stopping, broker.control.is_serving(), broker.logs.failed_partitions(), broker.space.is_full(), folder)
 }
 
-fn judge(stopping: bool, control_serves: bool, failed: usize, folder: &Path) -> Result<(), Unhealthy> {
+fn judge(stopping: bool, control_serves: bool, failed: usize, full: bool, folder: &Path) -> Result<(), Unhealthy> {
     if stopping {
         return Err(Unhealthy::Stopping);
     }
@@ -38,6 +44,9 @@ fn judge(stopping: bool, control_serves: bool, failed: usize, folder: &Path) -> 
     }
     if failed > 0 {
         return Err(Unhealthy::Partitions(failed));
+    }
+    if full {
+        return Err(Unhealthy::DiskFull(folder.to_owned()));
     }
     data_folder(folder)
 }
@@ -56,12 +65,14 @@ mod tests {
     fn each_fault_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let said = |stopping, control_serves, failed, folder: &Path| {
-            judge(stopping, control_serves, failed, folder).map_err(|unhealthy| unhealthy.to_string())
+            judge(stopping, control_serves, failed, false, folder).map_err(|unhealthy| unhealthy.to_string())
         };
         assert_eq!(said(false, true, 0, folder.path()), Ok(()));
         assert_eq!(said(true, false, 0, folder.path()), Err("stopping".to_owned()));
         assert!(said(false, false, 0, folder.path()).is_err_and(|why| why.contains("control thread")));
         assert!(said(false, true, 3, folder.path()).is_err_and(|why| why.starts_with("3 partitions")));
+        let full = judge(false, true, 0, true, folder.path()).map_err(|unhealthy| unhealthy.to_string());
+        assert!(full.is_err_and(|why| why.contains("is full") && why.contains("delete topics")));
         let gone = folder.path().join("gone");
         assert!(said(false, true, 0, &gone).is_err_and(|why| why.contains("gone cannot be written")));
     }

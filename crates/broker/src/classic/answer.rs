@@ -9,6 +9,8 @@ use fullbore_rules::sequence::Refusal;
 use fullbore_wire::{ErrorCode, Records};
 use tokio::sync::watch;
 
+use crate::space::is_full;
+
 /// A batch that is in the log, now or since its first sending.
 #[derive(Debug, Clone)]
 pub struct Appended {
@@ -120,9 +122,12 @@ pub enum AppendError {
     /// Header fields that no batch of a client has.
     #[error("the batch header is not valid")]
     InvalidRecord,
-    /// The disk is full or broken; the log says more in the broker's own log.
+    /// The disk is broken; the broker's own log says more.
     #[error("the log cannot be written")]
     Storage,
+    /// The disk has no room for it.
+    #[error("the disk is full")]
+    Full,
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
@@ -142,7 +147,7 @@ impl AppendError {
             AppendError::TooLarge => ErrorCode::MESSAGE_TOO_LARGE,
             AppendError::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
             AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
-            AppendError::Storage => ErrorCode::KAFKA_STORAGE_ERROR,
+            AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         }
@@ -213,6 +218,7 @@ impl From<&StorageError> for AppendError {
     fn from(error: &StorageError) -> Self {
         match error {
             StorageError::Gone => AppendError::Gone,
+            StorageError::Io { error, .. } if is_full(error) => AppendError::Full,
             _ => AppendError::Storage,
         }
     }

@@ -18,6 +18,7 @@ use super::boot::Boots;
 use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
 use super::partition::Partition;
 use super::recovery::Known;
+use crate::space::{Space, is_full};
 
 /// A partition's name and number.
 pub type Key = (String, i32);
@@ -30,6 +31,7 @@ const REBOOTED: i64 = 1;
 #[derive(Debug)]
 pub struct Checkpoints {
     dir: Arc<Path>,
+    space: Arc<Space>,
     entries: Mutex<Entries>,
     writing: Mutex<()>,
 }
@@ -70,13 +72,14 @@ pub struct Left {
 
 impl Checkpoints {
     /// Reads the files of a data folder, and takes note of the machine's boot.
-    pub fn read(dir: &Arc<Path>) -> Checkpoints {
+    pub fn read(dir: &Arc<Path>, space: Arc<Space>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
             // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
+            space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "not written in which boot the folder is used");
         }
-        Checkpoints { dir: dir.clone(), entries: Mutex::new(entries), writing: Mutex::default() }
+        Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
 
     /// What the files say of a partition.
@@ -159,7 +162,7 @@ impl Checkpoints {
             in_use.for_each(|(partition, log_start)| _ = entries.log_starts.insert(partition.key(), log_start));
             entries.log_starts.clone()
         };
-        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
+        self.space.freeing(is_full, || files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts))?;
         files::sync_dir(&self.dir)
     }
 
@@ -278,7 +281,7 @@ mod tests {
         let in_file =
             |name: &str, of: &str| files::read_offsets(&dir.join(name)).expect("there").get(&key(of)).copied();
 
-        let checkpoints = Checkpoints::read(&dir);
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
         checkpoints.forget(key("deleted"));
         checkpoints.purge(&key("another")).expect("nothing to do");
         assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
@@ -291,7 +294,7 @@ mod tests {
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }
-        let checkpoints = Checkpoints::read(&dir);
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
         checkpoints.purge(&key("deleted")).expect("written");
         assert_eq!((in_file(RECOVERY_POINTS, "deleted"), in_file(LOG_STARTS, "deleted")), (None, None));
         assert_eq!(checkpoints.known(&key("deleted")).recovery_point, 0);

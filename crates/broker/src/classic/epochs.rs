@@ -2,7 +2,8 @@
 //!
 //! Not a decision about truncation; that is the follower's. Format: Kafka's `LeaderEpochCheckpointFile`.
 //!
-//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory.
+//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. Where it could not be written, the
+//! next call that might change it writes it.
 
 use std::fs;
 use std::io;
@@ -18,19 +19,21 @@ pub struct Epochs {
     dir: Arc<Path>,
     /// Epoch and the offset of its first record.
     starts: Vec<(i32, i64)>,
+    /// Whether the file is older than that.
+    unsaved: bool,
 }
 
 impl Epochs {
     /// No epochs, whatever the file says.
     pub fn empty(dir: &Arc<Path>) -> Epochs {
-        Epochs { dir: dir.clone(), starts: Vec::new() }
+        Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
     }
 
     /// What the file says; `None` if it is missing or damaged, when the batches have to be asked.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
-        Some(Epochs { dir: dir.clone(), starts })
+        Some(Epochs { dir: dir.clone(), starts, unsaved: false })
     }
 
     /// The newest epoch.
@@ -58,12 +61,9 @@ impl Epochs {
 
     /// As [`Epochs::note`], and in the file before it returns.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
-        if self.latest() == Some(epoch) {
-            return Ok(());
-        }
         let before = self.starts.clone();
-        if !self.note(epoch, offset) {
-            return Ok(());
+        if self.latest() == Some(epoch) || !self.note(epoch, offset) {
+            return if self.unsaved { self.save() } else { Ok(()) };
         }
         // The first epoch need not be on the disk: a file that a power cut takes away is made of the batches
         // anew. A file that is old would be believed.
@@ -80,19 +80,18 @@ impl Epochs {
     /// Forgets the epochs whose records are all before `log_start`.
     pub fn advance_to(&mut self, log_start: i64) -> io::Result<()> {
         let passed = self.starts.partition_point(|&(_, start)| start <= log_start);
-        if passed == 0 {
-            return Ok(());
-        }
         self.cut(|starts| {
-            starts.drain(..passed - 1);
-            starts[0].1 = log_start;
+            starts.drain(..passed.saturating_sub(1));
+            if let Some(first) = starts.first_mut().filter(|_| passed > 0) {
+                first.1 = log_start;
+            }
         })
     }
 
     fn cut(&mut self, change: impl FnOnce(&mut Vec<(i32, i64)>)) -> io::Result<()> {
         let before = self.starts.clone();
         change(&mut self.starts);
-        if self.starts == before { Ok(()) } else { self.save() }
+        if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
     /// Where `epoch` ends, for a log that ends at `log_end` and whose leader's epoch is `current`.
@@ -113,8 +112,11 @@ impl Epochs {
     }
 
     /// Writes the file.
-    pub fn save(&self) -> io::Result<()> {
-        replace(&self.path(), self.text().as_bytes())
+    pub fn save(&mut self) -> io::Result<()> {
+        self.unsaved = true;
+        replace(&self.path(), self.text().as_bytes())?;
+        self.unsaved = false;
+        Ok(())
     }
 
     fn text(&self) -> String {

@@ -64,12 +64,29 @@ pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffi
 
 /// Replaces a file as a whole, and has it on the disk before it has the name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".tmp");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    fs::rename(&beside, path)
+    write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
+}
+
+/// Replaces a file as a whole. It reaches the disk with the next flush.
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, |file| file.write_all(bytes))
+}
+
+fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let beside = path.with_added_extension("tmp");
+    let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // Gives back the room it took; a start removes it as well.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// Whether the system refused for want of descriptors or memory, which may be over in a moment.
+pub fn is_momentary(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&errno))
 }
 
 /// Makes names created or renamed in `dir` survive a power cut.

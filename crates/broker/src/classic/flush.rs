@@ -2,7 +2,8 @@
 //!
 //! Group commit falls out of it: while one flush of a partition runs, appends go on, and one more flush
 //! covers them all. A failed fsync is never repeated and trusted, since the system may have dropped the
-//! pages: the partition takes no appends until the next start looks at what is there.
+//! pages: the partition takes no appends until the next start looks at what is there. A file that could not be opened, for
+//! want of descriptors, was not fsynced at all: nothing is lost, and the flush is tried again.
 //!
 //! Invariant: the recovery point never passes a record that is not on the disk.
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::answer::Flushed;
-use super::files::{OFFSET_INDEX, TIME_INDEX, sync_dir};
+use super::files::{OFFSET_INDEX, TIME_INDEX, is_momentary};
 use super::log::Log;
 use super::segment::Segment;
 
@@ -36,17 +37,39 @@ impl Sealed {
         })
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync(&self) -> Result<(), FlushError> {
         self.file.sync_data()?;
         for index in &self.indexes {
             match File::open(index) {
                 Ok(file) => file.sync_data()?,
                 // Retention was faster.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(FlushError::of_open(error)),
             }
         }
         Ok(())
+    }
+}
+
+/// Why a flush did not do all it should.
+#[derive(Debug)]
+pub enum FlushError {
+    /// Something could not be opened for the moment; what was written is where it was.
+    Unopened(io::Error),
+    /// An fsync has failed, or what was to be fsynced is not there.
+    Failed(io::Error),
+}
+
+impl FlushError {
+    /// Of an error that came before any fsync.
+    pub fn of_open(error: io::Error) -> FlushError {
+        if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
+    }
+}
+
+impl From<io::Error> for FlushError {
+    fn from(error: io::Error) -> FlushError {
+        FlushError::Failed(error)
     }
 }
 
@@ -62,15 +85,15 @@ pub struct FlushPlan {
 
 impl FlushPlan {
     /// Blocks until the disk has it.
-    pub fn run(&self) -> io::Result<()> {
+    pub fn run(&self) -> Result<(), FlushError> {
         self.sealed.iter().try_for_each(Sealed::sync)?;
         if let Some(active) = &self.active {
             active.sync_data()?;
         }
-        match &self.dir {
-            Some(dir) => sync_dir(dir).and_then(|()| dir.parent().map_or(Ok(()), sync_dir)),
-            None => Ok(()),
+        for dir in self.dir.iter().flat_map(|dir| [Some(dir.as_ref()), dir.parent()]).flatten() {
+            File::open(dir).map_err(FlushError::of_open)?.sync_all()?;
         }
+        Ok(())
     }
 }
 
@@ -79,16 +102,17 @@ impl Log {
     pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
         let last = self.segments.back_mut().expect("a log has a segment");
         let upto = if active { self.log_end } else { last.base_offset };
+        let active = if active { Some(last.file()?) } else { None };
         Ok(FlushPlan {
             sealed: self.sealed.clone(),
-            active: if active { Some(last.file()?) } else { None },
+            active,
             dir: std::mem::take(&mut self.new_names).then(|| self.dir.clone()),
             upto,
         })
     }
 
-    /// Takes note of a flush that has run.
-    pub fn flushed(&mut self, plan: &FlushPlan, result: io::Result<()>) {
+    /// Takes note of a flush that has run. One that could not open something is to be tried again.
+    pub fn flushed(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
             // An earlier failure cannot be made good: pages may be gone that this flush knew nothing of.
             Ok(()) if self.broken => {}
@@ -97,7 +121,8 @@ impl Log {
                 self.recovery_point = self.recovery_point.max(plan.upto);
                 self.tell(Flushed::Upto(self.recovery_point));
             }
-            Err(error) => self.flush_failed(&error),
+            Err(FlushError::Unopened(_)) => self.new_names |= plan.dir.is_some(),
+            Err(FlushError::Failed(error)) => self.flush_failed(error),
         }
     }
 
@@ -129,8 +154,12 @@ impl Log {
     pub fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;
         let result = plan.run();
-        self.flushed(&plan, result);
-        if self.broken { Err(io::Error::other("flush failed")) } else { Ok(()) }
+        self.flushed(&plan, &result);
+        match result {
+            Err(FlushError::Unopened(error)) => Err(error),
+            _ if self.broken => Err(io::Error::other("flush failed")),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -158,10 +187,10 @@ mod tests {
 
         let waiting = ticket(&mut log);
         let plan = log.plan_flush(true).expect("planned");
-        log.flushed(&plan, Err(io::Error::other("EIO")));
+        log.flushed(&plan, &Err(FlushError::Failed(io::Error::other("EIO"))));
         assert_eq!(waiting.wait().await, Err(AppendError::Storage));
         let plan = log.plan_flush(true).expect("planned");
-        log.flushed(&plan, plan.run());
+        log.flushed(&plan, &plan.run());
         assert_eq!(ticket(&mut log).wait().await, Err(AppendError::Storage));
         assert_eq!(log.append(&batch, 0, 0, &config), Err(AppendError::Storage));
         assert_eq!(log.recovery_point, 0);
@@ -185,7 +214,7 @@ mod tests {
             let mut log = Log::open(&dir, known, 0, &config).expect("recovered");
             let plan = log.plan_flush(true).expect("planned");
             assert_eq!((plan.sealed.len(), plan.upto), (unflushed, 5), "from {recovery_point}");
-            log.flushed(&plan, plan.run());
+            log.flushed(&plan, &plan.run());
             assert_eq!((log.recovery_point, log.sealed.len()), (5, 0));
         }
     }

@@ -14,11 +14,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failures::Failures;
+use super::flush::FlushError;
 use super::page_cache::PageCache;
 use super::partition::{LogState, Partition, State};
+use crate::space::Space;
 
 /// Two, so that one slow disk request does not hold up every partition.
 const THREADS: usize = 2;
+
+/// Between two tries of a flush that could not open what it needed.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Partitions to be flushed.
 #[derive(Debug)]
@@ -31,19 +36,30 @@ pub struct Flusher {
     pub refused: Failures,
     /// What was written and need not be flushed.
     pub page_cache: Arc<PageCache>,
+    /// Room for all of it.
+    pub space: Arc<Space>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     ready: VecDeque<Arc<Partition>>,
     /// By due time, and a number to tell equal times apart.
-    timed: BTreeMap<(Instant, u64), Arc<Partition>>,
+    timed: BTreeMap<(Instant, u64), (Arc<Partition>, Reason)>,
     numbers: u64,
     stopping: bool,
 }
 
+/// Why a partition is to be flushed at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// flush.ms.
+    Asked,
+    /// A flush could not open what it needed.
+    Again,
+}
+
 impl Queue {
-    fn take_due(&mut self) -> Option<Arc<Partition>> {
+    fn take_due(&mut self) -> Option<(Arc<Partition>, Reason)> {
         let entry = self.timed.first_entry()?;
         (entry.key().0 <= Instant::now()).then(|| entry.remove())
     }
@@ -51,13 +67,14 @@ impl Queue {
 
 impl Flusher {
     /// With nothing to flush, for a page cache of which so much stays.
-    pub fn new(page_cache_kept: Option<u64>) -> Flusher {
+    pub fn new(page_cache_kept: Option<u64>, space: Arc<Space>) -> Flusher {
         Flusher {
             queue: Mutex::default(),
             changed: Condvar::new(),
             failures: Failures::default(),
             refused: Failures::default(),
             page_cache: Arc::new(PageCache::new(page_cache_kept)),
+            space,
         }
     }
 
@@ -89,21 +106,25 @@ impl Flusher {
 
     /// Asks for a flush of everything after a while. The caller sees to it that a partition asks once.
     pub fn enqueue_after(&self, partition: &Arc<Partition>, delay: Duration) {
+        self.enqueue_for(Reason::Asked, partition, delay);
+    }
+
+    fn enqueue_for(&self, reason: Reason, partition: &Arc<Partition>, delay: Duration) {
         let Some(due) = Instant::now().checked_add(delay) else {
             return;
         };
         let mut queue = self.queue.lock();
         queue.numbers += 1;
         let number = queue.numbers;
-        queue.timed.insert((due, number), partition.clone());
+        queue.timed.insert((due, number), (partition.clone(), reason));
         self.changed.notify_one();
     }
 
     fn run(&self) {
         let mut queue = self.queue.lock();
         loop {
-            if let Some(partition) = queue.take_due() {
-                parking_lot::MutexGuard::unlocked(&mut queue, || self.fall_due(&partition));
+            if let Some((partition, reason)) = queue.take_due() {
+                parking_lot::MutexGuard::unlocked(&mut queue, || self.fall_due(&partition, reason));
             } else if let Some(partition) = queue.ready.pop_front() {
                 parking_lot::MutexGuard::unlocked(&mut queue, || self.flush(&partition));
             } else if queue.stopping {
@@ -116,9 +137,12 @@ impl Flusher {
         }
     }
 
-    fn fall_due(&self, partition: &Arc<Partition>) {
+    fn fall_due(&self, partition: &Arc<Partition>, reason: Reason) {
         let mut state = partition.state.lock();
-        state.flush_timed = false;
+        match reason {
+            Reason::Asked => state.flush_timed = false,
+            Reason::Again => state.flush_again = false,
+        }
         self.enqueue(partition, &mut state, true);
     }
 
@@ -127,14 +151,27 @@ impl Flusher {
         state.flush_wanted = false;
         let active = std::mem::take(&mut state.flush_active);
         if let LogState::Open(log) = &mut state.log {
-            match log.plan_flush(active) {
+            let result = match log.plan_flush(active) {
                 Ok(plan) => {
                     let result = parking_lot::MutexGuard::unlocked(&mut state, || plan.run());
                     if let LogState::Open(log) = &mut state.log {
-                        log.flushed(&plan, result);
+                        log.flushed(&plan, &result);
                     }
+                    result
                 }
-                Err(error) => log.flush_failed(&error),
+                Err(error) => {
+                    let error = FlushError::of_open(error);
+                    if let FlushError::Failed(error) = &error {
+                        log.flush_failed(error);
+                    }
+                    Err(error)
+                }
+            };
+            if let Err(FlushError::Unopened(error)) = result
+                && !std::mem::replace(&mut state.flush_again, true)
+            {
+                tracing::warn!(topic = partition.topic(), partition = partition.index(), %error, "not flushed yet, tried again");
+                self.enqueue_for(Reason::Again, partition, AGAIN_AFTER);
             }
         }
         state.mark_if_broken(&self.failures);

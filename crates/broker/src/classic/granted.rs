@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use fullbore_rules::sequence::{WINDOW_MAX, WINDOW_MIN};
 
+use super::files::replace_unsynced;
+
 const FILE: &str = "producer-window-checkpoint";
 
 /// The largest window, as the file says it.
@@ -45,9 +47,7 @@ impl Granted {
     }
 
     fn set(&mut self, dir: &Path, window: usize) -> io::Result<()> {
-        let beside = path(dir).with_extension("tmp");
-        fs::write(&beside, format!("{window}\n"))?;
-        fs::rename(&beside, path(dir))?;
+        replace_unsynced(&path(dir), format!("{window}\n").as_bytes())?;
         self.0 = window;
         Ok(())
     }

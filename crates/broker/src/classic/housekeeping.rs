@@ -17,6 +17,8 @@ use super::{now_ms, retention, segment};
 const ROUND: Duration = Duration::from_secs(1);
 /// The first retention comes soon after the start, whatever the interval.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
+/// Between two retentions while the disk is full, if no shorter interval is set.
+const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 /// log.flush.offset.checkpoint.interval.ms in Kafka.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
@@ -26,6 +28,7 @@ const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// When things are due.
 struct Agenda {
     retention: Instant,
+    retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
 }
@@ -44,6 +47,7 @@ fn run(logs: &Weak<Logs>) {
     let now = Instant::now();
     let mut agenda = Agenda {
         retention: now + retention_interval.min(FIRST_RETENTION),
+        retention_when_full: now,
         expiry: now + expiry_interval,
         checkpoint: now + CHECKPOINT_INTERVAL,
     };
@@ -75,7 +79,9 @@ impl Logs {
         self.remove_doomed();
         let partitions = self.partitions();
         close_idle_files(&partitions);
-        if is_due(&mut agenda.retention, retention_interval) {
+        let space = &self.log_dir.space;
+        let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
+        if is_due(&mut agenda.retention, retention_interval) || is_wanted {
             partitions.iter().for_each(|partition| self.retain(partition));
         }
         if is_due(&mut agenda.expiry, expiry_interval) {
@@ -84,19 +90,25 @@ impl Logs {
         }
         if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)
             && let Err(error) = self.write_checkpoints()
+            && !space.note(&error)
         {
             tracing::error!(%error, "checkpoints not written");
         }
-        if let Err(error) = self.log_dir.checkpoints.forget_recovered() {
+        if let Err(error) = self.log_dir.checkpoints.forget_recovered()
+            && !space.note(&error)
+        {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
+        space.look();
     }
 
     fn remove_doomed(&self) {
         let now = Instant::now();
+        // Who still sends such a file has it open.
+        let all = self.log_dir.space.is_full();
         let due: Vec<_> = {
             let mut doomed = self.log_dir.doomed.lock();
-            doomed.extract_if(.., |(due, _)| *due <= now).collect()
+            doomed.extract_if(.., |(due, _)| all || *due <= now).collect()
         };
         for (_, path) in due {
             if let Err(error) = remove(&path) {
@@ -120,12 +132,14 @@ impl Logs {
             return;
         };
         let before = log.segments.back().map(|segment| segment.base_offset);
-        match log.retire_old(now_ms, &config) {
-            Ok(retired) => {
-                let delay = Duration::from_millis(config.file_delete_delay_ms);
-                retired.into_iter().for_each(|path| self.log_dir.doom(delay, path));
-            }
-            Err(error) => tracing::error!(dir = %log.dir.display(), %error, "old segments not deleted"),
+        let space = &self.log_dir.space;
+        let retired = log.retire_old(now_ms, &config, space.is_full());
+        let delay = Duration::from_millis(config.file_delete_delay_ms);
+        retired.paths.into_iter().for_each(|path| self.log_dir.doom(delay, path));
+        if let Err(error) = retired.result
+            && !space.note(&error)
+        {
+            tracing::error!(dir = %log.dir.display(), %error, "not all that is due to old segments was done");
         }
         if log.segments.back().map(|segment| segment.base_offset) != before {
             log.close_files(false);

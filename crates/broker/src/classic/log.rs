@@ -26,6 +26,7 @@ use super::segment::{Segment, WriteError};
 use super::snapshot;
 use super::stamping::Stamping;
 use crate::config::{TimestampType, TopicConfig};
+use crate::space::is_full;
 
 /// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
 pub const SEALED_MAX: usize = 16;
@@ -94,6 +95,9 @@ impl Log {
         }
         let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
         self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config).map_err(|error| {
+            if is_full(&error) && !self.broken {
+                return AppendError::Full;
+            }
             tracing::error!(dir = %self.dir.display(), %error, "append failed");
             AppendError::Storage
         })

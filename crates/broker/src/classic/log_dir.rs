@@ -14,6 +14,7 @@ use super::cleaner::Cleaner;
 use super::deletion::Deletion;
 use super::flusher::Flusher;
 use super::opener::Opener;
+use crate::space::Space;
 
 /// One data folder.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct LogDir {
     pub cleaner: Arc<Cleaner>,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
+    /// Whether the disk is full.
+    pub space: Arc<Space>,
 }
 
 impl LogDir {

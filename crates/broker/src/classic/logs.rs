@@ -32,6 +32,7 @@ use super::housekeeping;
 use super::log_dir::LogDir;
 use super::partition::{LogState, Partition};
 use crate::config::{BrokerConfig, TopicConfig};
+use crate::space::Space;
 
 /// The broker-wide settings of the log; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
@@ -96,19 +97,25 @@ impl Logs {
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
     pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
+        Logs::open_with(data_dir, settings, Arc::new(Space::open(data_dir, 0)))
+    }
+
+    /// As [`Logs::open`], with the folder's room as others of the broker know it.
+    pub(crate) fn open_with(data_dir: &Path, settings: Settings, space: Arc<Space>) -> Result<Arc<Logs>, OpenError> {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
         let path: Arc<Path> = data_dir.into();
-        let checkpoints = Checkpoints::read(&path);
+        let checkpoints = Checkpoints::read(&path, space.clone());
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
-            flusher: Arc::new(Flusher::new(settings.page_cache_kept)),
+            flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
             opener: Arc::default(),
             deletion: Arc::default(),
-            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner)),
+            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
             doomed: Mutex::new(doomed),
+            space,
         });
         let logs = Arc::new(Logs {
             log_dir: log_dir.clone(),

@@ -175,7 +175,7 @@ impl Partition {
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(topic = %self.topic(), partition = self.index(), %error, "partition cannot be opened");
+                self.tell(&error);
                 if matches!(error, StorageError::Corrupt { .. }) {
                     state.failed = Some(self.log_dir.flusher.refused.mark());
                     self.put(state, LogState::Refused(error.clone()));
@@ -190,6 +190,13 @@ impl Partition {
         self.opening_ended.notify_all();
         self.waiters.wake();
         outcome
+    }
+
+    /// Says why the log cannot be opened, unless the disk is full, which is said once for all.
+    fn tell(&self, error: &StorageError) {
+        if !matches!(error, StorageError::Io { error, .. } if self.log_dir.space.note(error)) {
+            tracing::error!(topic = %self.topic(), partition = self.index(), %error, "partition cannot be opened");
+        }
     }
 
     /// Opens the folder; `None` if there is none.
@@ -210,7 +217,11 @@ impl Partition {
         let made = self.log_dir.checkpoints.purge(&self.key());
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
-        made.map_err(|error| StorageError::io(dir.as_ref(), error))?;
+        made.map_err(|error| {
+            // Half made, it would have to be written to before it can be read. Only an empty one goes.
+            let _ = std::fs::remove_dir(&dir);
+            StorageError::io(dir.as_ref(), error)
+        })?;
         Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())
     }
 

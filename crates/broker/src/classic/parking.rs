@@ -270,8 +270,8 @@ impl Partition {
                 }
             }
         }
-        if failed == Some(AppendError::Storage) {
-            refuse_all(parked.batches.give_up(stamp.producer_id), AppendError::Storage);
+        if let Some(error @ (AppendError::Storage | AppendError::Full)) = failed {
+            refuse_all(parked.batches.give_up(stamp.producer_id), error);
         }
         state.parked = Some(parked);
     }

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub flush_active: bool,
     /// Whether the flusher will look at it when flush.ms has passed.
     pub flush_timed: bool,
+    /// Whether it will, because a flush could not open what it needed.
+    pub flush_again: bool,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
     /// How often the log could not be opened, and why the last time.
@@ -129,6 +131,7 @@ impl Partition {
             flush_wanted: false,
             flush_active: false,
             flush_timed: false,
+            flush_again: false,
             failed: None,
             open_failures: 0,
             open_failure: None,
@@ -231,9 +234,14 @@ impl Partition {
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.idle_rounds = 0;
+        let space = &self.log_dir.space;
+        let Some(_admission) = space.admit() else { return Err(AppendError::Full) };
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
+                if error == AppendError::Full {
+                    space.note_full();
+                }
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
@@ -363,7 +371,7 @@ impl Partition {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention. [`Logs::keep_log_starts`](super::Logs::keep_log_starts)
+    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Logs::keep_log_starts`](super::Logs::keep_log_starts)
     /// has the log start on the disk.
     ///
     /// # Errors
@@ -377,7 +385,8 @@ impl Partition {
         if offset < 0 || offset > log.high_watermark {
             return Err(ReadError::OffsetOutOfRange);
         }
-        log.advance_log_start(offset).map_err(|error| self.read_failed(&error))?;
+        let deleted = log.delete_before(offset, super::now_ms(), &self.log_dir.flusher.space);
+        deleted.map_err(|error| self.read_failed(&error))?;
         Ok(log.log_start)
     }
 

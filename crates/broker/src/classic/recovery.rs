@@ -23,7 +23,7 @@ use fullbore_rules::sequence::Producers;
 use super::answer::StorageError;
 use super::cleaner::swap;
 use super::epochs::Epochs;
-use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, is_momentary, parse_offset_name};
 use super::flush::Sealed;
 use super::granted::Granted;
 use super::log::{Log, SEALED_MAX};
@@ -33,6 +33,7 @@ use super::scan::{Header, Scan, ScanError, find_later_batch};
 use super::segment::Segment;
 use super::snapshot;
 use crate::config::TopicConfig;
+use crate::space::is_full;
 
 /// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
 /// torn page is torn as a whole.
@@ -152,7 +153,7 @@ impl Log {
         let failed = |error| StorageError::io(&path, error);
         if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
             tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
-            match segment.rebuild_indexes(config.index_interval_bytes) {
+            match unless_full(segment.rebuild_indexes(config.index_interval_bytes)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
                 Err(error) => return Err(failed(error)),
@@ -196,7 +197,7 @@ impl Log {
         if let Some(why) = bad {
             self.cut(index, &walk, why, known)?;
         }
-        self.segments[index].finish_indexes().map_err(failed)?;
+        unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
         Ok(())
     }
@@ -211,9 +212,10 @@ impl Log {
             if !walk.may_be_lost(known) {
                 return Err(corrupt(why));
             }
-            let set_aside = self.set_aside(index, walk.end, walk.next_offset);
-            let aside =
-                set_aside.map_err(|error| corrupt(format!("{why}; what follows cannot be set aside: {error}")))?;
+            let aside = self.set_aside(index, walk.end, walk.next_offset).map_err(|error| match error {
+                error if is_momentary(&error) => failed(error),
+                error => corrupt(format!("{why}; what follows cannot be set aside: {error}")),
+            })?;
             tracing::warn!(
                 path = %path.display(),
                 byte = walk.end,
@@ -250,12 +252,7 @@ impl Log {
 
     /// Removes segments that were begun and never held a batch.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
-        for segment in self.segments.drain(index + 1..) {
-            for path in segment.retire()? {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
     /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
@@ -271,7 +268,7 @@ impl Log {
             Some(epochs) => {
                 self.epochs = epochs;
                 self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
-                self.epochs.truncate_to(self.log_end)
+                unless_full(self.epochs.truncate_to(self.log_end))
             }
             None => {
                 let mut epochs = Epochs::empty(&self.dir);
@@ -279,8 +276,8 @@ impl Log {
                     epochs.note(batch.leader_epoch, batch.base_offset);
                 })?;
                 self.epochs = epochs;
-                self.epochs.advance_to(self.log_start.min(self.log_end))?;
-                self.epochs.save()
+                unless_full(self.epochs.advance_to(self.log_start.min(self.log_end)))?;
+                unless_full(self.epochs.save())
             }
         }
     }
@@ -332,6 +329,12 @@ impl Log {
 
 fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("nobody wants the log any more")) } else { Ok(()) }
+}
+
+/// On a full disk a log is opened all the same, to be read and for what frees space: index entries and epochs then stay
+/// in memory until they can be written.
+fn unless_full(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
 
 /// How far a recovery has come in a segment.
@@ -396,7 +399,7 @@ impl Walk {
             if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
                 return Ok(Some("the checksum does not match".to_owned()));
             }
-            segment.spill_indexes()?;
+            unless_full(segment.spill_indexes())?;
             segment.account(&batch, config.index_interval_bytes);
             self.has_gaps |= batch.base_offset > self.next_offset;
             self.next_offset = batch.last_offset() + 1;

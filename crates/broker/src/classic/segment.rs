@@ -17,6 +17,7 @@ use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError};
 use super::steps::step;
+use crate::space::is_full;
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
@@ -283,8 +284,11 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            self.spill_indexes()?;
-            self.account(&batch, index_interval_bytes);
+            // What finds no room stays in memory, with the rest.
+            match self.spill_indexes() {
+                Err(error) if !is_full(&error) => return Err(error),
+                _ => self.account(&batch, index_interval_bytes),
+            }
         }
         self.finish_indexes()
     }
@@ -441,15 +445,13 @@ impl Segment {
         self.largest_record().map(drop)
     }
 
-    /// The largest timestamp, or `None` without batches. A segment whose time index is empty counts as old
-    /// as its file.
-    pub fn largest(&mut self) -> io::Result<Option<Largest>> {
+    /// The largest timestamp, or `None` without batches. A segment whose records say none, or whose time index is empty, is as
+    /// old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+    pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
-            None if self.size > 0 => {
-                let timestamp = modified_ms(&self.path(LOG))?;
-                Ok(Some(Largest { timestamp, offset: self.base_offset }))
-            }
-            largest => Ok(largest),
+            Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
+            _ if self.size > 0 => modified_ms(&self.path(LOG)).map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -475,17 +477,22 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Takes the segment out of use: its files get a name to be removed under. Their new paths.
-    pub fn retire(mut self) -> io::Result<Vec<PathBuf>> {
+    /// Takes the segment out of use: its files are removed, or else get a name to be removed under, and these are their new
+    /// paths. After an error it is in use as before.
+    pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let mut retired = Vec::new();
         for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
             step();
+            let path = self.path(suffix);
             let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{DELETED}"));
-            match fs::rename(self.path(suffix), &to) {
+            match if at_once { fs::remove_file(&path) } else { fs::rename(&path, &to) } {
+                Ok(()) if at_once => {}
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) if suffix == LOG => return Err(error),
+                // Of no segment now: the next start removes it.
+                Err(error) => tracing::warn!(path = %path.display(), %error, "not removed"),
             }
         }
         Ok(retired)

@@ -13,7 +13,7 @@ use std::path::Path;
 use fullbore_rules::sequence::SnapshotEntry;
 use fullbore_wire::batch::crc32c;
 
-use super::files::{SNAPSHOT, offset_path, parse_offset_name};
+use super::files::{SNAPSHOT, offset_path, parse_offset_name, replace_unsynced};
 
 const VERSION: i16 = 1;
 /// Version and checksum.
@@ -25,10 +25,7 @@ const KEPT: usize = 2;
 /// Writes the snapshot as of `offset`. It reaches the disk with the next flush; the checksum tells a torn
 /// one, and replay stands in for it.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
-    let path = offset_path(dir, offset, SNAPSHOT);
-    let beside = path.with_extension("snapshot.tmp");
-    fs::write(&beside, encode(entries))?;
-    fs::rename(&beside, &path)
+    replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
 /// The newest readable snapshot at or before `log_end`, with its offset. Those past it, and damaged ones,

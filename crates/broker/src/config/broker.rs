@@ -59,6 +59,8 @@ pub struct BrokerConfig {
     pub reorder_wait_ms: u64,
 
     pub log_retention_check_interval_ms: u64,
+    /// Bytes of the file that is given up on a full disk.
+    pub disk_reserve_bytes: u64,
     /// Of the newest records, in bytes; `None` leaves the page cache to the system.
     pub page_cache_kept: Option<u64>,
     /// As long as nothing is set while the broker runs.
@@ -140,6 +142,7 @@ impl BrokerConfig {
             reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
             reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
+            disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
             cleaner: cleaner_keys::read(values),
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),

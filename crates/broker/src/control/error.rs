@@ -2,9 +2,12 @@
 //!
 //! Not refusals of commands: a broker that meets one of these does not serve.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
 
 use crate::config::ConfigError;
+use crate::space::Space;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -16,6 +19,10 @@ pub enum OpenError {
     KafkaFolder { file: PathBuf },
     #[error("{} cannot be used: {reason}; restore it from a copy, or move it away to start without topics", file.display())]
     Unusable { file: PathBuf, reason: String },
+    #[error("{} is whole, but the disk is full: make room on that file system, a megabyte is enough, and start again", file.display())]
+    Full { file: PathBuf },
+    #[error("{} cannot be opened: {reason}; see to the disk and to the permissions of this file and its folder", file.display())]
+    Refused { file: PathBuf, reason: String },
     #[error("{} was written by a newer Fullbore (schema {found}, this one knows {known}); run that version", file.display())]
     Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
@@ -28,4 +35,30 @@ pub enum OpenError {
     ResourceConfig { file: PathBuf, source: ConfigError },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl OpenError {
+    /// What SQLite says of a file. Only what it says of the contents makes them suspect.
+    pub fn of_sqlite(file: &Path, error: &rusqlite::Error) -> Self {
+        let file = file.to_owned();
+        match error.sqlite_error_code() {
+            _ if is_full(error) => Self::Full { file },
+            Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure | ErrorCode::ReadOnly) => {
+                Self::Refused { file, reason: error.to_string() }
+            }
+            _ => Self::Unusable { file, reason: error.to_string() },
+        }
+    }
+
+    /// Whether there was no room for a write. Files that cannot be made are refused without a reason.
+    pub fn is_full(&self, space: &Space) -> bool {
+        matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
+    }
+}
+
+/// Whether there was no room for a write, to the files or to the index that is shared with other connections.
+pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| {
+        error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+    })
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::OpenError;
+use crate::space::is_full;
 
 const FILE: &str = ".lock";
 /// What Kafka's storage tool formats a folder with; Fullbore writes no such file.
@@ -54,7 +55,11 @@ impl FolderLock {
             }
             Err(errno) => return Err(broken(errno.into())),
         }
-        write_pid(&mut file).map_err(broken)?;
+        match write_pid(&mut file) {
+            // It is only for who meets the lock.
+            Err(error) if !is_full(&error) => return Err(broken(error)),
+            _ => {}
+        }
         Ok(Self { folder: folder.to_owned(), file })
     }
 

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use tokio::sync::{SemaphorePermit, oneshot, watch};
 
 use crate::config::BrokerConfig;
+use crate::space::Space;
 use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use queue::Queue;
 use store::Store;
@@ -72,13 +73,15 @@ struct Shared {
 }
 
 impl Control {
-    /// Opens `control.db` in the locked folder, or creates it with a new cluster id.
-    pub fn open(broker: Arc<BrokerConfig>, folder: &FolderLock) -> Result<Self, OpenError> {
-        let (store, loaded) = Store::open(folder.folder(), &broker, random_id())?;
+    /// Opens `control.db` in the locked folder, or creates it with a new cluster id. On a full disk the reserve is for this.
+    pub fn open(broker: Arc<BrokerConfig>, folder: &FolderLock, space: Arc<Space>) -> Result<Self, OpenError> {
+        let open = || Store::open(folder.folder(), &broker, random_id());
+        let (store, loaded) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
         let offsets = Arc::new(loaded.offsets);
-        let owner = Owner { store, broker, published, follower: None, offsets: Arc::clone(&offsets), producer_ids };
+        let offsets_held = Arc::clone(&offsets);
+        let owner = Owner { store, space, broker, published, follower: None, offsets: offsets_held, producer_ids };
         let queue = Arc::new(Queue::new(owner));
         let served = Arc::clone(&queue);
         let thread = std::thread::Builder::new()

@@ -16,10 +16,12 @@ use super::command::{
     CreateTopics, Outcome, Refusal, TopicRef,
 };
 use super::decide;
+use super::error::is_full;
 use super::image::{Image, Topic};
 use super::offsets::Offsets;
 use super::store::{Change, Store};
 use crate::config::BrokerConfig;
+use crate::space::Space;
 
 /// Producer ids of one block: one write of the disk per this many producers.
 pub(super) const PRODUCER_ID_BLOCK: i64 = 1000;
@@ -32,6 +34,7 @@ pub(super) struct Asked {
 
 pub(super) struct Owner {
     pub store: Store,
+    pub space: Arc<Space>,
     pub broker: Arc<BrokerConfig>,
     pub published: watch::Sender<Arc<Image>>,
     /// Told of each image before it is published.
@@ -111,10 +114,7 @@ impl Owner {
             Arc::make_mut(&mut image).set_epoch(epoch);
         }
         if !changes.is_empty() {
-            self.store.commit(&changes, image.epoch()).map_err(|error| {
-                tracing::error!(%error, changes = changes.len(), "control.db cannot be written; nothing was changed");
-                Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {error}"))
-            })?;
+            self.write(&changes, image.epoch())?;
         }
         self.producer_ids = producer_ids;
         for change in changes {
@@ -128,6 +128,39 @@ impl Owner {
             self.published.send_replace(image);
         }
         Ok(())
+    }
+}
+
+impl Owner {
+    /// On a full disk, first with the room that the write-ahead log has, and what frees space with the reserve.
+    fn write(&mut self, changes: &[Change], epoch: u64) -> Result<(), Refusal> {
+        let full = || Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full.");
+        let frees_space = changes.iter().any(Change::frees_space);
+        let store = &mut self.store;
+        let mut written = {
+            let admission = self.space.admit();
+            if admission.is_none() && !frees_space {
+                return Err(full());
+            }
+            match store.commit(changes, epoch) {
+                Err(error) if is_full(&error) => {
+                    self.space.note_full();
+                    store.begin_log_anew();
+                    store.commit(changes, epoch)
+                }
+                written => written,
+            }
+        };
+        if frees_space && written.as_ref().is_err_and(is_full) {
+            written = self.space.freeing(is_full, || store.commit(changes, epoch));
+        }
+        written.map_err(|error| {
+            if is_full(&error) {
+                return full();
+            }
+            tracing::error!(%error, changes = changes.len(), "control.db cannot be written; nothing was changed");
+            Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {error}"))
+        })
     }
 }
 

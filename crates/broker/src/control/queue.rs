@@ -14,6 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
+use super::error::is_full;
 use super::owner::{Asked, Owner};
 
 /// Commands waiting; past it, callers wait to enter.
@@ -168,7 +169,9 @@ impl Queue {
         let most = checkpoint.run();
         let rest = self.owner.lock().store.end_checkpoint(checkpoint);
         self.serve_all();
-        if let Err(error) = most.and(rest) {
+        if let Err(error) = most.and(rest)
+            && !is_full(&error)
+        {
             tracing::warn!(%error, "control.db-wal could not be moved to control.db; it grows until that succeeds");
         }
     }

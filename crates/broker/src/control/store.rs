@@ -6,11 +6,14 @@
 
 mod groups;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_wire::Uuid;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
@@ -28,12 +31,16 @@ const APPLICATION_ID: i64 = 0x4675_6c6c;
 
 /// Pages of 4 KiB in the write-ahead log after which they are moved to the file. That flushes twice; at SQLite's own
 /// 1,000 it would be dozens of times a second under many commits of offsets.
-const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
-/// SQLite does so itself, in the middle of a commit, when the estimate was that wrong.
-const CHECKPOINT_PAGES_MAX: usize = 4 * CHECKPOINT_PAGES;
+pub(super) const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
+/// Those after which a commit does so itself: more are written only while others are being moved, and by one transaction.
+const CHECKPOINT_PAGES_MAX: usize = 2 * CHECKPOINT_PAGES;
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
-const PAGE_BYTES: usize = 4096;
+
+thread_local! {
+    /// Pages in the write-ahead log, as of the last commit of this thread. SQLite tells it in the midst of one.
+    static LOG_PAGES: Cell<usize> = const { Cell::new(0) };
+}
 
 /// One change to the tables, accepted and not written yet.
 #[derive(Debug, Clone)]
@@ -61,14 +68,9 @@ impl Change {
         matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
     }
 
-    /// About how many pages it writes.
-    fn pages(&self) -> usize {
-        match self {
-            Change::CommitOffsets(commit) => commit.offsets.len(),
-            Change::DeleteOffsets(delete) => delete.offsets.len(),
-            Change::KeepGroup(group) => 1 + group.state.len() / PAGE_BYTES,
-            _ => 1,
-        }
+    /// Whether less is kept of the logs after it, or may be.
+    pub fn frees_space(&self) -> bool {
+        matches!(self, Change::Delete(_) | Change::Configure(_) | Change::ConfigureBrokers(_))
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) struct Store {
     /// Has one use: to move pages out of the write-ahead log while the other connection writes.
     mover: Option<Connection>,
     synchronous: Synchronous,
-    /// An estimate of those in the write-ahead log: a change has about one.
+    /// Those in the write-ahead log that a checkpoint under way does not take.
     pages: usize,
 }
 
@@ -111,8 +113,7 @@ impl Store {
     /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`.
     pub fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Self, Loaded), OpenError> {
         let file = folder.join(FILE);
-        let unusable =
-            |error: rusqlite::Error| OpenError::Unusable { file: file.to_owned(), reason: error.to_string() };
+        let unusable = |error: rusqlite::Error| OpenError::of_sqlite(&file, &error);
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
@@ -124,6 +125,7 @@ impl Store {
         let loaded = load(&transaction, &file, broker)?;
         transaction.commit().map_err(unusable)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        connection.wal_hook(Some(note_pages));
         let mover = Some(connect(&file).map_err(unusable)?);
         Ok((Self { connection, mover, synchronous: Synchronous::Full, pages: 0 }, loaded))
     }
@@ -132,12 +134,13 @@ impl Store {
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
         let of_groups = changes.iter().all(Change::is_of_groups);
         self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
-        self.pages += changes.iter().map(Change::pages).sum::<usize>();
         self.run("BEGIN IMMEDIATE")?;
         let written = self.write(changes, (!of_groups).then_some(epoch)).and_then(|()| self.run("COMMIT"));
         if written.is_err() {
             // Nothing is open when SQLite has rolled back by itself.
             let _ = self.run("ROLLBACK");
+        } else if self.mover.is_some() {
+            self.pages = LOG_PAGES.get();
         }
         written
     }
@@ -153,6 +156,13 @@ impl Store {
     /// A statement that is not compiled again each time.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
+
+    /// Moves the write-ahead log to the file as far as there is room for that: a log that was moved as a whole is written over.
+    pub fn begin_log_anew(&self) {
+        if let Err(error) = move_pages(&self.connection) {
+            tracing::debug!(%error, "control.db-wal stays as it is");
+        }
     }
 
     pub fn is_checkpoint_due(&self) -> bool {
@@ -171,6 +181,7 @@ impl Store {
     /// The rest: what was written since. With all of it in the file, the log begins anew.
     pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> rusqlite::Result<()> {
         self.mover = Some(checkpoint.mover);
+        self.pages = 0;
         move_pages(&self.connection)
     }
 
@@ -207,6 +218,17 @@ impl Checkpoint {
     }
 }
 
+/// A commit is told of its own pages, and those before it that are there.
+fn note_pages(log: &Wal, pages: c_int) -> rusqlite::Result<()> {
+    let pages = usize::try_from(pages).unwrap_or(0);
+    LOG_PAGES.set(pages);
+    if pages >= CHECKPOINT_PAGES_MAX {
+        // The transaction is committed all the same.
+        let _ = log.checkpoint();
+    }
+    Ok(())
+}
+
 /// Moves what it can without waiting for anybody: busy is no error.
 fn move_pages(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
@@ -218,14 +240,15 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES_MAX)?;
+    // What a deletion has to remember needs no room on the disk.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
 
 /// Refuses a damaged file, another program's, and one of a newer schema.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| unusable(error.to_string());
+    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
     if verdict != "ok" {
         return Err(unusable(format!("it is damaged ({verdict})")));
@@ -265,7 +288,7 @@ fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> ru
 
 fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| unusable(error.to_string());
+    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
     let bumped = "UPDATE cluster SET broker_epoch = broker_epoch + 1
                   RETURNING cluster_id, node_id, version, broker_epoch, next_producer_id";
     let (id, node_id, version, broker_epoch, next_producer_id) = transaction

@@ -24,7 +24,8 @@ struct Opened {
 
 fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
-    Ok(Opened { control: Control::open(broker(text), &lock)?, _lock: lock })
+    let space = Arc::new(Space::open(lock.folder(), 0));
+    Ok(Opened { control: Control::open(broker(text), &lock, space)?, _lock: lock })
 }
 
 fn open(folder: &Path) -> Opened {
@@ -316,12 +317,17 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
+/// More than a change of one topic has.
+const TRANSACTION_PAGES: usize = 12;
+
 /// An owner without its thread, and the images it publishes.
 fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
     let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
     let (published, image) = watch::channel(Arc::new(loaded.image));
     let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-    (Owner { store, broker: broker(""), published, follower: None, offsets: Arc::default(), producer_ids }, image)
+    let space = Arc::new(Space::open(folder.folder(), 0));
+    let broker = broker("");
+    (Owner { store, space, broker, published, follower: None, offsets: Arc::default(), producer_ids }, image)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
@@ -416,4 +422,23 @@ fn a_newer_schema_and_another_node_are_refused() {
     connection.pragma_update(None, "user_version", 4).expect("set");
     drop(connection);
     assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 4, this one knows 3)"));
+}
+
+#[tokio::test]
+async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    for round in 0..40 {
+        let names: Vec<String> = (0..5).map(|n| format!("topic-{round}-{n}-{}", random_id())).collect();
+        for name in &names {
+            create(&opened.control, vec![wanted(name)]).await;
+        }
+        for name in names {
+            opened.control.delete_topics(vec![TopicRef::Name(name)]).await.remove(0).expect("deleted");
+        }
+    }
+    let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;
+    // A page and what SQLite writes before it.
+    let pages = log / (4096 + 24);
+    assert!(pages <= 2 * store::CHECKPOINT_PAGES + TRANSACTION_PAGES, "{pages} pages");
 }

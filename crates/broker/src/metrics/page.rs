@@ -27,6 +27,10 @@ pub struct Gauges {
     pub partitions_failed: usize,
     /// Partitions whose files are damaged.
     pub partitions_refused: usize,
+    /// Whether the disk of the data folder is full.
+    pub disk_full: bool,
+    /// What the reserve for that takes up.
+    pub disk_reserve_bytes: u64,
     /// What compaction has done.
     pub cleaner: CleanerStatus,
     /// The epoch of the metadata.
@@ -52,6 +56,8 @@ impl Gauges {
             partitions: image.partition_count(),
             partitions_failed: broker.logs.failed_partitions(),
             partitions_refused: broker.logs.refused_partitions(),
+            disk_full: broker.space.is_full(),
+            disk_reserve_bytes: broker.space.reserved(),
             cleaner: broker.logs.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
@@ -130,6 +136,8 @@ mod tests {
             partitions: 60,
             partitions_failed: 4,
             partitions_refused: 5,
+            disk_full: true,
+            disk_reserve_bytes: 8192,
             cleaner: CleanerStatus {
                 runs: 9,
                 failures: 2,
@@ -181,6 +189,8 @@ mod tests {
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",
             "fullbore_partitions_refused 5",
+            "fullbore_disk_full 1",
+            "fullbore_disk_reserve_bytes 8192",
             "fullbore_cleaner_runs_total 9",
             "fullbore_cleaner_failures_total 2",
             "fullbore_cleaner_read_bytes_total 300",

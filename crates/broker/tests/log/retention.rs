@@ -1,6 +1,7 @@
 //! What retention and deletion of records take away, and what they leave.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_broker::classic::{Partition, ReadError};
 use fullbore_wire::batch::{Compression, Stamp};
@@ -100,4 +101,24 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
     assert_eq!(partition.offset_for_timestamp(0).expect("read").map(|found| found.offset), Some(5));
     assert_eq!(partition.delete_records_before(-1).expect("all"), 10);
     assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
+}
+
+/// As in Kafka's `LogSegment.largestTimestamp`: what no record says is when the file was last written.
+#[test]
+fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
+    let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
+    let mut partition = folder.partition();
+    fill(&partition, [-1; 8]);
+    let age = |folder: &Folder, base: i64| {
+        let file = std::fs::File::options().write(true).open(folder.file(&format!("{base:020}.log"))).expect("there");
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).expect("set");
+    };
+    for base in [0, 2, 4] {
+        age(&folder, base);
+        wait_until("the old segment is gone, and no other", || log_start(&partition) == base + 2);
+        assert_eq!(read_all(&partition, base + 2).len() as i64, 6 - base);
+        drop(partition);
+        partition = folder.restart();
+        assert_eq!(log_start(&partition), base + 2);
+    }
 }

@@ -40,6 +40,7 @@ use super::logs::Logs;
 use super::partition::{LogState, Partition};
 use super::{give_way, now_ms};
 use crate::config::TopicConfig;
+use crate::space::Space;
 use error::CleanError;
 use job::{Job, Tally};
 
@@ -56,6 +57,7 @@ type Key = (String, i32);
 #[derive(Debug)]
 pub struct Cleaner {
     checkpoint_path: PathBuf,
+    space: Arc<Space>,
     settings: Mutex<CleanerSettings>,
     tracking: Mutex<Tracking>,
     throttle: Mutex<Throttle>,
@@ -108,12 +110,13 @@ pub struct CleanerStatus {
 
 impl Cleaner {
     /// Reads the checkpoint of a data folder. Starts nothing.
-    pub fn new(data_dir: &Path, settings: CleanerSettings) -> Cleaner {
+    pub fn new(data_dir: &Path, settings: CleanerSettings, space: Arc<Space>) -> Cleaner {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
         let tracking = Tracking { checkpoints, in_progress: HashMap::new(), uncleanable: HashMap::new(), threads: 0 };
         Cleaner {
             checkpoint_path,
+            space,
             settings: Mutex::new(settings),
             tracking: Mutex::new(tracking),
             throttle: Mutex::default(),
@@ -290,12 +293,16 @@ impl Cleaner {
         self.counts.failures.fetch_add(1, Relaxed);
         let retry = matches!(error, CleanError::Io(_)).then(|| Instant::now() + RETRY_AFTER);
         let again = if retry.is_some() { "in a minute" } else { "at the next start" };
-        tracing::error!(topic = %key.0, partition = key.1, %error, again, "compaction failed; the log is as it was");
+        if !matches!(&error, CleanError::Io(error) if self.space.note(error)) {
+            tracing::error!(topic = %key.0, partition = key.1, %error, again, "compaction failed; the log is as it was");
+        }
         tracking.uncleanable.insert(key, retry);
     }
 
     fn save(&self, tracking: &Tracking) {
-        if let Err(error) = files::write_offsets(&self.checkpoint_path, &tracking.checkpoints) {
+        if let Err(error) = files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)
+            && !self.space.note(&error)
+        {
             tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
         }
     }
@@ -316,6 +323,8 @@ impl Cleaner {
     }
 
     fn before_write(&self, partition: &Partition, bytes: u64) -> Result<(), CleanError> {
+        // What is freed by compaction comes after it has taken as much.
+        self.space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
         self.throttle(partition, bytes)
     }

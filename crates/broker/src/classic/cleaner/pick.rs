@@ -66,8 +66,7 @@ impl Log {
             if !was_open {
                 segment.close_file();
             }
-            let largest = if is_dirty && lags.min_ms > 0 { segment.largest()? } else { None };
-            let largest_timestamp = largest.map(|largest| largest.timestamp);
+            let largest_timestamp = if is_dirty && lags.min_ms > 0 { segment.largest_timestamp()? } else { None };
             closed.push(Closed {
                 base_offset: segment.base_offset,
                 size: segment.size,

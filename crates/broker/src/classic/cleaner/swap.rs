@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Release;
 
 use super::super::answer::StorageError;
-use super::super::files::{CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
+use super::super::files::{
+    CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, is_momentary, offset_path, parse_offset_name, sync_dir,
+};
 use super::super::log::Log;
 use super::super::partition::{LogState, Partition};
 use super::super::scan::Scan;
@@ -54,14 +56,24 @@ pub fn replace(
     let retired = retire(old).map_err(CleanError::Unsettled)?;
     settle(partition, &bases)?;
     step();
-    sync_dir(dir).map_err(CleanError::Unsettled)?;
+    match sync_dir(dir) {
+        // The next flush of the partition does it.
+        Err(error) if is_momentary(&error) => note_new_names(partition),
+        result => result.map_err(CleanError::Unsettled)?,
+    }
     Ok(retired)
+}
+
+fn note_new_names(partition: &Partition) {
+    if let LogState::Open(log) = &mut partition.state.lock().log {
+        log.new_names = true;
+    }
 }
 
 fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     let mut retired = Vec::new();
-    for segment in old {
-        retired.extend(segment.retire()?);
+    for mut segment in old {
+        retired.extend(segment.retire(false)?);
     }
     Ok(retired)
 }

@@ -202,7 +202,8 @@ fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (_logs, partition) = open(folder.path(), 1500);
     fill(&partition);
-    let cleaner = Cleaner::new(folder.path(), settings().0.cleaner);
+    let space = Arc::new(crate::space::Space::open(folder.path(), 0));
+    let cleaner = Cleaner::new(folder.path(), settings().0.cleaner, space);
     partition.retire();
     cleaner.forget("t", 0);
     for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {

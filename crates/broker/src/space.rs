@@ -1,0 +1,300 @@
+//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made.
+//!
+//! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given up for what frees
+//! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
+//! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
+//!
+//! Invariant: room that the reserve has given up is used only by [`Space::freeing`]; whoever writes otherwise holds an
+//! [`Admission`] meanwhile, or writes a few small files over and over.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+/// In the data folder.
+const FILE: &str = "disk-reserve";
+/// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
+const SHARE: u64 = 16;
+/// Of a file system.
+const BLOCK: u64 = 4096;
+/// The least that must be free for the disk not to be called full any more.
+const FREE_MIN: u64 = 256 << 10;
+/// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
+/// if another program takes what is free.
+const RELEASES: [u64; 3] = [16, 4, 1];
+/// How long the disk is called full after a write that found no room: what is said to be free cannot always be had.
+const FULL_FOR: Duration = Duration::from_secs(10);
+/// Between two tries to take up room that is said to be free and cannot be had.
+const TAKE_EVERY: Duration = Duration::from_millis(100);
+/// Between two lines about it.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// The room on one data folder's disk.
+#[derive(Debug)]
+pub struct Space {
+    folder: PathBuf,
+    /// Bytes of the reserve when it is whole.
+    wanted: u64,
+    /// Whether the reserve is whole; read by who writes, as long as it does.
+    whole: RwLock<bool>,
+    /// Whether a write has found no room, and there is not much yet.
+    full: AtomicBool,
+    times: Mutex<Times>,
+}
+
+/// When things happened last.
+#[derive(Debug, Default)]
+struct Times {
+    /// A write found no room.
+    full: Option<Instant>,
+    /// That was told.
+    told: Option<Instant>,
+    /// Whether it has not been told since that it is over.
+    says_full: bool,
+    /// There was less room to take up than is said to be free.
+    refused: Option<Instant>,
+}
+
+fn is_within(at: Option<Instant>, time: Duration) -> bool {
+    at.is_some_and(|at| at.elapsed() < time)
+}
+
+/// The right to write what frees nothing. The reserve is not given up while there is one.
+pub struct Admission<'a> {
+    _whole: RwLockReadGuard<'a, bool>,
+}
+
+/// Whether the system refused a write because there is no room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Space {
+    /// Of a folder, which exists: takes the reserve, unless there is no room for it.
+    pub fn open(folder: &Path, reserve_bytes: u64) -> Space {
+        let total = rustix::fs::statvfs(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+        let wanted = reserve_bytes.min(total / SHARE) / BLOCK * BLOCK;
+        let space = Space {
+            folder: folder.to_owned(),
+            wanted,
+            whole: RwLock::new(false),
+            full: AtomicBool::new(false),
+            times: Mutex::default(),
+        };
+        let taken = space.take(&mut space.whole.write());
+        if !taken || space.is_tight() {
+            space.note_full();
+        }
+        space
+    }
+
+    /// Takes note of an error; whether the disk is full.
+    pub fn note(&self, error: &io::Error) -> bool {
+        let is_full = is_full(error);
+        if is_full {
+            self.note_full();
+        }
+        is_full
+    }
+
+    /// Takes note that there was no room for a write, and says so, now and then.
+    pub fn note_full(&self) {
+        self.full.store(true, Ordering::Relaxed);
+        let mut times = self.times.lock();
+        times.full = Some(Instant::now());
+        if !is_within(times.told, TELL_EVERY) {
+            (times.told, times.says_full) = (times.full, true);
+            tracing::error!(
+                folder = %self.folder.display(),
+                free_bytes = self.free(),
+                "the disk is full, and records are refused until there is room: delete topics or records, set a smaller \
+                 retention.ms or retention.bytes, or make room on this file system; nothing has to be started anew"
+            );
+        }
+    }
+
+    /// Whether a write has found no room a while ago, and there is not much more now.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the reserve takes up now.
+    pub fn reserved(&self) -> u64 {
+        fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
+    }
+
+    /// The right to write, unless the reserve was given up and there is no room for it yet.
+    pub fn admit(&self) -> Option<Admission<'_>> {
+        loop {
+            let whole = self.whole.read();
+            if *whole {
+                return Some(Admission { _whole: whole });
+            }
+            drop(whole);
+            if !self.make_whole() {
+                self.note_full();
+                return None;
+            }
+        }
+    }
+
+    /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve as
+    /// it takes. The caller holds no [`Admission`].
+    pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        let mut result = work();
+        for share in RELEASES {
+            match &result {
+                Err(error) if is_full(error) => self.note_full(),
+                _ => break,
+            }
+            self.release(share);
+            result = work();
+            self.take(&mut self.whole.write());
+        }
+        result
+    }
+
+    /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
+    pub fn look(&self) {
+        let taken = self.make_whole();
+        let mut times = self.times.lock();
+        if self.is_full() && taken && !is_within(times.full, FULL_FOR) && self.free() >= self.wanted.max(FREE_MIN) {
+            self.full.store(false, Ordering::Relaxed);
+            if std::mem::take(&mut times.says_full) {
+                tracing::info!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
+            }
+        }
+    }
+
+    /// Whether there is hardly any room now.
+    pub fn is_tight(&self) -> bool {
+        self.free() < FREE_MIN
+    }
+
+    /// Gives up one of so many parts of what there is of the reserve.
+    fn release(&self, share: u64) {
+        let mut whole = self.whole.write();
+        *whole = false;
+        let (path, left) = (self.path(), self.reserved() / share * (share - 1));
+        let released = match left {
+            0 => fs::remove_file(&path),
+            left => File::options().write(true).open(&path).and_then(|file| file.set_len(left)),
+        };
+        if let Err(error) = released
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::error!(path = %path.display(), %error, "the reserve for a full disk is not given up");
+        }
+    }
+
+    /// Makes the reserve whole; whether it is. Waits for those who write only where there is something to do.
+    fn make_whole(&self) -> bool {
+        *self.whole.read() || self.take(&mut self.whole.write())
+    }
+
+    /// Makes the reserve whole, or as large as there is room for; whether it is whole.
+    fn take(&self, whole: &mut bool) -> bool {
+        if !*whole {
+            *whole = self.wanted == 0 || self.allocate();
+        }
+        *whole
+    }
+
+    fn allocate(&self) -> bool {
+        let (path, before) = (self.path(), self.reserved());
+        let bytes = self.wanted.min(before.saturating_add(self.free()) / BLOCK * BLOCK);
+        if bytes < self.wanted && bytes <= before || is_within(self.times.lock().refused, TAKE_EVERY) {
+            return false;
+        }
+        let opened = File::options().write(true).create(true).truncate(false).open(&path);
+        match opened.and_then(|file| take_up(file, bytes)) {
+            Ok(()) => bytes == self.wanted,
+            Err(error) if is_full(&error) => {
+                self.times.lock().refused = Some(Instant::now());
+                false
+            }
+            // It is for a full disk only: nobody waits for one that cannot be had for another reason.
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "no reserve for a full disk");
+                let _ = fs::remove_file(&path);
+                true
+            }
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join(FILE)
+    }
+
+    /// Bytes that this process may still write; what cannot be asked is much.
+    fn free(&self) -> u64 {
+        let is_root = rustix::process::geteuid().is_root();
+        let blocks = |disk: &rustix::fs::StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
+        rustix::fs::statvfs(&self.folder).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+    }
+}
+
+/// Has a file take up so much room. Where room cannot be asked for, it is written to.
+fn take_up(file: File, bytes: u64) -> io::Result<()> {
+    file.set_len(bytes)?;
+    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            io::copy(&mut io::Read::take(io::repeat(0xf5), bytes), &mut { file }).map(drop)
+        }
+        result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> io::Error {
+        io::ErrorKind::StorageFull.into()
+    }
+
+    #[test]
+    fn what_frees_space_has_the_reserve_and_nothing_else_is_admitted_meanwhile() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let reserve = folder.path().join(FILE);
+        let space = Space::open(folder.path(), 1 << 20);
+        assert_eq!(fs::metadata(&reserve).expect("there").len(), 1 << 20);
+        assert!(space.admit().is_some() && !space.is_full());
+        for (enough, tries_needed) in [((1 << 20) - 65536, 2), (1 << 19, 4), (0, 4)] {
+            let mut tries = 0;
+            let freed = space.freeing(is_full, || {
+                tries += 1;
+                if space.reserved() > enough { Err(full()) } else { Ok(()) }
+            });
+            assert!(freed.is_ok() && tries == tries_needed && space.is_full(), "{tries} for {enough}");
+            assert_eq!(space.reserved(), 1 << 20, "there is room, so it is taken back at once");
+        }
+        space.times.lock().full = None;
+        space.look();
+        assert!(!space.is_full());
+    }
+
+    #[test]
+    fn other_errors_leave_the_reserve_alone() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let space = Space::open(folder.path(), 4096);
+        let refused = space.freeing(is_full, || {
+            assert!(folder.path().join(FILE).exists());
+            Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))
+        });
+        assert!(refused.is_err() && !space.is_full());
+    }
+
+    #[test]
+    fn a_reserve_of_nothing_admits_everybody() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let space = Space::open(folder.path(), 0);
+        assert!(space.admit().is_some() && space.freeing(is_full, || Ok::<_, io::Error>(1)).is_ok());
+        assert!(!folder.path().join(FILE).exists());
+    }
+}

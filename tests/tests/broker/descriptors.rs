@@ -1,0 +1,63 @@
+//! A broker that is out of descriptors for a while: what needs one is refused, and afterwards everything works as before.
+
+use fullbore_tests::{Batch, Broker, Client, wait_until};
+use std::time::Duration;
+
+const TOPIC: &str = "scarce";
+const PARTITIONS: i32 = 8;
+const SOON: Duration = Duration::from_secs(60);
+
+/// Four fill a segment.
+fn batch() -> Batch {
+    Batch::of(&[vec![b'.'; 250_000]])
+}
+
+/// Produces to each partition, and does not care what becomes of it.
+fn produce_anyhow(client: &mut Client) {
+    for partition in 0..PARTITIONS {
+        client.produce(TOPIC, partition, &batch());
+    }
+}
+
+#[test]
+fn a_moment_without_descriptors_disables_no_partition() {
+    for flush in ["flush.ms=100", "flush.ms=9223372036854775807"] {
+        let broker = Broker::start(&[]);
+        let mut client = broker.client();
+        let (key, value) = flush.split_once('=').expect("a setting");
+        client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), (key, value)]);
+        produce_anyhow(&mut client);
+        broker.refuse_descriptors();
+        // New segments, indexes and folders to be fsynced, and none of them can be opened.
+        (0..8).for_each(|_| produce_anyhow(&mut client));
+        broker.wait_for_stderr("Too many open files");
+        broker.allow_descriptors();
+        for partition in 0..PARTITIONS {
+            wait_until("records are taken again", SOON, || {
+                !client.produce(TOPIC, partition, &batch()).error_code.is_err()
+            });
+            let end = client.latest(TOPIC, partition);
+            assert_eq!(client.fetch_records(TOPIC, partition).len() as i64, end, "partition {partition}");
+        }
+        let stderr = broker.stderr();
+        assert!(!stderr.contains("no appends until the next start"), "{stderr}");
+    }
+}
+
+/// An answer that waits for a flush comes once there are descriptors again.
+#[test]
+fn a_flush_that_could_open_nothing_is_tried_again() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &batch());
+    client.set_config(2, TOPIC, "flush.messages", "1");
+    // The log file is open, the folder was never fsynced.
+    broker.refuse_descriptors();
+    client.send_produce(TOPIC, 0, &batch());
+    broker.wait_for_stderr("not flushed yet");
+    broker.allow_descriptors();
+    let produced = client.receive_produced();
+    assert!(!produced.error_code.is_err(), "{produced:?}");
+    assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
+}

@@ -1,0 +1,241 @@
+//! A disk that is full to its last byte: what frees space works on it, without room and without a restart, and a broker
+//! that is started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
+
+use crate::delete_records::delete_from;
+use crate::disk_full::SmallDisk;
+use fullbore_tests::{Batch, Broker, Client, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const DISK: usize = 48 << 20;
+const SOON: Duration = Duration::from_secs(60);
+/// Much of the disk is in each.
+const LARGE: &str = "large";
+const SMALL: &str = "small";
+const TOPIC: i8 = 2;
+
+/// A broker that keeps everything, on a disk that its own records and a file beside them have filled.
+struct Filled {
+    broker: Broker,
+    disk: SmallDisk,
+    /// Records of each topic.
+    large: i64,
+    small: i64,
+}
+
+impl Filled {
+    fn new() -> Option<Filled> {
+        let disk = SmallDisk::mount(DISK)?;
+        let broker = Broker::start_in(&disk.path().join("data"), &[]);
+        let mut client = broker.client();
+        for topic in [LARGE, SMALL] {
+            client.create_topic(topic, 1, &[("segment.bytes", "4194304")]);
+        }
+        let small = produce_until(&mut client, SMALL, |sent| sent == 30);
+        let large = produce_until(&mut client, LARGE, |_| false);
+        fill(&disk);
+        Some(Filled { broker, disk, large, small })
+    }
+
+    /// No byte is left, whatever was given back meanwhile.
+    fn fill(&self) {
+        fill(&self.disk);
+    }
+
+    fn serves_reads(&self) {
+        let mut client = self.broker.client();
+        assert_eq!(client.fetch_records(SMALL, 0).len() as i64, self.small);
+        assert_eq!(client.latest(LARGE, 0), self.large);
+        assert_eq!(client.fetch_records(LARGE, 0).len() as i64, self.large);
+    }
+
+    /// Records are taken again, from where the log ended.
+    fn takes_records_again(&self, topic: &str, end: i64) {
+        let mut client = self.broker.client();
+        wait_until("records are taken again", SOON, || {
+            let response = client.produce(topic, 0, &batch());
+            !response.error_code.is_err() && {
+                assert_eq!(response.base_offset, end);
+                true
+            }
+        });
+    }
+}
+
+fn batch() -> Batch {
+    Batch::of(&[vec![b'.'; 100_000]])
+}
+
+/// How many were taken before one was refused, or it was enough.
+fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool) -> i64 {
+    for sent in 0.. {
+        if enough(sent) {
+            return sent;
+        }
+        let response = client.produce(topic, 0, &batch());
+        if response.error_code.is_err() {
+            assert_eq!(response.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+            return sent;
+        }
+        assert!(sent < 1000, "48 MiB hold more than 100 MB");
+    }
+    unreachable!("the loop has no end")
+}
+
+fn fill(disk: &SmallDisk) {
+    let path = disk.path().join("ballast");
+    let mut ballast = std::fs::File::options().create(true).append(true).open(path).expect("a name needs no room");
+    for size in [1 << 16, 1] {
+        while ballast.write_all(&vec![0; size]).is_ok() {}
+    }
+}
+
+fn delete_topic(client: &mut Client, topic: &str) -> ErrorCode {
+    let topics = vec![DeleteTopicState { name: Some(topic.into()), ..Default::default() }];
+    let request = DeleteTopicsRequest { topics, timeout_ms: 30_000, ..Default::default() };
+    client.call(&request, 6).responses[0].error_code
+}
+
+#[test]
+fn on_a_full_disk_a_topic_is_deleted_and_its_room_is_there_for_records() {
+    let Some(filled) = Filled::new() else { return };
+    let mut client = filled.broker.client();
+    assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+    filled.takes_records_again(SMALL, filled.small);
+}
+
+/// What the reserve gives up for a deletion is not taken by those who write records all the while.
+#[test]
+fn on_a_full_disk_deletions_are_answered_while_producers_go_on_trying() {
+    let Some(filled) = Filled::new() else { return };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut client = filled.broker.client();
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    client.produce(SMALL, 0, &batch());
+                }
+            });
+        }
+        let ended = Ended(&stop);
+        let mut client = filled.broker.client();
+        for offset in 1..30 {
+            let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
+            assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
+        }
+        client.set_config(TOPIC, LARGE, "file.delete.delay.ms", "1000");
+        assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+        wait_until("records are taken again", SOON, || client.latest(SMALL, 0) > filled.small);
+        drop(ended);
+    });
+}
+
+/// Has the producers stop, also when the test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn on_a_full_disk_records_are_deleted_and_their_room_is_there_for_others() {
+    for part in [None, Some(7)] {
+        let Some(mut filled) = Filled::new() else { return };
+        let mut client = filled.broker.client();
+        let offset = part.unwrap_or(-1);
+        let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
+        let start = part.unwrap_or(filled.large);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
+        // Within the first segment nothing could be freed, and the reserve has it: no crash takes the log start back.
+        filled.broker.kill();
+        filled.broker.restart();
+        assert_eq!(filled.broker.client().earliest(LARGE, 0), start);
+        if part.is_none() {
+            filled.takes_records_again(LARGE, filled.large);
+            filled.takes_records_again(SMALL, filled.small);
+        }
+    }
+}
+
+#[test]
+fn on_a_full_disk_retention_is_set_and_frees_room_without_a_restart() {
+    for topic in [LARGE, SMALL] {
+        let Some(filled) = Filled::new() else { return };
+        let mut client = filled.broker.client();
+        // Every segment is old, the active one, too.
+        client.set_config(TOPIC, topic, "retention.ms", "1");
+        let end = if topic == LARGE { filled.large } else { filled.small };
+        wait_until("old records are gone", SOON, || client.earliest(topic, 0) == end);
+        filled.takes_records_again(topic, end);
+    }
+}
+
+#[test]
+fn a_broker_starts_on_a_full_disk_and_serves_reads_and_what_frees_space() {
+    let ends: [fn(&mut Broker); 2] = [Broker::kill, Broker::stop];
+    for end in ends {
+        let Some(mut filled) = Filled::new() else { return };
+        end(&mut filled.broker);
+        filled.fill();
+        filled.broker.restart();
+        filled.serves_reads();
+        let mut client = filled.broker.client();
+        filled.fill();
+        client.set_config(TOPIC, SMALL, "retention.ms", "1");
+        wait_until("old records are gone", SOON, || client.earliest(SMALL, 0) == filled.small);
+        filled.fill();
+        let deleted = delete_from(&mut client, LARGE, 0, 50, 2);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, 50));
+        filled.fill();
+        assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+        filled.takes_records_again(SMALL, filled.small);
+    }
+}
+
+/// Killed again and again on a full disk, also while it frees space: whatever was answered holds.
+#[test]
+fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
+    let Some(mut filled) = Filled::new() else { return };
+    let mut start = 0;
+    for round in 0..8 {
+        let mut client = filled.broker.client();
+        let deleted = delete_from(&mut client, LARGE, 0, start + 13, 2);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start + 13), "round {round}");
+        start += 13;
+        // Asked and not waited for.
+        let mut other = filled.broker.client();
+        other.send(&crate::delete_records::request(LARGE, 0, start + 5), 2);
+        filled.broker.kill();
+        filled.fill();
+        filled.broker.restart();
+        let mut client = filled.broker.client();
+        let found = client.earliest(LARGE, 0);
+        // What was not answered may be done, not at all, or as far as whole segments go.
+        assert!((start..=start + 5).contains(&found), "round {round}: {found} after {start}");
+        start = found;
+        assert_eq!(client.latest(LARGE, 0), filled.large);
+        assert_eq!(client.fetch_records(LARGE, 0).len() as i64, filled.large - start, "round {round}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_once_with_what_to_do() {
+    let Some(filled) = Filled::new() else { return };
+    let mut client = filled.broker.client();
+    for _ in 0..100 {
+        assert!(client.produce(LARGE, 0, &batch()).error_code.is_err());
+    }
+    filled.broker.wait_for_stderr("the disk is full");
+    let stderr = filled.broker.stderr();
+    let told: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
+    // A slow machine may take more than a minute.
+    assert!(told.len() <= 3, "{told:?}");
+    assert!(told.iter().all(|line| line.contains("delete topics or records")), "{told:?}");
+}
