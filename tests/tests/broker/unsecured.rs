@@ -15,7 +15,7 @@ use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequ
 use fullbore_wire::apis::describe_user_scram_credentials::{DescribeUserScramCredentialsRequest, UserName};
 use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 
 /// Of Kafka's AclOperation: read, write, create, delete, alter, describe, describe_configs, alter_configs.
 const OF_TOPICS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
@@ -251,6 +251,14 @@ fn everything_is_allowed_with_the_cluster_its_topics_and_groups_and_said_where_a
             );
         }
     }
+    let unknown = MetadataRequestTopic { topic_id: Uuid([7; 16]), name: None, ..Default::default() };
+    let request = MetadataRequest {
+        topics: Some(vec![unknown]),
+        include_topic_authorized_operations: true,
+        ..Default::default()
+    };
+    let told = client.call(&request, 13).topics.remove(0);
+    assert_eq!((told.error_code, told.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
     // Where it is not asked, because it is always said.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };

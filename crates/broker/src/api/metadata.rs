@@ -29,7 +29,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(broker, wanted, create).await
     };
-    for topic in &mut topics {
+    // Of an id that nobody has, nothing is told; of a name that nobody has, what might be done.
+    for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
     let (host, port) = broker.endpoint(call.listener);
