@@ -40,9 +40,9 @@ impl Default for Opener {
 }
 
 impl Opener {
-    /// Starts so many threads; they end after [`Opener::stop`].
+    /// Starts so many threads; they end after [`Opener::stop`]. Without any, only who blocks opens.
     pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
-        (0..threads.max(1)).map(|number| {
+        (0..threads).map(|number| {
             let opener = self.clone();
             std::thread::Builder::new().name(format!("opener-{number}")).spawn(move || opener.run())
         })

@@ -29,6 +29,8 @@ fn settings() -> (Settings, TopicConfig) {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let mut settings = Settings::from(&broker);
     settings.cleaner.threads = 0;
+    // Logs are opened by the thread whose steps are looked at.
+    settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
         segment_bytes: 1500,
