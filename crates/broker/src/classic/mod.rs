@@ -43,6 +43,7 @@ pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
+pub(crate) use files::is_momentary;
 pub use logs::{Logs, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;

@@ -48,9 +48,9 @@ fn a_full_disk_refuses_batches_and_the_log_goes_on_when_there_is_room() {
         next += 1;
         assert!(next < 200, "the disk never fills");
     };
-    assert_eq!(full, AppendError::Storage);
+    assert_eq!(full, AppendError::Full);
     assert_eq!(read_all(&partition, 0).len(), next as usize, "what was acknowledged is there");
-    assert_eq!(append(&partition, &batch(next)).expect_err("still full"), AppendError::Storage);
+    assert_eq!(append(&partition, &batch(next)).expect_err("still full"), AppendError::Full);
 
     std::fs::remove_file(&ballast).expect("removed");
     for n in next..next + 10 {
