@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
+
+use crate::classic::is_momentary;
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
@@ -77,7 +80,7 @@ pub fn is_full(error: &io::Error) -> bool {
 impl Space {
     /// Of a folder, which exists: takes the reserve, unless there is no room for it.
     pub fn open(folder: &Path, reserve_bytes: u64) -> Space {
-        let total = rustix::fs::statvfs(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+        let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_bytes.min(total / SHARE) / BLOCK * BLOCK;
         let space = Space {
             folder: folder.to_owned(),
@@ -86,6 +89,10 @@ impl Space {
             full: AtomicBool::new(false),
             times: Mutex::default(),
         };
+        if wanted == 0 {
+            // What an earlier run kept, if it did.
+            let _ = fs::remove_file(space.path());
+        }
         let taken = space.take(&mut space.whole.write());
         if !taken || space.is_tight() {
             space.note_full();
@@ -162,6 +169,10 @@ impl Space {
     /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
     pub fn look(&self) {
         let taken = self.make_whole();
+        if self.is_tight() {
+            // Others have filled it.
+            self.note_full();
+        }
         let mut times = self.times.lock();
         if self.is_full() && taken && !is_within(times.full, FULL_FOR) && self.free() >= self.wanted.max(FREE_MIN) {
             self.full.store(false, Ordering::Relaxed);
@@ -214,7 +225,7 @@ impl Space {
         let opened = File::options().write(true).create(true).truncate(false).open(&path);
         match opened.and_then(|file| take_up(file, bytes)) {
             Ok(()) => bytes == self.wanted,
-            Err(error) if is_full(&error) => {
+            Err(error) if is_full(&error) || is_momentary(&error) => {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
@@ -234,15 +245,20 @@ impl Space {
     /// Bytes that this process may still write; what cannot be asked is much.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
-        let blocks = |disk: &rustix::fs::StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
-        rustix::fs::statvfs(&self.folder).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+        let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
+        disk_of(&self.folder).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
     }
+}
+
+/// What the system says of a folder's file system. One without a size does not say.
+fn disk_of(folder: &Path) -> Option<StatVfs> {
+    statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
 }
 
 /// Has a file take up so much room. Where room cannot be asked for, it is written to.
 fn take_up(file: File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)?;
-    match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Err(rustix::io::Errno::OPNOTSUPP) => {
             io::copy(&mut io::Read::take(io::repeat(0xf5), bytes), &mut { file }).map(drop)
         }

@@ -51,6 +51,7 @@ pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
+pub(crate) use files::is_momentary;
 pub use logs::{Logs, Origin, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;
