@@ -1,7 +1,8 @@
 //! Whether a command should end early: a signal came, or nobody reads what it prints.
 //!
 //! Invariant: the first signal only asks; the command ends by itself, prints what it has and cleans up. The second ends
-//! the program, and so does the first where nobody hears it: then the command waits for somebody who does not answer.
+//! the program, and so does the first where nobody hears it or the end does not come: then the command waits for somebody who
+//! does not answer.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -13,6 +14,9 @@ use tokio::sync::watch;
 
 /// How long a command may take to look whether it should end.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long it may then take to finish: longer than any command gives to its last records, its commit and its goodbye.
+const DONE_WITHIN: Duration = Duration::from_secs(40);
 
 /// Shared by whoever asks and whoever is asked; clones are the same.
 #[derive(Clone)]
@@ -72,11 +76,11 @@ impl Stop {
         is_asked || output::is_lost()
     }
 
-    /// Resolves when nobody has heard for too long; who has a receiver has heard.
+    /// Resolves when nobody has heard for too long, or who has is not done; who has a receiver has heard.
     async fn unheard(&self) {
         tokio::time::sleep(HEARD_WITHIN).await;
         if self.heard.load(Ordering::Relaxed) || self.asked.receiver_count() > 0 {
-            std::future::pending().await
+            tokio::time::sleep(DONE_WITHIN).await;
         }
     }
 

@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// How long it may take over the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to say goodbye.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long standard output may take a write before partitions are let go of all the same: the records in that write
 /// are then read again by whoever gets them.
@@ -79,7 +81,7 @@ impl Grouped<'_> {
         let patience = || self.stop.is_asked() && asked.elapsed() > super::INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
         let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
-        self.member.leave();
+        self.member.leave(LEAVE_PATIENCE);
         let finished = outcome?;
         match committed? {
             Committed::Done => Ok(finished),

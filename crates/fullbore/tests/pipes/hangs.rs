@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Ends a hang, and asserts nothing of speed; a broker that answers nothing is given up after 30 s.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(25);
 
 /// Whoever accepts at `address` and never answers; tells of each connection.
 fn hang(listener: TcpListener) -> Receiver<TcpStream> {
@@ -115,6 +115,24 @@ fn a_reader_whose_broker_comes_back_and_hangs_ends_at_a_signal_and_at_its_timeou
         }
         let (ended, complaint) = ended(child, &format!("{flags:?}"));
         assert_eq!(ended, Some(status), "{complaint}");
+    }
+}
+
+#[test]
+fn a_member_whose_coordinator_hangs_ends_at_a_signal() {
+    for protocol in ["classic", "consumer"] {
+        let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+        create(&broker, "t", "1");
+        produce(&broker, &["-t", "t"], b"one\n").good();
+        let flags = ["consume", "-t", "t", "--from-beginning", "-G", "g", "--group-protocol", protocol];
+        let mut child = spawn(&flags, &broker.address);
+        let read = lines(&mut child);
+        assert_eq!(next(&read, 1), ["one"]);
+        signal(&broker.child, "STOP");
+        signal(&child, "INT");
+        let (status, complaint) = ended(child, protocol);
+        assert_eq!(status, Some(1), "{complaint}");
+        assert!(complaint.contains("could not be committed"), "{complaint}");
     }
 }
 
