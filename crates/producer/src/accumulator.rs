@@ -10,7 +10,7 @@ use crate::batch::{Batch, OpenBatch};
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
-use crate::pool::{Class, Pool};
+use crate::pool::{Class, Lack, Pool, Share};
 use crate::producer::Record;
 use crate::sender::Broker;
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
@@ -49,6 +49,7 @@ pub(crate) struct Partition {
     spread: usize,
     limits: Arc<Limits>,
     pool: Arc<Pool>,
+    share: Arc<Share>,
     state: Mutex<State>,
 }
 
@@ -83,7 +84,8 @@ struct State {
 /// Why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    Full,
+    /// There is no memory, or none for this partition.
+    Full(Lack),
     Closed,
 }
 
@@ -108,7 +110,8 @@ impl Partition {
             closed: false,
         };
         let spread = partitioner::for_key(topic.as_bytes(), 1 << 16) + index as usize;
-        Arc::new(Partition { topic, index, spread, limits, pool, state: Mutex::new(state) })
+        let share = pool.share();
+        Arc::new(Partition { topic, index, spread, limits, pool, share, state: Mutex::new(state) })
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one.
@@ -149,20 +152,20 @@ impl Partition {
             && open.is_small()
             && !self.limits.one_record
             && open.size() + size <= state.bytes_max
-            && let Some((buffer, lease)) = self.pool.take(Class::Large)
+            && let Ok((buffer, lease)) = self.share.take(Class::Large)
         {
             open.grow(buffer, lease);
             state.grows = true;
         } else {
             let needed = HEADER_LEN + size;
             let (buffer, lease) = if needed > self.pool.size(Class::Small) {
-                self.pool.take(Class::Large)
+                self.share.take(Class::Large)
             } else if state.grows {
-                self.pool.take(Class::Large).or_else(|| self.pool.take(Class::Small))
+                self.share.take(Class::Large).or_else(|_| self.share.take(Class::Small))
             } else {
-                self.pool.take(Class::Small)
+                self.share.take(Class::Small)
             }
-            .ok_or(Refused::Full)?;
+            .map_err(Refused::Full)?;
             state.close_open();
             let outcome = Outcome::new(self.index, Instant::now());
             state.unfinished.push_back(outcome.clone());

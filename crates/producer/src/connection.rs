@@ -15,6 +15,7 @@ use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Text};
 use parking_lot::Mutex;
 use socket::Writing;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -253,7 +254,11 @@ impl Connection {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
         self.inner.shared.log_request::<R>(version, correlation_id, &frame);
-        let written = socket.write_frame(&frame).await;
+        // No answer will be missed, so that this alone tells of a broker that takes nothing more.
+        let patience = self.inner.shared.request_timeout;
+        let written = tokio::time::timeout(patience, socket.write_frame(&frame)).await;
+        let written =
+            written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))));
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
             self.inner.shared.fail(&e.to_string());

@@ -156,8 +156,8 @@ impl Delivery {
         self.outcome.partition
     }
 
-    /// Whether both records are in the same batch, and so have the same fate at the same time. A tool that measures
-    /// millions of records a second awaits one delivery of each batch.
+    /// Whether both records are in the same batch, and so get their results from the same answer, unless the batch is split. A tool
+    /// that measures millions of records a second looks at one delivery of each batch, and at its [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
@@ -172,8 +172,23 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
+    /// Of so many records of the batch, of which the first is `skip` after this one: how many failed, and why the first of them
+    /// did. Those without a result have not failed. A batch that a broker found too large is split, so that its records need not
+    /// have one fate.
+    pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
+        let state = self.outcome.state.lock();
+        let from = self.index + skip;
+        if let [whole] = &state.parts[..]
+            && whole.result.is_ok()
+        {
+            return (0, None);
+        }
+        let errors = (from..from + records).filter_map(|index| part_of(&state, index)?.result.as_ref().err());
+        errors.fold((0, None), |(count, first), error| (count + 1, first.or_else(|| Some(error.clone()))))
+    }
+
     fn result(&self, state: &State) -> Option<Result<RecordMetadata, ProduceError>> {
-        let part = state.parts.iter().find(|p| (p.first..p.first.saturating_add(p.records)).contains(&self.index))?;
+        let part = part_of(state, self.index)?;
         Some(part.result.clone().map(|written| RecordMetadata {
             partition: self.outcome.partition,
             offset: match written.base_offset {
@@ -183,6 +198,11 @@ impl Delivery {
             timestamp: if written.log_append_time >= 0 { written.log_append_time } else { self.timestamp },
         }))
     }
+}
+
+/// The part that has a record's result.
+fn part_of(state: &State, index: u32) -> Option<&Part> {
+    state.parts.iter().find(|part| (part.first..part.first.saturating_add(part.records)).contains(&index))
 }
 
 impl Future for Delivery {

@@ -1,11 +1,13 @@
 //! The cluster as its brokers describe it: who they are, and which leads each partition.
 //!
-//! Not here: when to ask again, which is the caller's. Invariant: at most one connection per broker is shared, and a
-//! partition's leader never goes back to an older leader epoch of the same topic id.
+//! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so that
+//! one that hangs costs a moment and not the request's timeout. Invariant: at most one connection per broker is shared,
+//! and a partition's leader never goes back to an older leader epoch of the same topic id.
 
 use crate::config::ClientConfig;
 use crate::connection::Connection;
 use crate::error::MetadataError;
+use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -14,6 +16,11 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How long the brokers asked so far may take before another one is asked, too.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who leads a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +50,8 @@ pub struct Cluster {
 
 struct Inner {
     bootstrap: Vec<String>,
-    next_bootstrap: AtomicUsize,
+    /// Counts questions to any broker: each begins with another one.
+    turn: AtomicUsize,
     config: ClientConfig,
     /// host:port by broker id.
     brokers: Mutex<HashMap<i32, String>>,
@@ -59,7 +67,7 @@ impl Cluster {
         Cluster {
             inner: Arc::new(Inner {
                 bootstrap,
-                next_bootstrap: AtomicUsize::new(0),
+                turn: AtomicUsize::new(0),
                 config,
                 brokers: Mutex::default(),
                 connections: Mutex::default(),
@@ -102,20 +110,67 @@ impl Cluster {
     /// # Errors
     /// When none can be reached.
     pub async fn any(&self) -> Result<Connection, MetadataError> {
-        let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
-        let turn = self.inner.next_bootstrap.fetch_add(1, Ordering::Relaxed);
-        let bootstrap = &self.inner.bootstrap;
-        known.extend((0..bootstrap.len()).map(|i| bootstrap[(turn + i) % bootstrap.len()].clone()));
-        // What is connected already comes first.
-        known.sort_by_key(|address| !self.is_connected(address));
-        let mut last = MetadataError::UnknownBroker(-1);
-        for address in known {
-            match self.open(&address).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+        self.first(|cluster, address| async move { cluster.open(&address).await }).await
+    }
+
+    /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed; several
+    /// may so carry the request out.
+    ///
+    /// # Errors
+    /// When none answers: the last one's.
+    pub(crate) async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
+    where
+        R: Request + Send + Sync + 'static,
+        R::Response: Send + 'static,
+    {
+        let request = Arc::new(request);
+        self.first(move |cluster, address| {
+            let request = request.clone();
+            async move { Ok(cluster.open(&address).await?.call(&*request).await?) }
+        })
+        .await
+    }
+
+    /// See [`Cluster::ask`].
+    async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, MetadataError>> + Send + 'static,
+    {
+        let mut addresses = self.candidates().into_iter();
+        let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
+        loop {
+            let patience = match addresses.next() {
+                Some(address) => {
+                    attempts.spawn(attempt(self.clone(), address));
+                    PATIENCE
+                }
+                None => Duration::MAX,
+            };
+            match tokio::time::timeout(patience, attempts.join_next()).await {
+                Ok(Some(Ok(Ok(found)))) => return Ok(found),
+                Ok(Some(Ok(Err(error)))) => last = error,
+                Ok(None) => return Err(last),
+                // The next one, too; or an attempt that panicked, which says nothing.
+                Err(_) | Ok(Some(Err(_))) => {}
             }
         }
-        Err(last)
+    }
+
+    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap list.
+    fn candidates(&self) -> Vec<String> {
+        let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+        let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
+        known.sort_unstable();
+        let mut bootstrap = self.inner.bootstrap.clone();
+        bootstrap.retain(|address| !known.contains(address));
+        for addresses in [&mut known, &mut bootstrap] {
+            let by = turn % addresses.len().max(1);
+            addresses.rotate_left(by);
+        }
+        known.append(&mut bootstrap);
+        known.sort_by_key(|address| !self.is_connected(address));
+        known
     }
 
     /// Asks for topics, or for all of them, and learns the brokers from the answer.
@@ -127,14 +182,13 @@ impl Cluster {
         topics: Option<&[Text]>,
         allow_auto_topic_creation: bool,
     ) -> Result<MetadataResponse, MetadataError> {
-        let connection = self.any().await?;
         let topic = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
         let request = MetadataRequest {
             topics: topics.map(|names| names.iter().map(topic).collect()),
             allow_auto_topic_creation,
             ..Default::default()
         };
-        let response = connection.call(&request).await?;
+        let response = self.ask(request).await?;
         if response.error_code.is_err() {
             return Err(MetadataError::Broker(response.error_code));
         }

@@ -49,6 +49,12 @@ impl Sticky {
         available[self.current.load(Ordering::Relaxed) as usize % available.len()]
     }
 
+    /// Moves on to the next partition: the one before takes nothing just now.
+    pub(crate) fn skip(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts bytes sent to the current partition and moves on when they are enough.
     pub(crate) fn produced(&self, bytes: usize, batch_size: usize) {
         // Two threads may both move on, or one count be lost: that is still uniform.

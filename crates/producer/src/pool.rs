@@ -1,5 +1,9 @@
 //! buffer.memory: the buffers that batches are built in, in two sizes, used again and again.
 //!
+//! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
+//! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
+//! nothing may take the last. Where all get through, as many as there are share all but a little.
+//!
 //! Invariant: the bytes of all buffers, in use and free, never exceed buffer.memory but by what compression and
 //! renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
 
@@ -26,6 +30,27 @@ pub(crate) struct Pool {
     sizes: [usize; 2],
     freed: Notify,
     waiting: AtomicUsize,
+    shares: AtomicUsize,
+}
+
+/// What one partition has of the memory.
+#[derive(Debug)]
+pub(crate) struct Share {
+    pool: Arc<Pool>,
+    /// Changed under the pool's lock.
+    bytes: AtomicUsize,
+}
+
+/// Of what is left free, a partition may have so many times as much.
+const TIMES_FREE: usize = 4;
+
+/// Why there is no buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Memory is in use.
+    Memory,
+    /// The partition has its share of it.
+    Share,
 }
 
 #[derive(Debug, Default)]
@@ -34,12 +59,14 @@ struct State {
     free: [Vec<BytesMut>; 2],
     /// Bytes of all buffers, free ones included.
     allocated: usize,
+    /// Bytes of those in use.
+    used: usize,
 }
 
 /// The right to a buffer of the pool. It counts against buffer.memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pool: Arc<Pool>,
+    share: Arc<Share>,
     class: Class,
     /// Set when the buffer can be used again.
     buffer: Option<BytesMut>,
@@ -53,17 +80,18 @@ impl Pool {
             sizes: [small, large],
             freed: Notify::new(),
             waiting: AtomicUsize::new(0),
+            shares: AtomicUsize::new(0),
         })
+    }
+
+    /// A further partition's share, which has nothing yet.
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
+        self.shares.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Share { pool: self.clone(), bytes: AtomicUsize::new(0) })
     }
 
     pub(crate) fn size(&self, class: Class) -> usize {
         self.sizes[class as usize]
-    }
-
-    /// A buffer of at least this class, unless all memory is in use.
-    pub(crate) fn take(self: &Arc<Self>, class: Class) -> Option<(BytesMut, Lease)> {
-        let (buffer, class) = self.state.lock().take(class, self.limit, &self.sizes)?;
-        Some((buffer, Lease { pool: self.clone(), class, buffer: None }))
     }
 
     /// Resolves when memory is given back after the call.
@@ -82,8 +110,10 @@ impl Pool {
         Waiting(&self.waiting)
     }
 
-    fn give_back(&self, class: Class, buffer: Option<BytesMut>) {
+    fn give_back(&self, share: &Share, class: Class, buffer: Option<BytesMut>) {
         let mut state = self.state.lock();
+        share.bytes.fetch_sub(self.size(class), Ordering::Relaxed);
+        state.used -= self.size(class);
         match buffer.filter(|b| b.capacity() >= self.size(class)) {
             Some(buffer) => state.free[class as usize].push(buffer),
             None => state.allocated -= self.size(class),
@@ -98,7 +128,28 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         let state = self.state.lock();
-        state.allocated - (0..2).map(|i| state.free[i].len() * self.sizes[i]).sum::<usize>()
+        let free = (0..2).map(|i| state.free[i].len() * self.sizes[i]).sum::<usize>();
+        assert_eq!(state.used, state.allocated - free);
+        state.used
+    }
+}
+
+impl Share {
+    /// A buffer of at least this class.
+    pub(crate) fn take(self: &Arc<Self>, class: Class) -> Result<(BytesMut, Lease), Lack> {
+        let pool = &self.pool;
+        let mut state = pool.state.lock();
+        let (held, size) = (self.bytes.load(Ordering::Relaxed), pool.size(class));
+        let left = pool.limit.saturating_sub(state.used + size);
+        // A partition alone need leave nothing to others.
+        if held > 0 && held + size > TIMES_FREE * left && pool.shares.load(Ordering::Relaxed) > 1 {
+            return Err(Lack::Share);
+        }
+        let (buffer, class) = state.take(class, pool.limit, &pool.sizes).ok_or(Lack::Memory)?;
+        state.used += pool.size(class);
+        self.bytes.fetch_add(pool.size(class), Ordering::Relaxed);
+        drop(state);
+        Ok((buffer, Lease { share: self.clone(), class, buffer: None }))
     }
 }
 
@@ -146,7 +197,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.pool.give_back(self.class, self.buffer.take());
+        self.share.pool.give_back(&self.share, self.class, self.buffer.take());
     }
 }
 
@@ -157,21 +208,48 @@ mod tests {
     #[test]
     fn buffers_come_back_and_memory_is_bounded() {
         let pool = Pool::new(100, 10, 40);
-        let (mut first, lease) = pool.take(Class::Large).unwrap();
+        let share = pool.share();
+        let (mut first, lease) = share.take(Class::Large).unwrap();
         first.extend_from_slice(b"x");
         let address = first.as_ptr();
-        assert!(pool.take(Class::Large).is_some_and(|(_, lease)| lease.class() == Class::Large));
+        assert!(share.take(Class::Large).is_ok_and(|(_, lease)| lease.class() == Class::Large));
         assert_eq!(pool.in_use(), 40);
         lease.give_back(first);
-        let again = pool.take(Class::Large).unwrap();
+        let again = share.take(Class::Large).unwrap();
         assert_eq!(again.0.as_ptr(), address);
-        let (b, c) = (pool.take(Class::Large).unwrap(), pool.take(Class::Small).unwrap());
-        let d = pool.take(Class::Small).unwrap();
-        assert!(pool.take(Class::Small).is_none());
+        let (b, c) = (share.take(Class::Large).unwrap(), share.take(Class::Small).unwrap());
+        let d = share.take(Class::Small).unwrap();
+        assert!(share.take(Class::Small).is_err());
         // A free large buffer serves as a small one.
         b.1.give_back(b.0);
-        assert_eq!(pool.take(Class::Small).unwrap().1.class(), Class::Large);
+        assert_eq!(share.take(Class::Small).unwrap().1.class(), Class::Large);
         drop((again, c, d));
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn a_partition_leaves_memory_to_others_and_one_that_has_nothing_may_take_the_last() {
+        let pool = Pool::new(1000, 10, 40);
+        let alone = pool.share();
+        let all: Vec<_> = (0..100).map(|_| alone.take(Class::Small).unwrap()).collect();
+        assert_eq!(alone.take(Class::Small).unwrap_err(), Lack::Memory);
+        drop(all);
+        let (other, last) = (pool.share(), pool.share());
+        let mut taken = Vec::new();
+        for share in [&alone, &other] {
+            loop {
+                match share.take(Class::Small) {
+                    Ok(buffer) => taken.push(buffer),
+                    Err(lack) => break assert_eq!(lack, Lack::Share),
+                }
+            }
+        }
+        assert_eq!(alone.bytes.load(Ordering::Relaxed), 800, "four parts of five");
+        assert_eq!(other.bytes.load(Ordering::Relaxed), 160, "and of what is left");
+        taken.push(last.take(Class::Large).unwrap());
+        assert_eq!(last.take(Class::Small).unwrap_err(), Lack::Share);
+        assert_eq!(pool.share().take(Class::Small).unwrap_err(), Lack::Memory);
+        drop(taken);
         assert_eq!(pool.in_use(), 0);
     }
 }

@@ -12,6 +12,7 @@ use crate::config::ProducerConfig;
 use crate::delivery::Delivery;
 use crate::error::{ConfigError, SendError};
 use crate::partitioner;
+use crate::pool::Lack;
 use crate::sender::BrokerStatus;
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
@@ -20,6 +21,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use fullbore_wire::batch::Header;
+
+/// How many partitions are tried for a record that may go to any, where some have their share of the memory.
+const TRIES_MAX: usize = 8;
+/// What is waited for, in the words of an error.
+const METADATA: &str = "metadata of the topic";
 
 /// A record to be sent. It borrows everything; `send` copies the bytes once, into their batch.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +110,11 @@ impl Producer {
         let background = core.clone();
         let thread = std::thread::Builder::new()
             .name("fullbore-producer".to_owned())
-            .spawn(move || runtime.block_on(background.run()))
+            .spawn(move || {
+                runtime.block_on(background.run());
+                // The look-up of a name may take as long as the system likes; nobody waits for it.
+                runtime.shutdown_background();
+            })
             .map_err(thread_error)?;
         Ok(Producer { core, runtime: handle, thread: Some(thread) })
     }
@@ -117,14 +127,16 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory is in use or the topic is not
-    /// known yet. The [`Delivery`] resolves when the record is acknowledged or has failed.
+    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory or the partition's share of it is in
+    /// use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// When the record was not taken; it was then surely not written.
     pub async fn send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
         match self.try_send(record) {
-            Err(SendError::Full | SendError::NoMetadata) => self.send_slowly(record).await,
+            Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
+                self.send_slowly(record).await
+            }
             done => done,
         }
     }
@@ -141,19 +153,32 @@ impl Producer {
         }
         let timestamp = record.timestamp.unwrap_or_else(now_ms);
         self.core.with_topic(record.topic, |topic, state| {
-            let partitions = &state.partitions;
-            let chosen = match (record.partition, record.key) {
-                (Some(partition), _) => partition,
-                (None, Some(key)) if !config.partitioner_ignore_keys => {
-                    partitioner::for_key(key, partitions.len()) as i32
-                }
-                _ => topic.sticky.partition(&state.available),
+            let partitions = state.partitions();
+            let append = |chosen: i32| {
+                let partition = usize::try_from(chosen).ok().and_then(|i| partitions.get(i));
+                let missing = || SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen };
+                Ok(partition.ok_or_else(missing)?.append(&record, timestamp, size))
             };
-            let partition = usize::try_from(chosen).ok().and_then(|i| partitions.get(i));
-            let partition = partition
-                .ok_or_else(|| SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen })?;
-            let delivery = partition.append(&record, timestamp, size).map_err(|refused| match refused {
-                Refused::Full => SendError::Full,
+            let appended = match (record.partition, record.key) {
+                (Some(partition), _) => append(partition)?,
+                (None, Some(key)) if !config.partitioner_ignore_keys => {
+                    append(partitioner::for_key(key, partitions.len()) as i32)?
+                }
+                _ => {
+                    let mut appended = append(topic.sticky.partition(&state.available))?;
+                    // What may go anywhere goes where there is room.
+                    for _ in 1..state.available.len().min(TRIES_MAX) {
+                        if !matches!(appended, Err(Refused::Full(Lack::Share))) {
+                            break;
+                        }
+                        topic.sticky.skip();
+                        appended = append(topic.sticky.partition(&state.available))?;
+                    }
+                    appended
+                }
+            };
+            let delivery = appended.map_err(|refused| match refused {
+                Refused::Full(_) => SendError::Full,
                 Refused::Closed => SendError::Closed,
             })?;
             if record.partition.is_none() && state.available.len() > 1 {
@@ -165,7 +190,8 @@ impl Producer {
 
     async fn send_slowly(&self, record: Record<'_>) -> Result<Delivery, SendError> {
         let started = Instant::now();
-        let deadline = started + self.core.config.max_block;
+        let deadline = started.checked_add(self.core.config.max_block);
+        let mut newer = None;
         loop {
             // Both are armed before the attempt, so that nothing that happens in between is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
@@ -177,7 +203,16 @@ impl Producer {
                 }
                 Err(SendError::NoMetadata) => {
                     drop(waiting);
-                    ("metadata of the topic", self.before(deadline, changed).await)
+                    (METADATA, self.before(deadline, changed).await)
+                }
+                // The topic may have got more of them.
+                Err(missing @ SendError::NoPartition { .. }) => {
+                    drop(waiting);
+                    let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());
+                    if self.core.metadata_answered() >= newer || !self.before(deadline, changed).await {
+                        return Err(missing);
+                    }
+                    continue;
                 }
                 done => return done,
             };
@@ -207,8 +242,12 @@ impl Producer {
         });
     }
 
-    /// Waits for `event`; false if `deadline` came first.
-    async fn before(&self, deadline: Instant, event: impl Future<Output = ()>) -> bool {
+    /// Waits for `event`; false if `deadline` came first, where there is one.
+    async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
+        let Some(deadline) = deadline else {
+            event.await;
+            return true;
+        };
         let sleep = {
             // The producer's own timer, so that callers may have any runtime.
             let _runtime = self.runtime.enter();
@@ -228,12 +267,12 @@ impl Producer {
         let started = Instant::now();
         loop {
             let changed = self.core.topics_changed();
-            match self.core.with_topic(topic, |_, state| Ok(state.partitions.len())) {
+            match self.core.with_topic(topic, |_, state| Ok(state.partitions().len())) {
                 Err(SendError::NoMetadata) => {}
                 done => return done,
             }
-            if !self.before(started + self.core.config.max_block, changed).await {
-                return Err(self.timeout("metadata of the topic", started));
+            if !self.before(started.checked_add(self.core.config.max_block), changed).await {
+                return Err(self.timeout(METADATA, started));
             }
         }
     }
@@ -254,7 +293,7 @@ impl Producer {
     /// Flushes, for `timeout` at most, and stops. Records without a result by then fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
-        self.before(Instant::now() + timeout, self.flush()).await;
+        self.before(Instant::now().checked_add(timeout), self.flush()).await;
         self.core.stop();
         if let Some(thread) = self.thread.take() {
             // The thread ends by itself as soon as it sees the stop; nothing it does then blocks.

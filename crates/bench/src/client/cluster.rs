@@ -10,6 +10,9 @@ use fullbore_wire::apis::metadata::{
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// The timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
@@ -24,11 +27,16 @@ pub struct Cluster {
     others: HashMap<String, Kept>,
 }
 
+/// How long the brokers of the list that were asked may take until the next one is asked, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What is known before the first connection.
 struct Bootstrap {
     addresses: Vec<String>,
     client_id: String,
     security: Security,
+    /// Counts the times the list was gone through: each begins with another broker.
+    turn: AtomicUsize,
 }
 
 /// A broker as the cluster names it.
@@ -77,7 +85,12 @@ impl Cluster {
             Some(wrong) => Err(ClientError::Address(wrong.clone())),
             None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
             None => Ok(Cluster {
-                bootstrap: Bootstrap { addresses, client_id: client_id.to_owned(), security: Security::default() },
+                bootstrap: Bootstrap {
+                    addresses,
+                    client_id: client_id.to_owned(),
+                    security: Security::default(),
+                    turn: AtomicUsize::new(0),
+                },
                 connection: Kept::default(),
                 others: HashMap::new(),
             }),
@@ -88,6 +101,24 @@ impl Cluster {
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
+    }
+
+    /// The same cluster with connections of its own.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let Bootstrap { addresses, client_id, security, turn } = &self.bootstrap;
+        let bootstrap = Bootstrap {
+            addresses: addresses.clone(),
+            client_id: client_id.clone(),
+            security: security.clone(),
+            turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
+        };
+        Cluster { bootstrap, connection: Kept::default(), others: HashMap::new() }
+    }
+
+    /// The bootstrap list.
+    pub fn servers(&self) -> String {
+        self.bootstrap.addresses.join(",")
     }
 
     /// A connection to any broker of the list: the one in use, or the first that answers.
@@ -234,10 +265,35 @@ impl Bootstrap {
         Connection::connect(address, &self.client_id, &self.security)
     }
 
-    /// A connection to the first of the list that answers.
+    /// A connection to the first of the list that answers. Each is tried a moment after the one before it, or as soon as that
+    /// has failed, so that one that hangs costs a moment only.
     fn first(&self) -> Result<Connection, ClientError> {
-        let none = Err(ClientError::Address(String::new()));
-        self.addresses.iter().fold(none, |outcome, address| outcome.or_else(|_| self.connect(address)))
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.addresses.len();
+        let mut addresses = self.addresses[turn..].iter().chain(&self.addresses[..turn]);
+        let (tells, told) = channel();
+        let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
+        loop {
+            let next = addresses.next();
+            if let Some(address) = next {
+                let (address, client_id, security) = (address.clone(), self.client_id.clone(), self.security.clone());
+                let tells = tells.clone();
+                let attempt = move || {
+                    // Another one may have answered first.
+                    let _ = tells.send(Connection::connect(&address, &client_id, &security));
+                };
+                let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
+                begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
+                waiting += 1;
+            } else if waiting == 0 {
+                return outcome;
+            }
+            match told.recv_timeout(if next.is_some() { PATIENCE } else { Duration::MAX }) {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
+                // Nobody yet: the next one, too.
+                Err(_) => {}
+            }
+        }
     }
 }
 

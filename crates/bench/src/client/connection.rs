@@ -217,6 +217,11 @@ impl Connection {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         self.socket.read_exact(buffer).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
+            // What the system calls "resource temporarily unavailable".
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
+                self.broken(std::io::Error::new(ErrorKind::TimedOut, format!("no answer in {patience:?}")))
+            }
             _ => self.broken(source),
         })
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How long a connect may take, and after it each step of a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may be silent while an answer is due (Kafka's request.timeout.ms).
+/// How long a broker may be silent while an answer is due, or take nothing of a request (Kafka's request.timeout.ms).
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
@@ -52,6 +52,7 @@ fn connect(address: &str) -> io::Result<TcpStream> {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
                 socket.set_read_timeout(Some(READ_TIMEOUT))?;
+                socket.set_write_timeout(Some(READ_TIMEOUT))?;
                 return Ok(socket);
             }
             Err(source) => last = source,

@@ -70,6 +70,20 @@ impl<S> Cursor<S> {
         self.offset.is_some_and(|offset| self.ends_at(offset))
     }
 
+    /// Goes on with the topic that has this id now. Of one that was made again every record is new, and where the old one was to
+    /// be read up to means nothing any more.
+    pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
+        let was_recreated = !self.topic_id.is_zero() && !topic_id.is_zero() && self.topic_id != topic_id;
+        if was_recreated && (self.end.is_some() || !restarts) {
+            return Err(ConsumeError::Recreated { topic: self.topic.clone() });
+        }
+        if was_recreated {
+            self.offset = Some(0);
+        }
+        self.topic_id = topic_id;
+        Ok(())
+    }
+
     pub(super) fn ends_at(&self, offset: i64) -> bool {
         self.end.is_some_and(|end| offset >= end)
     }

@@ -1,20 +1,23 @@
 //! Reading whole topics as fast as they come: partitions are assigned by hand, from a timestamp's offset on.
 //!
-//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); this file finds
-//! the leaders, starts the lanes and starts them again when leaders move. Invariant: each record of a partition reaches
-//! its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); this file has
+//! the leaders found ([`scout`]), starts the lanes and starts them again when leaders move. It waits for no broker, so that one
+//! that hangs keeps neither the others from being read nor the caller from ending the run. Invariant: each record of a
+//! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod lane;
+mod scout;
 
 pub use cursor::{Cursor, Sink};
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use lane::FetchSettings;
 
-use crate::client::{ClientError, Cluster, Connection, Stopper};
-use fullbore_wire::Text;
+use crate::client::{ClientError, Cluster, Connection, PartitionPlace, Stopper};
+use fullbore_wire::{ErrorCode, Text};
 use lane::{Lane, LaneEnd};
-use std::collections::{BTreeMap, HashMap};
+use scout::{Found, Scout};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -60,6 +63,12 @@ pub enum ConsumeError {
         partition: i32,
         /// Before its first or past its last.
         offset: i64,
+    },
+    /// What is at the offsets that were asked for is another topic's.
+    #[error("topic '{topic}' was deleted and made again while it was read; start again with the new one")]
+    Recreated {
+        /// The topic.
+        topic: Text,
     },
     /// The sink did not accept a record.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
@@ -190,7 +199,7 @@ pub struct Plan {
 /// What no retry can help: a broken batch, a record the sink refused, a topic that does not exist. When the timeout
 /// passes while a partition's leader cannot be reached, why.
 pub fn consume<S: Sink>(
-    cluster: &mut Cluster,
+    cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
     plan: &Plan,
     mut observe: impl FnMut(&Progress) -> bool,
@@ -200,23 +209,32 @@ pub fn consume<S: Sink>(
     let stopped = run.stop();
     ended.and(stopped)?;
     run.idle.append(&mut run.done);
+    run.idle.extend(std::mem::take(&mut run.connecting).into_values().flat_map(|waiting| waiting.cursors));
     Ok(Outcome { finished: run.progress.finished.get().copied(), cursors: run.idle, progress: run.progress })
 }
 
-/// One run: cursors are `idle` or `done` here, or owned by a lane's thread.
+/// One run: cursors are `idle`, `connecting` or `done` here, or owned by a lane's thread.
 struct Run<'a, S> {
-    cluster: &'a mut Cluster,
     plan: &'a Plan,
     progress: Arc<Progress>,
     idle: Vec<Cursor<S>>,
+    /// Those whose leader is being connected to, by its address.
+    connecting: BTreeMap<String, Connecting<S>>,
     /// Those that reached their end.
     done: Vec<Cursor<S>>,
     lanes: HashMap<usize, Running>,
     next_lane: usize,
-    ended: (Sender<Ended<S>>, Receiver<Ended<S>>),
+    scout: Scout,
+    events: (Sender<Event<S>>, Receiver<Event<S>>),
     retry_at: Instant,
     /// Why some cursor last became or stayed idle.
     trouble: Option<ClientError>,
+}
+
+/// Cursors that wait for a connection to their leader.
+struct Connecting<S> {
+    since: Instant,
+    cursors: Vec<Cursor<S>>,
 }
 
 /// A lane as its run sees it.
@@ -227,6 +245,11 @@ struct Running {
     answered: Arc<Mutex<Instant>>,
 }
 
+enum Event<S> {
+    Found(scout::Answer),
+    Ended(Ended<S>),
+}
+
 struct Ended<S> {
     lane: usize,
     cursors: Vec<Cursor<S>>,
@@ -234,16 +257,19 @@ struct Ended<S> {
 }
 
 impl<'a, S: Sink> Run<'a, S> {
-    fn new(cluster: &'a mut Cluster, idle: Vec<Cursor<S>>, plan: &'a Plan) -> Self {
+    fn new(cluster: &Cluster, idle: Vec<Cursor<S>>, plan: &'a Plan) -> Self {
+        let events = channel();
+        let tells = events.0.clone();
         Run {
-            cluster,
             plan,
             progress: Arc::new(Progress::new(plan.records)),
             idle,
+            connecting: BTreeMap::new(),
             done: Vec::new(),
             lanes: HashMap::new(),
             next_lane: 0,
-            ended: channel(),
+            scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(answer)))),
+            events,
             retry_at: Instant::now(),
             trouble: None,
         }
@@ -251,17 +277,18 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn follow(&mut self, observe: &mut impl FnMut(&Progress) -> bool) -> Result<(), ConsumeError> {
         while !self.progress.stopping() {
-            if !self.idle.is_empty() && Instant::now() >= self.retry_at {
+            if !self.idle.is_empty() && self.scout.looks_since().is_none() && Instant::now() >= self.retry_at {
                 self.retry_at = Instant::now() + RETRY_BACKOFF;
-                self.launch()?;
-                let trouble = self.trouble.as_ref().filter(|_| !self.idle.is_empty());
-                self.progress.set_trouble(trouble.map(ToString::to_string));
+                let topics: BTreeSet<Text> = self.idle.iter().map(|cursor| cursor.topic.clone()).collect();
+                self.scout.look(topics.into_iter().collect()).map_err(ConsumeError::Thread)?;
             }
-            if self.idle.is_empty() && self.lanes.is_empty() && !self.done.is_empty() {
+            let known = || self.trouble.as_ref().filter(|_| self.waits()).map(ToString::to_string);
+            self.progress.set_trouble(self.hang().map(|hang| hang.to_string()).or_else(known));
+            if !self.waits() && self.lanes.is_empty() && !self.done.is_empty() {
                 self.progress.finished.get_or_init(SystemTime::now);
                 break;
             }
-            self.wait_for_an_end()?;
+            self.wait()?;
             if !observe(&self.progress) {
                 break;
             }
@@ -274,105 +301,158 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// With every leader reached the records are simply over; else that is why none came.
     fn give_up(&mut self) -> Result<(), ConsumeError> {
-        let trouble = self.trouble.take().filter(|_| !self.idle.is_empty());
-        match trouble.or_else(|| self.silence()) {
+        let known = self.trouble.take().filter(|_| self.waits());
+        match known.or_else(|| self.hang()).or_else(|| self.silence()) {
             Some(source) => Err(ConsumeError::Unreachable { waited: self.plan.timeout, source }),
             None => Ok(()),
         }
+    }
+
+    /// Whether some partition is not being read.
+    fn waits(&self) -> bool {
+        !self.idle.is_empty() || !self.connecting.is_empty()
+    }
+
+    /// A broker that does not answer, so that some partition is not being read.
+    fn hang(&self) -> Option<ClientError> {
+        let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since));
+        let looking = self.scout.looks_since().map(|since| (self.scout.servers(), since));
+        let mut asked = connecting.chain(looking);
+        let (address, since) = asked.find(|(_, since)| since.elapsed() > ANSWER_GRACE)?;
+        Some(silent(address, since))
     }
 
     /// A leader that has not answered for longer than it may wait for records.
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.lanes.values().find_map(|lane| {
-            let silent = lane.answered.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-            let source = || std::io::Error::other(format!("no answer for {} ms", silent.as_millis()));
-            (silent > patience).then(|| ClientError::Io { address: lane.leader.clone(), source: source() })
+            let since = *lane.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            (since.elapsed() > patience).then(|| silent(&lane.leader, since))
         })
     }
 
-    /// Gives every idle cursor whose partition has a leader to a new lane of that leader.
-    fn launch(&mut self) -> Result<(), ConsumeError> {
-        let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
-        let mut leaders: HashMap<(Text, i32), Option<String>> = HashMap::new();
-        for topic in self.idle.iter().map(|cursor| cursor.topic.clone()).collect::<std::collections::BTreeSet<_>>() {
-            match self.cluster.partitions(&topic) {
-                Ok(places) => {
-                    leaders.extend(places.into_iter().map(|place| ((topic.clone(), place.partition), place.leader)))
+    /// Goes on with what was found: leaders are connected to, and lanes begin.
+    fn go_on(&mut self, found: Found) -> Result<(), ConsumeError> {
+        match found {
+            Found::Places(topics) => {
+                let mut places = HashMap::new();
+                for found in topics {
+                    match found {
+                        Ok(of_topic) => places
+                            .extend(of_topic.into_iter().map(|place| ((place.topic.clone(), place.partition), place))),
+                        // No broker answers just now: the next turn asks again, until the run's timeout.
+                        Err(error) if error.is_retriable() => self.trouble = Some(error),
+                        Err(error) => return Err(error.into()),
+                    }
                 }
-                // No broker answers just now: the next turn asks again, until the run's timeout.
-                Err(error) if error.is_retriable() => self.trouble = Some(error),
-                Err(error) => return Err(error.into()),
+                self.connect(&places)
+            }
+            Found::Connection { leader, outcome } => {
+                let Some(Connecting { mut cursors, .. }) = self.connecting.remove(&leader) else { return Ok(()) };
+                match outcome {
+                    Ok((connection, offsets)) => {
+                        let unplaced = cursors.iter_mut().filter(|cursor| cursor.offset.is_none());
+                        unplaced.zip(offsets).for_each(|(cursor, offset)| cursor.offset = Some(offset));
+                        self.launch(leader, connection, cursors)
+                    }
+                    Err(error) if error.is_retriable() => {
+                        self.trouble = Some(error);
+                        self.idle.append(&mut cursors);
+                        Ok(())
+                    }
+                    Err(error) => Err(error.into()),
+                }
             }
         }
-        for cursor in std::mem::take(&mut self.idle) {
-            match leaders.get(&(cursor.topic.clone(), cursor.partition)) {
-                Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
-                Some(None) => {
-                    let (topic, partition) = (cursor.topic.to_string(), cursor.partition);
-                    self.trouble = Some(ClientError::NoLeader { topic, partition });
-                    self.idle.push(cursor);
-                }
-                None => self.idle.push(cursor),
+    }
+
+    /// Has every leader of an idle cursor connected to.
+    fn connect(&mut self, places: &HashMap<(Text, i32), PartitionPlace>) -> Result<(), ConsumeError> {
+        let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
+        for mut cursor in std::mem::take(&mut self.idle) {
+            let (topic, partition) = (cursor.topic.clone(), cursor.partition);
+            let place = places.get(&(topic.clone(), partition));
+            if let Some(place) = place {
+                cursor.follow(place.topic_id, self.plan.fetch.restarts)?;
             }
+            match place.map(|place| &place.leader) {
+                Some(Some(leader)) if !self.connecting.contains_key(leader) => {
+                    by_leader.entry(leader.clone()).or_default().push(cursor);
+                    continue;
+                }
+                // It comes with the next turn.
+                Some(Some(_)) => {}
+                Some(None) => self.trouble = Some(ClientError::NoLeader { topic: topic.to_string(), partition }),
+                None if places.keys().any(|(known, _)| *known == topic) => {
+                    let what = format!("cannot read partition {partition} of topic '{topic}'");
+                    self.trouble = Some(ClientError::kafka(what, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, None));
+                }
+                None => {}
+            }
+            self.idle.push(cursor);
         }
         for (leader, cursors) in by_leader {
-            self.launch_lane(&leader, cursors)?;
+            let unplaced = cursors.iter().filter(|cursor| cursor.offset.is_none());
+            let unplaced = unplaced.map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
+            let (start, read_committed) = (self.plan.start, self.plan.fetch.read_committed);
+            let begun = self.scout.connect(&leader, unplaced, start, read_committed);
+            self.connecting.insert(leader, Connecting { since: Instant::now(), cursors });
+            begun.map_err(ConsumeError::Thread)?;
         }
         Ok(())
     }
 
-    fn launch_lane(&mut self, leader: &str, mut cursors: Vec<Cursor<S>>) -> Result<(), ConsumeError> {
-        let read_committed = self.plan.fetch.read_committed;
-        let prepared = self.cluster.connect(leader).and_then(|mut connection| {
-            place(&mut connection, &mut cursors, self.plan.start, read_committed)?;
-            Ok((connection.stopper()?, connection))
-        });
-        let (stopper, connection) = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) if error.is_retriable() => {
-                self.trouble = Some(error);
-                self.idle.append(&mut cursors);
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
+    fn launch(&mut self, leader: String, connection: Connection, cursors: Vec<Cursor<S>>) -> Result<(), ConsumeError> {
         let (mut done, cursors): (Vec<_>, Vec<_>) = cursors.into_iter().partition(Cursor::is_done);
         self.done.append(&mut done);
         if cursors.is_empty() {
             return Ok(());
         }
+        let stopper = connection.stopper()?;
         let id = self.next_lane;
         self.next_lane += 1;
-        let ended = self.ended.0.clone();
+        let ended = self.events.0.clone();
         let lane = Lane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone());
         let answered = lane.answered();
         let body = move || {
             let (cursors, end) = lane.run();
             // The run waits for every lane, so somebody listens.
-            let _ = ended.send(Ended { lane: id, cursors, end });
+            let _ = ended.send(Event::Ended(Ended { lane: id, cursors, end }));
         };
         let thread = std::thread::Builder::new().name(format!("fetch-{leader}")).spawn(body);
-        let (leader, thread) = (leader.to_owned(), thread.map_err(ConsumeError::Thread)?);
+        let thread = thread.map_err(ConsumeError::Thread)?;
         self.lanes.insert(id, Running { leader, stopper, thread, answered });
         Ok(())
     }
 
-    /// Takes back the cursors of a lane that ends within a tick. A lane that panicked ends this thread too.
-    fn wait_for_an_end(&mut self) -> Result<(), ConsumeError> {
-        match self.ended.1.recv_timeout(TICK) {
-            Ok(ended) => self.take_back(ended),
+    /// Goes on with what was found, or takes back the cursors of a lane that ended, within a tick. A lane that panicked ends this
+    /// thread too.
+    fn wait(&mut self) -> Result<(), ConsumeError> {
+        match self.events.1.recv_timeout(TICK) {
+            Ok(event) => self.handle(event),
             Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
                 // A lane sends its cursors before it finishes, unless it panicked.
-                Some(lane) => match self.ended.1.try_recv() {
-                    Ok(ended) => self.take_back(ended),
+                Some(lane) => match self.events.1.try_recv() {
+                    Ok(event) => self.handle(event),
                     Err(_) => {
                         self.join(lane);
                         Ok(())
                     }
                 },
             },
+        }
+    }
+
+    fn handle(&mut self, event: Event<S>) -> Result<(), ConsumeError> {
+        match event {
+            Event::Ended(ended) => self.take_back(ended),
+            // Nothing begins any more.
+            Event::Found(_) if self.progress.stopping() => Ok(()),
+            Event::Found(answer) => {
+                let found = self.scout.back(answer);
+                self.go_on(found)
+            }
         }
     }
 
@@ -405,26 +485,14 @@ impl<'a, S: Sink> Run<'a, S> {
         self.lanes.values().for_each(|lane| lane.stopper.stop());
         let mut outcome = Ok(());
         while !self.lanes.is_empty() {
-            outcome = outcome.and(self.wait_for_an_end());
+            outcome = outcome.and(self.wait());
         }
         outcome
     }
 }
 
-/// Asks the leader where cursors without an offset start.
-fn place<S>(
-    connection: &mut Connection,
-    cursors: &mut [Cursor<S>],
-    start: i64,
-    read_committed: bool,
-) -> Result<(), ClientError> {
-    let mut unplaced: Vec<&mut Cursor<S>> = cursors.iter_mut().filter(|cursor| cursor.offset.is_none()).collect();
-    if unplaced.is_empty() {
-        return Ok(());
-    }
-    let of: Vec<(Text, i32)> = unplaced.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
-    for (cursor, offset) in unplaced.iter_mut().zip(connection.offsets_at(&of, start, read_committed)?) {
-        cursor.offset = Some(offset);
-    }
-    Ok(())
+/// Somebody who answers nothing.
+fn silent(address: &str, since: Instant) -> ClientError {
+    let source = std::io::Error::other(format!("no answer for {} ms", since.elapsed().as_millis()));
+    ClientError::Io { address: address.to_owned(), source }
 }

@@ -8,7 +8,7 @@ use super::assign::{Assignor, Partition, Subscriber};
 use super::coordinator::Coordinator;
 use super::shared::Shared;
 use super::verdict::Next;
-use super::{GroupConfig, RETRY_BACKOFF};
+use super::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use crate::client::ClientError;
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 const CONSUMER: Text = Text::from_static("consumer");
 /// How much later than the rebalance timeout an answer to JoinGroup or SyncGroup may come.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
-/// How long any other answer may take (Kafka's request.timeout.ms).
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The newest subscription, with the generation of what is owned (KIP-792) and the rack.
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// Every client reads the oldest assignment, and later ones say no more.

@@ -34,6 +34,8 @@ use verdict::Next;
 
 /// The pause before a coordinator is asked again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
+/// How long an answer may take that waits for no other member (Kafka's request.timeout.ms).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The last versions of OffsetCommit and OffsetFetch that name topics.
 const NAMED_VERSION_MAX: i16 = 9;
 /// OffsetFetch from this version on asks for several groups.
@@ -155,24 +157,27 @@ impl Member {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends.
-    pub fn leave(mut self) {
+    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends. A coordinator that does
+    /// not answer is waited for for `patience`; its group then misses the member when the session ends.
+    pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
+            && self.shared.is_over(patience)
             && let Err(panic) = thread.join()
         {
             std::panic::resume_unwind(panic);
         }
     }
 
-    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`.
+    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it is tried
+    /// once.
     ///
     /// # Errors
     /// What no retry can help.
     pub fn commit(&mut self, offsets: &HashMap<Partition, i64>, patience: Duration) -> Result<Committed, ClientError> {
         let until = Instant::now() + patience;
         loop {
-            let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets)? };
+            let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets, patience)? };
             match outcome {
                 Next::Go => return Ok(Committed::Done),
                 Next::RejoinLost | Next::RejoinNew => return Ok(Committed::Lost),
@@ -182,7 +187,7 @@ impl Member {
         }
     }
 
-    fn try_commit(&mut self, offsets: &HashMap<Partition, i64>) -> Result<Next, ClientError> {
+    fn try_commit(&mut self, offsets: &HashMap<Partition, i64>, patience: Duration) -> Result<Next, ClientError> {
         let mut topics: BTreeMap<&Text, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
         for ((topic, partition_index), offset) in offsets {
             topics.entry(topic).or_default().push(OffsetCommitRequestPartition {
@@ -206,7 +211,9 @@ impl Member {
             topics: topics.into_iter().map(topic).collect(),
             ..Default::default()
         };
-        let answer = self.offsets.ask(&request, NAMED_VERSION_MAX);
+        let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
+        let answer = self.offsets.connection().and_then(|connection| connection.set_patience(patience));
+        let answer = answer.and_then(|()| self.offsets.ask(&request, NAMED_VERSION_MAX));
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
             codes.filter(|code| code.is_err()).max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)

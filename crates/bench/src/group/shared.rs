@@ -37,6 +37,8 @@ struct State {
     /// Ends the request that may take as long as a rebalance.
     waits: Option<Stopper>,
     stopping: bool,
+    /// The thread has ended, or is about to.
+    over: bool,
     failure: Option<ClientError>,
 }
 
@@ -106,6 +108,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// Waits until the thread is about to end. Whether it is.
+    pub(super) fn is_over(&self, patience: Duration) -> bool {
+        self.wait(self.lock(), patience, |state| state.over).over
+    }
+
     // The thread's side.
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -168,6 +175,7 @@ impl Shared {
     pub(super) fn end(&self, failure: Option<ClientError>) {
         let mut state = self.lock();
         state.failure = failure.filter(|_| !state.stopping);
+        state.over = true;
         drop(state);
         self.changed.notify_all();
     }

@@ -9,15 +9,16 @@ use fullbore_producer::{Delivery, ProduceError};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Records of one batch that were meant to leave at the same time.
+/// Records of one batch and one size, one after another, that were meant to leave at the same time.
 struct Send {
     intended: Instant,
-    records: u64,
+    records: u32,
+    /// Of each.
     bytes: u64,
     steady: bool,
 }
 
-/// One batch: any of its deliveries stands for all.
+/// One batch: the delivery of its first record tells of all.
 struct Batch {
     delivery: Delivery,
     sends: Vec<Send>,
@@ -68,9 +69,8 @@ impl Tracker {
         let partition = &mut self.partitions[index];
         match &mut partition.open {
             Some(open) if open.delivery.same_batch(&delivery) => match open.sends.last_mut() {
-                Some(last) if last.intended == intended && last.steady == steady => {
-                    last.records += 1;
-                    last.bytes += bytes;
+                Some(last) if (last.intended, last.bytes, last.steady) == (intended, bytes, steady) => {
+                    last.records += 1
                 }
                 _ => open.sends.push(Send { intended, records: 1, bytes, steady }),
             },
@@ -97,20 +97,20 @@ impl Tracker {
     }
 
     fn count(&mut self, batch: &Batch, done_at: Instant) {
-        match batch.delivery.try_result() {
-            Some(Err(error)) => {
-                self.failed.records += batch.sends.iter().map(|send| send.records).sum::<u64>();
-                self.failed.first.get_or_insert(error);
+        let mut skip = 0;
+        for send in &batch.sends {
+            let (failed, first) = batch.delivery.failures(skip, send.records);
+            skip += send.records;
+            self.failed.records += u64::from(failed);
+            self.failed.first = self.failed.first.take().or(first);
+            let records = u64::from(send.records - failed);
+            if records == 0 {
+                continue;
             }
-            _ => {
-                for send in &batch.sends {
-                    let latency = done_at.saturating_duration_since(send.intended);
-                    let (records, bytes, steady) = (send.records, send.bytes, send.steady);
-                    let acknowledged = Acknowledged { records, bytes, latency, steady };
-                    if let Some(window) = self.produced.record(&acknowledged, done_at) {
-                        (self.on_window)(&window);
-                    }
-                }
+            let latency = done_at.saturating_duration_since(send.intended);
+            let acknowledged = Acknowledged { records, bytes: records * send.bytes, latency, steady: send.steady };
+            if let Some(window) = self.produced.record(&acknowledged, done_at) {
+                (self.on_window)(&window);
             }
         }
     }

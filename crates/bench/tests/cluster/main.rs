@@ -181,6 +181,29 @@ fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
 }
 
 #[test]
+fn records_that_fail_beside_others_of_their_batch_are_counted_as_failed_and_the_others_as_sent() {
+    let broker = TestBroker::start(None);
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    let limit = [("max.message.bytes".to_owned(), "2000".to_owned())];
+    create_topic(&mut cluster, "t", Some(1), None, &limit).expect("created");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), format!("{}\n{}\n", "small", "x".repeat(5_000))).expect("written");
+    let payload = Payload::from_file(file.path(), "\n").expect("two payloads");
+    let workload = Workload { payload, warmup_records: 0, ..numbers(100, -1.0) };
+    let producer = Producer::new(ProducerConfig::new(&broker.address)).expect("started");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let outcome = runtime.block_on(produce(&producer, workload, watch::channel(false).1, |_| {})).expect("sent");
+    let sent = outcome.produced.summaries(outcome.ended).next().expect("a summary");
+    let written = cluster.any().expect("it answers").offsets(&[("t".into(), 0)], LATEST).expect("the end")[0];
+    assert!(written > 0 && written < 100, "both kinds were sent: {written}");
+    assert_eq!(
+        (sent.records, sent.bytes, outcome.failed.records),
+        (written as u64, 5 * written as u64, 100 - written as u64)
+    );
+    runtime.block_on(producer.close(Duration::from_secs(5)));
+}
+
+#[test]
 fn a_sink_that_refuses_ends_the_run_with_its_reason() {
     struct Refuse;
     impl Sink for Refuse {

@@ -13,6 +13,7 @@ use crate::stop::Stop;
 use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
 use fullbore_bench::consume::{Cursor, Plan, consume};
 use fullbore_bench::group::{Committed, Member, Target};
+use fullbore_wire::{Text, Uuid};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// How long it may take over the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to say goodbye.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long standard output may take a write before partitions are let go of all the same: the records in that write
 /// are then read again by whoever gets them.
@@ -47,6 +50,8 @@ pub struct Grouped<'a> {
     pub stop: &'a Stop,
     /// The next offset of each partition that is read here.
     pub positions: HashMap<Place, i64>,
+    /// The id of each topic when its positions were found: of another id every record is new.
+    pub ids: HashMap<Text, Uuid>,
     /// Where each of them is to end, with --exit.
     pub ends: HashMap<Place, i64>,
     /// What was committed of them.
@@ -76,7 +81,7 @@ impl Grouped<'_> {
         let patience = || self.stop.is_asked() && asked.elapsed() > super::INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
         let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
-        self.member.leave();
+        self.member.leave(LEAVE_PATIENCE);
         let finished = outcome?;
         match committed? {
             Committed::Done => Ok(finished),
@@ -144,6 +149,7 @@ impl Grouped<'_> {
         let kept = &self.positions;
         self.committed.retain(|place, _| kept.contains_key(place));
         self.ends.retain(|place, _| kept.contains_key(place));
+        self.ids.retain(|topic, _| kept.keys().any(|(known, _)| known == topic));
         self.shared.outlet.retain(|place| kept.contains_key(place));
         let added: Vec<Place> =
             target.partitions.iter().filter(|place| !self.positions.contains_key(*place)).cloned().collect();
@@ -161,6 +167,9 @@ impl Grouped<'_> {
     fn begin(&mut self, added: &[Place]) -> Result<(), Failure> {
         let found = self.member.committed(added, PATIENCE)?;
         let places = self.places(added)?;
+        for place in &places {
+            self.ids.entry(place.topic.clone()).or_insert(place.topic_id);
+        }
         let mut unknown = Vec::new();
         for (place, found) in places.iter().zip(found) {
             let key = (place.topic.clone(), place.partition);
@@ -214,7 +223,9 @@ impl Grouped<'_> {
             let key = (place.topic.clone(), place.partition);
             let (offset, end) = (self.positions.get(&key).copied(), self.ends.get(&key).copied());
             let printer = Printer::new(self.shared.clone(), key);
-            cursors.push(Cursor { offset, end, ..Cursor::new(place, printer) });
+            // With the id of the topic that the offset is of: the run sees whether it is another one by now.
+            let topic_id = self.ids.get(&place.topic).copied().unwrap_or(place.topic_id);
+            cursors.push(Cursor { offset, end, topic_id, ..Cursor::new(place, printer) });
         }
         let plan = Plan {
             fetch: self.settings.fetch.clone(),
@@ -238,6 +249,7 @@ impl Grouped<'_> {
             }
             !ends && !shared.is_spent()
         })?;
+        self.ids.extend(outcome.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.topic_id)));
         match failed {
             Some(failure) => Err(failure),
             None if stop.is_asked() => Ok(Stretch::Ended),

@@ -195,9 +195,9 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             // An address where nobody answers is told at once.
             cluster.any()?;
             let member = Member::start(config, own()?, own()?)?;
-            let (positions, ends, committed) = Default::default();
+            let (positions, ids, ends, committed) = Default::default();
             let (cluster, args, settings, shared, stop) = (&mut cluster, &args, &settings, &shared, &stop);
-            Grouped { cluster, member, args, settings, shared, stop, positions, ends, committed }.read()
+            Grouped { cluster, member, args, settings, shared, stop, positions, ids, ends, committed }.read()
         }
     };
     let patience = if stop.is_asked() { INTERRUPTED_PATIENCE } else { Duration::MAX };

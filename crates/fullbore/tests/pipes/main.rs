@@ -4,6 +4,7 @@
 #[path = "../broker/mod.rs"]
 mod broker;
 mod groups;
+mod hangs;
 
 use broker::Broker;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -50,7 +50,7 @@ keys! {
         |c, v| c.batch_size = size(v, 0)?;
     "bootstrap.servers", "", "host:port of brokers to ask first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
-    "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits.",
+    "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits. Where a topic has several partitions, one of them may have four fifths at most, so that one that nobody can reach leaves room to the others.",
         |c, v| c.buffer_memory = size(v, 1)?;
     "client.id", "fullbore", "Sent with every request (Kafka's default is empty).",
         |c, v| c.client.client_id = v.to_owned();

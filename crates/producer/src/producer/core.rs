@@ -16,7 +16,7 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -34,13 +34,22 @@ pub(crate) struct Topic {
 pub(crate) struct TopicState {
     id: Uuid,
     /// By index; none is ever removed.
-    pub(crate) partitions: Vec<Arc<Partition>>,
+    partitions: Vec<Arc<Partition>>,
+    /// How many of them the topic has. A topic that was created again may have fewer than before.
+    count: usize,
     /// Those with a leader; all when none has.
     pub(crate) available: Vec<i32>,
     /// Why the topic cannot be used.
     error: Option<ErrorCode>,
     /// Why it cannot be used just now.
     doubt: Option<ErrorCode>,
+}
+
+impl TopicState {
+    /// Those of the topic as it is now.
+    pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
+        &self.partitions[..self.count]
+    }
 }
 
 /// See the module.
@@ -56,8 +65,13 @@ pub(crate) struct Core {
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<Identity>>,
     wants_identity: AtomicBool,
+    identity_wanted: Notify,
     wants_metadata: AtomicBool,
-    attention: Notify,
+    metadata_wanted: Notify,
+    /// Requests for metadata begun; those answered are told by `topics_changed`.
+    metadata_begun: AtomicU64,
+    /// The newest of them that was answered.
+    metadata_answered: AtomicU64,
     topics_changed: Notify,
     flushes: AtomicUsize,
     refusing: AtomicBool,
@@ -70,6 +84,8 @@ pub(crate) struct Core {
 
 /// A record that waits this long with a known reason is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
+/// How often what may have changed without a word is looked at, at least.
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Arc<Self> {
@@ -93,8 +109,11 @@ impl Core {
             brokers: Mutex::default(),
             identity: Mutex::new(None),
             wants_identity: AtomicBool::new(false),
+            identity_wanted: Notify::new(),
             wants_metadata: AtomicBool::new(false),
-            attention: Notify::new(),
+            metadata_wanted: Notify::new(),
+            metadata_begun: AtomicU64::new(0),
+            metadata_answered: AtomicU64::new(0),
             topics_changed: Notify::new(),
             flushes: AtomicUsize::new(0),
             refusing: AtomicBool::new(false),
@@ -128,7 +147,7 @@ impl Core {
         f: impl FnOnce(&Topic, &TopicState) -> Result<T, SendError>,
     ) -> Result<T, SendError> {
         let state = topic.state.read();
-        if !state.partitions.is_empty() {
+        if !state.partitions().is_empty() {
             return f(topic, &state);
         }
         self.want_metadata();
@@ -183,7 +202,7 @@ impl Core {
         }
         if identity.is_none() {
             self.wants_identity.store(true, Ordering::Release);
-            self.attention.notify_one();
+            self.identity_wanted.notify_one();
         }
         *identity
     }
@@ -191,8 +210,20 @@ impl Core {
     /// Asks for fresh metadata, soon.
     pub(crate) fn want_metadata(&self) {
         if !self.wants_metadata.swap(true, Ordering::AcqRel) {
-            self.attention.notify_one();
+            self.metadata_wanted.notify_one();
         }
+    }
+
+    /// Asks for metadata that is newer than this call: the number that [`Core::metadata_answered`] then reaches.
+    pub(crate) fn want_newer_metadata(&self) -> u64 {
+        let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
+        self.want_metadata();
+        newer
+    }
+
+    /// See [`Core::want_newer_metadata`].
+    pub(crate) fn metadata_answered(&self) -> u64 {
+        self.metadata_answered.load(Ordering::Acquire)
     }
 
     /// Resolves when topics change after the call.
@@ -242,7 +273,7 @@ impl Core {
 
     fn trouble_of(&self, topic: &Topic, since: Instant) -> Option<String> {
         let state = topic.state.read();
-        if !state.partitions.is_empty() || topic.wanted_at > since {
+        if !state.partitions().is_empty() || topic.wanted_at > since {
             return None;
         }
         let metadata_error = self.metadata_error.lock().clone();
@@ -293,12 +324,14 @@ impl Core {
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
-    /// The task that fetches metadata and producer ids, and fails what takes too long.
+    /// Fetches metadata and producer ids, and fails what takes too long, until the producer stops. None of them waits for
+    /// another: a cluster that does not answer must not keep records from their results.
     pub(crate) async fn run(self: Arc<Self>) {
-        let stopped = self.stopped();
         tokio::select! {
-            () = self.keep_up() => {}
-            () = stopped => {}
+            () = self.keep_metadata() => {}
+            () = self.keep_identity() => {}
+            () = self.keep_time() => {}
+            () = self.stopped() => {}
         }
     }
 }
@@ -332,40 +365,56 @@ impl Attempts {
 }
 
 impl Core {
-    async fn keep_up(self: &Arc<Self>) {
-        let expiry = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        let (mut metadata, mut identity) = (Attempts::new(), Attempts::new());
-        let mut fetched_at = Instant::now();
+    /// Fails what takes too long, and tells what stands in the way.
+    async fn keep_time(&self) {
+        let tick = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), TICK_MAX);
         loop {
             let now = Instant::now();
             self.partitions().iter().for_each(|partition| partition.expire(now));
             self.watch_trouble(now);
-            let is_old = now.duration_since(fetched_at) >= self.config.metadata_max_age;
-            let wants_metadata = self.wants_metadata.load(Ordering::Acquire) || is_old;
-            if wants_metadata && metadata.at <= now {
-                metadata.made(self.fetch_metadata().await, &self.config);
-                fetched_at = now;
-            }
-            let wants_identity = self.wants_identity.load(Ordering::Acquire);
-            if wants_identity && identity.at <= now {
-                identity.made(self.fetch_identity().await, &self.config);
-            }
+            tokio::time::sleep(tick).await;
+        }
+    }
+
+    /// Fetches metadata when it is old, when somebody wants it, and while a partition with records has no leader.
+    async fn keep_metadata(self: &Arc<Self>) {
+        let mut attempts = Attempts::new();
+        let mut fetched_at = Instant::now();
+        loop {
             if self.partitions().iter().any(|partition| partition.lacks_leader()) {
                 self.wants_metadata.store(true, Ordering::Release);
             }
-            let mut next = (now + expiry).min((fetched_at + self.config.metadata_max_age).max(metadata.at));
-            for (wanted, attempts) in [(&self.wants_metadata, &metadata), (&self.wants_identity, &identity)] {
-                if wanted.load(Ordering::Acquire) {
-                    next = next.min(attempts.at);
-                }
+            let now = Instant::now();
+            let old_at = fetched_at + self.config.metadata_max_age;
+            let wanted_at = if self.wants_metadata.load(Ordering::Acquire) { now } else { old_at };
+            let next = wanted_at.max(attempts.at);
+            if next <= now {
+                attempts.made(self.fetch_metadata().await, &self.config);
+                fetched_at = now;
+                continue;
             }
-            drop(tokio::time::timeout_at(next.into(), self.attention.notified()).await);
+            let next = next.min(now + TICK_MAX);
+            drop(tokio::time::timeout_at(next.into(), self.metadata_wanted.notified()).await);
+        }
+    }
+
+    /// Fetches a producer id when one is wanted.
+    async fn keep_identity(&self) {
+        let mut attempts = Attempts::new();
+        loop {
+            self.identity_wanted.notified().await;
+            while self.wants_identity.load(Ordering::Acquire) {
+                tokio::time::sleep_until(attempts.at.into()).await;
+                attempts.made(self.fetch_identity().await, &self.config);
+            }
         }
     }
 
     /// Asks for every topic in use; false if no broker answered.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
+        // In this order: who asks in between gets an answer to a request that had not left yet.
         self.wants_metadata.store(false, Ordering::Release);
+        let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
         let response = match self.cluster.describe(Some(&names), true).await {
             Ok(response) => response,
@@ -383,6 +432,7 @@ impl Core {
                 self.learn(&topic, &TopicInfo::from_response(described));
             }
         }
+        self.metadata_answered.store(begun, Ordering::Release);
         // Who waits for a topic that is still not known asks again.
         self.topics_changed.notify_waiters();
         true
@@ -401,6 +451,8 @@ impl Core {
         (state.error, state.doubt) = (None, None);
         let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
         state.id = info.id;
+        // Of the same topic, fewer partitions than before are those of a broker that is behind.
+        state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         if recreated {
             state.partitions.iter().for_each(|partition| partition.restart());
         }
@@ -408,12 +460,13 @@ impl Core {
             let (limits, pool) = (self.limits.clone(), self.pool.clone());
             state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, pool));
         }
+        state.partitions[state.count..].iter().for_each(|gone| gone.set_leader(None, -1));
         for (partition, leader) in state.partitions.iter().zip(&info.leaders) {
             let broker = (leader.id >= 0).then(|| self.broker(leader.id));
             partition.set_leader(broker, leader.epoch);
         }
         let led = |i: &i32| info.leaders.get(*i as usize).is_some_and(|leader| leader.id >= 0);
-        let all = 0..state.partitions.len() as i32;
+        let all = 0..state.count as i32;
         state.available = all.clone().filter(led).collect();
         if state.available.is_empty() {
             state.available = all.collect();
@@ -422,11 +475,7 @@ impl Core {
 
     async fn fetch_identity(&self) -> bool {
         let request = InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
-        let outcome = match self.cluster.any().await {
-            Ok(connection) => connection.call(&request).await.map_err(|e| e.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        match outcome {
+        match self.cluster.ask(request).await {
             Ok(given) if !given.error_code.is_err() && given.producer_id >= 0 => {
                 let identity = Identity { producer_id: given.producer_id, epoch: given.producer_epoch };
                 *self.identity.lock() = Some(identity);
@@ -435,7 +484,7 @@ impl Core {
                 true
             }
             Ok(refused) => self.has_no_identity(&answer(refused.error_code, "")),
-            Err(error) => self.has_no_identity(&error),
+            Err(error) => self.has_no_identity(&error.to_string()),
         }
     }
 

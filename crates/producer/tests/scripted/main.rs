@@ -7,5 +7,7 @@ mod hostile;
 mod kip_1269;
 mod lanes;
 mod learning;
+mod peers;
 mod rows;
 mod split;
+mod topics;

@@ -7,6 +7,7 @@ mod apis;
 use apis::Answer;
 use bytes::BytesMut;
 use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
+use fullbore_wire::api::ApiKey;
 use fullbore_wire::batch::{BatchView, RecordIter, decompress};
 use fullbore_wire::{ErrorCode, Frame, Part, Uuid};
 use std::collections::{HashMap, HashSet};
@@ -87,6 +88,9 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
+/// Whether a broker reads a request and never answers it, nor what comes behind it.
+type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
+
 pub struct State {
     pub topic_id: Uuid,
     /// The leader of each partition.
@@ -95,6 +99,9 @@ pub struct State {
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
+    pub silence: Silence,
+    /// The answers that never come.
+    swallowed: Vec<oneshot::Sender<Frame>>,
     /// What Metadata answers for the topic, if not its partitions.
     pub topic_error: Option<ErrorCode>,
     /// Accept any first sequence, as Kafka before 4.5.
@@ -148,6 +155,8 @@ impl Fake {
             logs: HashMap::new(),
             seen: Vec::new(),
             script: Box::new(|_| Fate::Normal),
+            silence: Box::new(|_, _| false),
+            swallowed: Vec::new(),
             topic_error: None,
             lenient: false,
             old: false,
@@ -203,6 +212,11 @@ impl Fake {
         self.lock().script = Box::new(script);
     }
 
+    /// From now on these requests get no answer.
+    pub fn silence(&self, silence: impl Fn(i32, ApiKey) -> bool + Send + 'static) {
+        self.lock().silence = Box::new(silence);
+    }
+
     /// While held, requests are read and acted upon, but no response to Produce leaves.
     pub fn hold(&self, held: bool) {
         self.gate.send_replace(!held);
@@ -235,6 +249,11 @@ impl Fake {
             assert!(std::time::Instant::now() < deadline, "never happened: {what}");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
+    }
+
+    fn is_silent(&self, broker: i32, frame: &[u8]) -> bool {
+        let key = ApiKey::from_code(i16::from_be_bytes([frame[0], frame[1]]));
+        key.is_some_and(|key| (self.lock().silence)(broker, key))
     }
 
     async fn serve(self, connection: Connection, socket: TcpStream) {
@@ -278,6 +297,11 @@ impl Fake {
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
                 let (answer, response) = oneshot::channel();
+                if self.is_silent(connection.broker, &frame) {
+                    self.lock().swallowed.push(answer);
+                    drop(responses.send((response, is_produce)));
+                    continue;
+                }
                 match self.answer(connection, frame.freeze()) {
                     Some(Answer::Frame(frame)) if frame.is_empty() => continue,
                     Some(Answer::Frame(frame)) => drop(answer.send(frame)),

@@ -1,0 +1,173 @@
+//! Brokers that accept and never answer, and topics that are made again while they are read.
+
+use crate::broker::Broker;
+use crate::{create, produce, run, signal};
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Ends a hang, and asserts nothing of speed; a broker that answers nothing is given up after 30 s.
+const LONG: Duration = Duration::from_secs(25);
+
+/// Whoever accepts at `address` and never answers; tells of each connection.
+fn hang(listener: TcpListener) -> Receiver<TcpStream> {
+    let (tells, told) = channel();
+    std::thread::spawn(move || listener.incoming().flatten().try_for_each(|socket| tells.send(socket)));
+    told
+}
+
+fn hanging() -> (String, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    (listener.local_addr().expect("bound").to_string(), hang(listener))
+}
+
+fn spawn(arguments: &[&str], servers: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(arguments).args(["--bootstrap-server", servers]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// How it ended, and what it complained of.
+fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
+    let deadline = Instant::now() + LONG;
+    while child.try_wait().expect("a child").is_none() {
+        if Instant::now() > deadline {
+            child.kill().and_then(|()| child.wait()).expect("killed");
+            panic!("{what} takes more than {LONG:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().expect("it ended");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn lines(child: &mut Child) -> Receiver<String> {
+    let (tells, told) = channel();
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| tells.send(line)));
+    told
+}
+
+fn next(lines: &Receiver<String>, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|at| lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("line {at} of {count} never comes")))
+        .collect()
+}
+
+#[test]
+fn a_command_that_waits_for_a_broker_that_hangs_ends_at_a_signal() {
+    let perf = ["--num-records", "1", "--topic", "t"];
+    for command in [
+        &["produce", "-t", "t"][..],
+        &["consume", "-t", "t"],
+        &["consume", "-t", "t", "-G", "g"],
+        &[&["perf", "produce", "--record-size", "1", "--throughput", "-1"][..], &perf].concat(),
+        &[&["perf", "consume"][..], &perf].concat(),
+    ] {
+        let (address, connections) = hanging();
+        let child = spawn(command, &address);
+        let _connection = connections.recv_timeout(LONG).expect("it connects");
+        signal(&child, "INT");
+        let (status, complaint) = ended(child, &format!("{command:?} after a signal"));
+        assert_eq!(status, Some(130), "{command:?}: {complaint}");
+        assert!(complaint.contains("interrupted while waiting for an answer"), "{command:?}: {complaint}");
+    }
+}
+
+#[test]
+fn servers_of_the_list_that_hang_do_not_keep_one_that_works_from_being_asked() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let ((first, _first), (second, _second)) = (hanging(), hanging());
+    let servers = format!("{first},{second},{}", broker.address);
+    let perf = ["--num-records", "5", "--topic", "t"];
+    for command in [
+        &[&["perf", "produce", "--record-size", "9", "--throughput", "-1"][..], &perf].concat()[..],
+        &[&["perf", "consume"][..], &perf].concat(),
+        &["produce", "-t", "t"],
+        &["consume", "-t", "t", "-e"],
+        &["consume", "-t", "t", "-e", "-G", "g"],
+        &["groups", "list"],
+    ] {
+        let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
+        assert_eq!((status, complaint.as_str()), (Some(0), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn a_reader_whose_broker_comes_back_and_hangs_ends_at_a_signal_and_at_its_timeout() {
+    for (flags, status) in [(&["--timeout-ms", "2000"][..], 1), (&[], 0)] {
+        let broker = Broker::start(&[]);
+        create(&broker, "t", "1");
+        produce(&broker, &["-t", "t"], b"one\n").good();
+        let mut child = spawn(&[&["consume", "-t", "t", "--from-beginning"], flags].concat(), &broker.address);
+        let read = lines(&mut child);
+        assert_eq!(next(&read, 1), ["one"]);
+        let address = broker.address.clone();
+        drop(broker);
+        let listener = TcpListener::bind(&address).expect("its port is free again");
+        let connections = hang(listener);
+        let _connection = connections.recv_timeout(LONG).expect("it connects again");
+        if flags.is_empty() {
+            signal(&child, "INT");
+        }
+        let (ended, complaint) = ended(child, &format!("{flags:?}"));
+        assert_eq!(ended, Some(status), "{complaint}");
+    }
+}
+
+#[test]
+fn a_member_whose_coordinator_hangs_ends_at_a_signal() {
+    for protocol in ["classic", "consumer"] {
+        let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+        create(&broker, "t", "1");
+        produce(&broker, &["-t", "t"], b"one\n").good();
+        let flags = ["consume", "-t", "t", "--from-beginning", "-G", "g", "--group-protocol", protocol];
+        let mut child = spawn(&flags, &broker.address);
+        let read = lines(&mut child);
+        assert_eq!(next(&read, 1), ["one"]);
+        signal(&broker.child, "STOP");
+        signal(&child, "INT");
+        let (status, complaint) = ended(child, protocol);
+        assert_eq!(status, Some(1), "{complaint}");
+        assert!(complaint.contains("could not be committed"), "{complaint}");
+    }
+}
+
+#[test]
+fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_the_reading() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let quick = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
+    let consumer = [&["-G", "b", "--group-protocol", "consumer"][..], &quick].concat();
+    let resets = ["-X", "auto.offset.reset=earliest"];
+    // Who said nothing of what to do where records are gone is told.
+    for (topic, flags) in
+        [("s", &[][..]), ("t", &resets), ("u", &[&["-G", "a"][..], &quick].concat()), ("v", &consumer)]
+    {
+        create(&broker, topic, "1");
+        produce(&broker, &["-t", topic], b"1\n2\n3\n4\n5\n").good();
+        let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), &broker.address);
+        let read = lines(&mut child);
+        assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
+        // It must not see the time in which there is no topic.
+        signal(&child, "STOP");
+        run(&broker, &["topics", "delete", "--topic", topic], b"").good();
+        create(&broker, topic, "1");
+        for value in ["6\n7\n", "8\n9\n10\n11\n12\n"] {
+            produce(&broker, &["-t", topic], value.as_bytes()).good();
+        }
+        signal(&child, "CONT");
+        if flags.is_empty() {
+            let (status, complaint) = ended(child, topic);
+            assert_eq!(status, Some(1));
+            assert!(complaint.contains("topic 's' was deleted and made again while it was read"), "{complaint}");
+            continue;
+        }
+        assert_eq!(next(&read, 7), ["6", "7", "8", "9", "10", "11", "12"], "{flags:?}");
+        signal(&child, "INT");
+        let (status, complaint) = ended(child, topic);
+        assert_eq!(status, Some(0), "{complaint}");
+    }
+}

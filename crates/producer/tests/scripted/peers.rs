@@ -1,0 +1,156 @@
+//! Peers that hang, in whole or in part, and partitions that nobody can reach: what works goes on, and every record gets
+//! its result in time.
+
+use crate::fake::Fake;
+use fullbore_producer::{Delivery, Producer, Record, SendError};
+use fullbore_wire::api::ApiKey;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+
+/// Ends a hang, and asserts nothing of speed.
+const LONG: Duration = Duration::from_secs(20);
+
+fn producer(bootstrap: &str, more: &[(&str, &str)]) -> Producer {
+    let base = [("bootstrap.servers", bootstrap), ("linger.ms", "0"), ("retry.backoff.ms", "5")];
+    Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
+}
+
+/// Addresses that accept connections and never answer.
+async fn silent(count: usize) -> Vec<String> {
+    let mut addresses = Vec::new();
+    for _ in 0..count {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(listener.local_addr().unwrap().to_string());
+        tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            while let Ok(socket) = listener.accept().await {
+                accepted.push(socket);
+            }
+        });
+    }
+    addresses
+}
+
+async fn send(producer: &Producer, partition: i32, value: &[u8]) -> Delivery {
+    producer.send(Record::new("t", value).partition(partition)).await.unwrap()
+}
+
+async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, event).await.unwrap_or_else(|_| panic!("{what} takes more than {LONG:?}"))
+}
+
+#[tokio::test]
+async fn bootstrap_servers_that_hang_do_not_keep_one_that_works_from_being_asked() {
+    let fake = Fake::start(1, 1).await;
+    let mut servers = silent(3).await;
+    servers.push(fake.bootstrap());
+    let producer = producer(&servers.join(","), &[]);
+    let delivery = in_time("the topic", send(&producer, 0, b"v")).await;
+    in_time("the record", delivery).await.unwrap();
+}
+
+#[tokio::test]
+async fn brokers_that_answer_no_metadata_do_not_keep_one_that_does_from_being_asked() {
+    let fake = Fake::start(5, 1).await;
+    let producer = producer(&fake.bootstrap(), &[("request.timeout.ms", "2000"), ("delivery.timeout.ms", "60000")]);
+    in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
+    // The leader hangs, and so do all others but the last when they are asked who leads now.
+    fake.silence(|broker, api| broker == 0 || (broker < 4 && api == ApiKey::Metadata));
+    (fake.lock().leaders[0], fake.lock().leader_epoch) = (4, 1);
+    in_time("the second", send(&producer, 0, b"1").await).await.unwrap();
+    assert_eq!(fake.values(0), ["0", "1"]);
+}
+
+#[tokio::test]
+async fn a_delivery_timeout_is_kept_while_every_broker_hangs_that_could_tell_where_to_go() {
+    let fake = Fake::start(1, 1).await;
+    let mut servers = vec![fake.bootstrap()];
+    servers.extend(silent(12).await);
+    let timeouts = [("request.timeout.ms", "4000"), ("delivery.timeout.ms", "4500")];
+    let producer = producer(&servers.join(","), &timeouts);
+    in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
+    fake.silence(|_, _| true);
+    let started = Instant::now();
+    in_time("the second", send(&producer, 0, b"1").await).await.unwrap_err();
+    // Another one, of which nothing was sent.
+    in_time("the third", send(&producer, 0, b"2").await).await.unwrap_err();
+    assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_broker_that_takes_nothing_more_without_acks_is_left_after_the_request_timeout() {
+    let fake = Fake::start(1, 1).await;
+    let settings = [("acks", "0"), ("request.timeout.ms", "1000"), ("delivery.timeout.ms", "60000")];
+    let producer = producer(&fake.bootstrap(), &settings);
+    in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
+    // The broker no longer reads the connection that is in use. What the system's buffers take is written.
+    fake.until("a connection", |state| state.connections[0] > 0).await;
+    let used = 0..fake.lock().connections[0];
+    fake.lock().stalled.extend(used);
+    let value = vec![b'v'; 1_000_000];
+    let mut deliveries = Vec::new();
+    for _ in 0..28 {
+        deliveries.push(in_time("memory", send(&producer, 0, &value)).await);
+    }
+    for delivery in deliveries {
+        in_time("a result", delivery).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
+    let fake = Fake::start(2, 2).await;
+    fake.lock().leaders = vec![0, 1];
+    let limits = [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "262144")];
+    let producer = producer(&fake.bootstrap(), &limits);
+    for partition in [0, 1] {
+        in_time("the first", send(&producer, partition, b"0").await).await.unwrap();
+    }
+    fake.silence(|broker, _| broker == 1);
+    let value = [b'v'; 900];
+    let mut stuck = Vec::new();
+    loop {
+        match producer.try_send(Record::new("t", &value).partition(1)) {
+            Ok(delivery) => stuck.push(delivery),
+            Err(error) => break assert_eq!(error, SendError::Full),
+        }
+    }
+    assert!(stuck.len() > 140, "it may have more than half of the memory: {}", stuck.len());
+    for i in 0..200 {
+        in_time(&format!("record {i}"), send(&producer, 0, &value).await).await.unwrap();
+    }
+    // Records that go to any partition go where there is room.
+    for i in 0..200 {
+        let record = Record::new("t", &value);
+        let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();
+        assert_eq!(delivery.partition(), 0);
+    }
+}
+
+#[tokio::test]
+async fn closing_with_all_the_time_there_is_waits_for_the_records() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake.bootstrap(), &[]);
+    let delivery = send(&producer, 0, b"v").await;
+    in_time("closing", producer.close(Duration::MAX)).await;
+    delivery.await.unwrap();
+}
+
+#[tokio::test]
+async fn flushing_and_closing_end_while_a_partition_is_unreachable() {
+    let fake = Fake::start(2, 2).await;
+    fake.lock().leaders = vec![0, 1];
+    let timeouts = [("request.timeout.ms", "1000"), ("delivery.timeout.ms", "3000")];
+    let producer = producer(&fake.bootstrap(), &timeouts);
+    for partition in [0, 1] {
+        in_time("the first", send(&producer, partition, b"0").await).await.unwrap();
+    }
+    fake.silence(|broker, _| broker == 1);
+    let (reached, unreached) = (send(&producer, 0, b"1").await, send(&producer, 1, b"1").await);
+    in_time("flushing", producer.flush()).await;
+    assert!(reached.try_result().unwrap().is_ok());
+    assert!(unreached.try_result().unwrap().is_err());
+    let last = send(&producer, 1, b"2").await;
+    in_time("closing", producer.close(Duration::from_millis(100))).await;
+    assert!(last.try_result().unwrap().is_err());
+}
