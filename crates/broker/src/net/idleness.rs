@@ -85,7 +85,7 @@ mod tests {
         assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
         assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
         work.await;
-        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
+        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was worked on just now");
         let mut work = pin!(idleness.awaiting(pending::<()>()));
         assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
         assert_eq!(idleness.look(7), 0);
