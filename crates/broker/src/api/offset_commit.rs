@@ -111,7 +111,7 @@ impl Asked {
 
 fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted {
     let image = broker.control.image();
-    let now = broker.groups.now_ms();
+    let now = broker.now_ms();
     let expires_ms = match request.retention_time_ms {
         BROKERS_RETENTION => None,
         retention => Some(now.saturating_add(retention)),

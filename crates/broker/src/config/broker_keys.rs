@@ -91,7 +91,7 @@ const KEYS: &[Key] = &[
     Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
         .differs("addresses only, no host names")
         .dynamic(),
-    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection without a request for so long since the last request or answer is closed; -1 never closes it.")
+    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection over which no byte has come or gone for so long is closed, an eighth later at most; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .differs("a client that waits for an answer is not idle"),
     Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")

@@ -101,6 +101,7 @@ impl Groups {
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
         let mut effects = Effects::new();
+        inner.group.set_clock_ahead(self.clock.ahead_ms());
         inner.group.tick(self.now_ms(), &mut effects);
         self.follow(&entry, inner, effects);
     }

@@ -6,6 +6,7 @@
 //!
 //! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
 
+mod clock;
 mod entry;
 mod expiry;
 mod keep;
@@ -19,6 +20,7 @@ pub use regex::TopicRegex;
 use crate::config::GroupConfig;
 use crate::control::{Command, Control, DeleteGroup, Image, StoredGroup};
 use crate::metrics::Metrics;
+use clock::Clock;
 use entry::{Entry, Inner};
 use fullbore_rules::group::{Answer, Effects, Group, Settings, Snapshot, State, Ticket};
 use fullbore_wire::{ErrorCode, Text};
@@ -26,7 +28,6 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use timer::Timer;
 
 /// What to do with an event for a group that is not there.
@@ -54,15 +55,16 @@ pub struct Groups {
     timer: Timer,
     /// Nobody is made to wait any more.
     closed: AtomicBool,
-    /// The clock: it began at this time of 1970's and goes on by the system's monotonic one.
-    started: Instant,
-    started_ms: i64,
+    clock: Clock,
 }
 
 impl Groups {
     /// The groups as they were kept, and those that only have offsets.
     pub fn open(config: &GroupConfig, control: Control, metrics: Metrics) -> Arc<Groups> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Groups::open_by(Clock::start(), config, control, metrics)
+    }
+
+    fn open_by(clock: Clock, config: &GroupConfig, control: Control, metrics: Metrics) -> Arc<Groups> {
         let groups = Arc::new(Groups {
             table: Mutex::default(),
             groups_max: config.groups_max,
@@ -73,8 +75,7 @@ impl Groups {
             metrics,
             timer: Timer::default(),
             closed: AtomicBool::new(false),
-            started: Instant::now(),
-            started_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 2),
+            clock,
         });
         groups.control.take_groups().into_iter().for_each(|stored| groups.restore(stored));
         for id in groups.control.offsets().groups() {
@@ -106,10 +107,9 @@ impl Groups {
         timer::run(self, stop).await;
     }
 
-    /// Milliseconds since 1970 by a clock that only goes forward: the one groups live by.
+    /// The clock of deadlines: it only goes forward, and is not the system's, by which commits are stamped.
     pub fn now_ms(&self) -> i64 {
-        let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX / 2);
-        self.started_ms.saturating_add(elapsed)
+        self.clock.now_ms()
     }
 
     /// Puts an event to a group; the event is given the ticket by which its answer is awaited.
@@ -138,6 +138,7 @@ impl Groups {
             }
             let (ticket, pending) = inner.ticket();
             let mut effects = Effects::new();
+            inner.group.set_clock_ahead(self.clock.ahead_ms());
             event(&mut inner.group, ticket, self.now_ms(), &mut effects);
             self.follow(&entry, inner, effects);
             return pending;

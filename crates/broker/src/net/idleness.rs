@@ -40,10 +40,8 @@ impl Idleness {
 
     async fn during<T>(&self, flag: &AtomicBool, work: impl Future<Output = T>) -> T {
         flag.store(true, Relaxed);
-        let done = work.await;
-        flag.store(false, Relaxed);
-        self.moved();
-        done
+        let _working = Working { idleness: self, flag };
+        work.await
     }
 
     /// Returns once the client was idle for so long.
@@ -60,6 +58,19 @@ impl Idleness {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
         if has_moved || is_working { 0 } else { in_vain + 1 }
+    }
+}
+
+/// Ends with the work, also where that is given up.
+struct Working<'a> {
+    idleness: &'a Idleness,
+    flag: &'a AtomicBool,
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.flag.store(false, Relaxed);
+        self.idleness.moved();
     }
 }
 
@@ -85,9 +96,12 @@ mod tests {
         assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
         assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
         work.await;
-        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
-        let mut work = pin!(idleness.awaiting(pending::<()>()));
-        assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
-        assert_eq!(idleness.look(7), 0);
+        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was worked on just now");
+        {
+            let mut work = pin!(idleness.awaiting(pending::<()>()));
+            assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
+            assert_eq!((idleness.look(7), idleness.look(7)), (0, 0));
+        }
+        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was given up");
     }
 }

@@ -8,7 +8,8 @@
 //! Invariant: every ticket handed to a machine is answered exactly once, at the latest when its deadline has passed and
 //! [`Group::tick`] was called.
 //!
-//! Time is in milliseconds since 1970, from a clock that only goes forward.
+//! Time is in milliseconds since 1970, from a clock that only goes forward. Only since when a group is empty is told by the
+//! clock on the wall, which may be set.
 
 pub mod classic;
 pub mod consumer;
@@ -343,7 +344,16 @@ impl Group {
         }
     }
 
-    /// Since when it has been empty, in milliseconds since 1970; `None` while it has members. Offsets of a group that
+    /// How far the clock on the wall is ahead of the one that the next events are stamped with.
+    pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
+        match self {
+            Group::Classic(group) => group.set_clock_ahead(ahead_ms),
+            // The retention of its offsets counts from each commit.
+            Group::Consumer(_) => {}
+        }
+    }
+
+    /// Since when it has been empty, in milliseconds since 1970 by the clock on the wall; `None` while it has members. Offsets of a group that
     /// never had any (no protocol type) expire by their own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {

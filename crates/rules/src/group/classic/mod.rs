@@ -74,8 +74,10 @@ enum JoinEnd {
 pub struct Classic {
     settings: Settings,
     state: State,
-    /// When it came into this state.
+    /// When it came into this state, by the clock on the wall: it outlives the process.
     since: i64,
+    /// How far that is ahead of the clock of events.
+    clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
     /// The protocol of the generation.
@@ -110,6 +112,7 @@ impl Classic {
             settings,
             state: State::Empty,
             since: now,
+            clock_ahead_ms: 0,
             protocol_type: None,
             generation: 0,
             protocol: None,
@@ -143,6 +146,10 @@ impl Classic {
         self.bytes
     }
 
+    pub(super) fn set_clock_ahead(&mut self, ahead_ms: i64) {
+        self.clock_ahead_ms = ahead_ms;
+    }
+
     pub(super) fn empty_since(&self) -> Option<i64> {
         (self.state == State::Empty).then_some(self.since)
     }
@@ -161,7 +168,7 @@ impl Classic {
 
     fn enter(&mut self, state: State, now: i64) {
         self.state = state;
-        self.since = now;
+        self.since = now.saturating_add(self.clock_ahead_ms);
     }
 
     fn is_leader(&self, member_id: &str) -> bool {
