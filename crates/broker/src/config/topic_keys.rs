@@ -5,7 +5,7 @@
 
 use super::key::{Allowed, Key, Type};
 
-/// Of the broker's keys, too.
+/// The broker's keys of these names take the same values.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);

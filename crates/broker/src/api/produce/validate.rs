@@ -147,7 +147,7 @@ pub fn check_size(size: usize, config: &TopicConfig) -> Result<(), Refused> {
     Err(Refused::new(ErrorCode::MESSAGE_TOO_LARGE, message))
 }
 
-/// Of a batch with a checksum that holds. Not CORRUPT_MESSAGE, at which clients send the same bytes again.
+/// The batch's checksum holds, so that it is not CORRUPT_MESSAGE, at which clients send the same bytes again.
 fn of_decompression(error: BatchError) -> Refused {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
