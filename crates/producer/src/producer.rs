@@ -311,3 +311,29 @@ impl Drop for Producer {
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_does_not_wait_for_a_name_that_is_being_looked_up() {
+        let producer = Producer::new(ProducerConfig::new("127.0.0.1:1")).expect("valid");
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        let (begins, begun) = std::sync::mpsc::channel();
+        // As the runtime looks names up.
+        producer.runtime.spawn_blocking(move || {
+            begins.send(()).expect("the test waits");
+            ended.recv()
+        });
+        begun.recv().expect("it begins");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (tells, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            runtime.block_on(producer.close(Duration::ZERO));
+            tells.send(())
+        });
+        told.recv_timeout(Duration::from_secs(30)).expect("closed, while the look-up goes on");
+        drop(ends);
+    }
+}

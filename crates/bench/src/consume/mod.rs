@@ -6,11 +6,13 @@
 //! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
+mod growth;
 mod lane;
 mod scout;
 
 pub use cursor::{Cursor, Sink};
 pub use fullbore_wire::batch::{BatchView, Record};
+pub use growth::Growth;
 pub use lane::FetchSettings;
 
 use crate::client::{ClientError, Cluster, Connection, PartitionPlace, Stopper};
@@ -202,9 +204,24 @@ pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
     plan: &Plan,
+    observe: impl FnMut(&Progress) -> bool,
+) -> Result<Outcome<S>, ConsumeError> {
+    consume_growing(cluster, cursors, plan, None, observe)
+}
+
+/// As [`consume`], and reads the partitions, too, that topics get meanwhile.
+///
+/// # Errors
+/// As [`consume`].
+pub fn consume_growing<S: Sink>(
+    cluster: &Cluster,
+    cursors: Vec<Cursor<S>>,
+    plan: &Plan,
+    mut growth: Option<Growth<S>>,
     mut observe: impl FnMut(&Progress) -> bool,
 ) -> Result<Outcome<S>, ConsumeError> {
-    let mut run = Run::new(cluster, cursors, plan);
+    growth.iter_mut().for_each(|growth| growth.know(&cursors));
+    let mut run = Run::new(cluster, cursors, plan, growth);
     let ended = run.follow(&mut observe);
     let stopped = run.stop();
     ended.and(stopped)?;
@@ -216,6 +233,7 @@ pub fn consume<S: Sink>(
 /// One run: cursors are `idle`, `connecting` or `done` here, or owned by a lane's thread.
 struct Run<'a, S> {
     plan: &'a Plan,
+    growth: Option<Growth<S>>,
     progress: Arc<Progress>,
     idle: Vec<Cursor<S>>,
     /// Those whose leader is being connected to, by its address.
@@ -257,11 +275,12 @@ struct Ended<S> {
 }
 
 impl<'a, S: Sink> Run<'a, S> {
-    fn new(cluster: &Cluster, idle: Vec<Cursor<S>>, plan: &'a Plan) -> Self {
+    fn new(cluster: &Cluster, idle: Vec<Cursor<S>>, plan: &'a Plan, growth: Option<Growth<S>>) -> Self {
         let events = channel();
         let tells = events.0.clone();
         Run {
             plan,
+            growth,
             progress: Arc::new(Progress::new(plan.records)),
             idle,
             connecting: BTreeMap::new(),
@@ -277,11 +296,7 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn follow(&mut self, observe: &mut impl FnMut(&Progress) -> bool) -> Result<(), ConsumeError> {
         while !self.progress.stopping() {
-            if !self.idle.is_empty() && self.scout.looks_since().is_none() && Instant::now() >= self.retry_at {
-                self.retry_at = Instant::now() + RETRY_BACKOFF;
-                let topics: BTreeSet<Text> = self.idle.iter().map(|cursor| cursor.topic.clone()).collect();
-                self.scout.look(topics.into_iter().collect()).map_err(ConsumeError::Thread)?;
-            }
+            self.look()?;
             let known = || self.trouble.as_ref().filter(|_| self.waits()).map(ToString::to_string);
             self.progress.set_trouble(self.hang().map(|hang| hang.to_string()).or_else(known));
             if !self.waits() && self.lanes.is_empty() && !self.done.is_empty() {
@@ -297,6 +312,20 @@ impl<'a, S: Sink> Run<'a, S> {
             }
         }
         Ok(())
+    }
+
+    /// Has the leaders looked up of partitions that are not being read, and new partitions looked for when it is time.
+    fn look(&mut self) -> Result<(), ConsumeError> {
+        if self.scout.looks_since().is_some() || Instant::now() < self.retry_at {
+            return Ok(());
+        }
+        let mut topics: BTreeSet<Text> = self.idle.iter().map(|cursor| cursor.topic.clone()).collect();
+        topics.extend(self.growth.iter_mut().filter_map(Growth::due).flatten().cloned());
+        if topics.is_empty() {
+            return Ok(());
+        }
+        self.retry_at = Instant::now() + RETRY_BACKOFF;
+        self.scout.look(topics.into_iter().collect()).map_err(ConsumeError::Thread)
     }
 
     /// With every leader reached the records are simply over; else that is why none came.
@@ -338,8 +367,11 @@ impl<'a, S: Sink> Run<'a, S> {
                 let mut places = HashMap::new();
                 for found in topics {
                     match found {
-                        Ok(of_topic) => places
-                            .extend(of_topic.into_iter().map(|place| ((place.topic.clone(), place.partition), place))),
+                        Ok(of_topic) => {
+                            self.idle.extend(self.growth.iter_mut().flat_map(|growth| growth.begin(&of_topic)));
+                            let named = |place: PartitionPlace| ((place.topic.clone(), place.partition), place);
+                            places.extend(of_topic.into_iter().map(named));
+                        }
                         // No broker answers just now: the next turn asks again, until the run's timeout.
                         Err(error) if error.is_retriable() => self.trouble = Some(error),
                         Err(error) => return Err(error.into()),

@@ -8,7 +8,7 @@ use super::{Consume, Settings, Troubles};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use fullbore_bench::client::{Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
-use fullbore_bench::consume::{ConsumeError, Cursor, Plan, consume};
+use fullbore_bench::consume::{ConsumeError, Cursor, Growth, Plan, consume_growing};
 use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,16 @@ pub fn read(
         start: if settings.reset == Some(Mark::Beginning) { EARLIEST } else { LATEST },
     };
     let mut troubles = Troubles::new();
-    let outcome = consume(cluster, cursors, &plan, |progress| {
+    // Partitions that were named, or are to be read up to where they end now, are all there is to read.
+    let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
+    let growth = is_open.then(|| {
+        let shared = shared.clone();
+        Growth::new(topics.to_vec(), settings.group.metadata_max_age, move |place: PartitionPlace| {
+            let printer = Printer::new(shared.clone(), (place.topic.clone(), place.partition));
+            Cursor::new(place, printer)
+        })
+    });
+    let outcome = consume_growing(cluster, cursors, &plan, growth, |progress| {
         troubles.observe(progress.trouble());
         if stop.is_asked() {
             // A lane that waits for a slow reader is told that nobody wants the rest.

@@ -45,7 +45,7 @@ const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
 ///
-/// Without --group every partition is read, nothing is committed, and reading starts with the records that come from now
+/// Without --group every partition is read, also those that topics get meanwhile, nothing is committed, and reading starts with the records that come from now
 /// on, or with --exit at the beginning. With --group the members of the group share the partitions and each goes on where
 /// the group has committed; committed is what was written out, every auto.commit.interval.ms (5 s) and at the end, so
 /// that every record comes out at least once. Ctrl-C and SIGTERM commit and leave the group.

@@ -137,6 +137,27 @@ fn a_member_whose_coordinator_hangs_ends_at_a_signal() {
 }
 
 #[test]
+fn partitions_that_a_topic_gets_while_it_is_read_are_read_from_their_start() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"0\n").good();
+    let flags = ["consume", "-t", "t", "--from-beginning", "-X", "metadata.max.age.ms=100"];
+    let mut child = spawn(&flags, &broker.address);
+    let read = lines(&mut child);
+    assert_eq!(next(&read, 1), ["0"]);
+    run(&broker, &["topics", "alter", "--topic", "t", "--partitions", "3"], b"").good();
+    for partition in ["1", "2", "0"] {
+        produce(&broker, &["-t", "t", "-p", partition], format!("{partition}\n").as_bytes()).good();
+    }
+    let mut found = next(&read, 3);
+    found.sort();
+    assert_eq!(found, ["0", "1", "2"]);
+    signal(&child, "INT");
+    let (status, complaint) = ended(child, "reading");
+    assert_eq!((status, complaint.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_the_reading() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let quick = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
