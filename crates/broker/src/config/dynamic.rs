@@ -116,4 +116,12 @@ mod tests {
         let values = BTreeMap::from([("log.retention.ms".to_owned(), " 7 ".to_owned())]);
         assert_eq!(check_dynamic(&values).expect("valid")["log.retention.ms"], "7");
     }
+
+    #[test]
+    fn what_tunes_a_log_in_that_is_not_offered_may_be_set_as_with_kafka() {
+        let values = BTreeMap::from([("sasl.kerberos.min.time.before.relogin".to_owned(), "58000".to_owned())]);
+        assert_eq!(check_dynamic(&values).expect("valid"), values);
+        assert!(refusal("sasl.kerberos.min.time.before.relogin", "x").contains("must be"));
+        assert!(refusal("sasl.enabled.mechanisms", "PLAIN").contains("not offered yet"));
+    }
 }

@@ -197,6 +197,8 @@ impl Key {
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {
+            // It may be changed all the same: its row says so.
+            Effect::Nothing(_) if self.dynamic => Ok(checked),
             Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
                 Err(ConfigError::of_value(self.name, value, why))
             }
