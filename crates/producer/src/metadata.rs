@@ -13,7 +13,7 @@ use fullbore_wire::apis::metadata::{
 };
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -137,11 +137,15 @@ impl Cluster {
         T: Send + 'static,
         F: Future<Output = Result<T, MetadataError>> + Send + 'static,
     {
-        let mut addresses = self.candidates().into_iter();
+        let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+        let mut asked: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
         loop {
-            let patience = match addresses.next() {
+            // Seen anew each time: somebody else may have found one that answers.
+            let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
+            let patience = match next {
                 Some(address) => {
+                    asked.insert(address.clone());
                     attempts.spawn(attempt(self.clone(), address));
                     PATIENCE
                 }
@@ -157,9 +161,9 @@ impl Cluster {
         }
     }
 
-    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap list.
-    fn candidates(&self) -> Vec<String> {
-        let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap list. Which
+    /// comes first changes with the turn.
+    fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
         let mut bootstrap = self.inner.bootstrap.clone();

@@ -5,7 +5,7 @@
 
 pub(crate) mod core;
 
-pub(crate) use self::core::Core;
+pub(crate) use self::core::{Core, Topic};
 
 use crate::accumulator::Refused;
 use crate::config::ProducerConfig;
@@ -128,7 +128,8 @@ impl Producer {
     }
 
     /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory or the partition's share of it is in
-    /// use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The [`Delivery`] resolves when the record is acknowledged or has failed.
+    /// use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The [`Delivery`]
+    /// resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// When the record was not taken; it was then surely not written.
@@ -144,7 +145,7 @@ impl Producer {
     /// As [`Producer::send`], without ever waiting.
     ///
     /// # Errors
-    /// [`SendError::Full`] or [`SendError::NoMetadata`] where `send` would wait.
+    /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
     pub fn try_send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
         let config = &self.core.config;
         let size = record_size_max(record.key, record.value, record.headers);
@@ -164,18 +165,7 @@ impl Producer {
                 (None, Some(key)) if !config.partitioner_ignore_keys => {
                     append(partitioner::for_key(key, partitions.len()) as i32)?
                 }
-                _ => {
-                    let mut appended = append(topic.sticky.partition(&state.available))?;
-                    // What may go anywhere goes where there is room.
-                    for _ in 1..state.available.len().min(TRIES_MAX) {
-                        if !matches!(appended, Err(Refused::Full(Lack::Share))) {
-                            break;
-                        }
-                        topic.sticky.skip();
-                        appended = append(topic.sticky.partition(&state.available))?;
-                    }
-                    appended
-                }
+                _ => append_anywhere(topic, &state.available, append)?,
             };
             let delivery = appended.map_err(|refused| match refused {
                 Refused::Full(_) => SendError::Full,
@@ -306,6 +296,24 @@ impl Drop for Producer {
     fn drop(&mut self) {
         self.core.stop();
     }
+}
+
+/// Appends a record that may go to any of these partitions: to the one whose turn it is, or where that has its share of the
+/// memory, to one of the next.
+fn append_anywhere<T>(
+    topic: &Topic,
+    available: &[i32],
+    append: impl Fn(i32) -> Result<Result<T, Refused>, SendError>,
+) -> Result<Result<T, Refused>, SendError> {
+    let mut appended = append(topic.sticky.partition(available))?;
+    for _ in 1..available.len().min(TRIES_MAX) {
+        if !matches!(appended, Err(Refused::Full(Lack::Share))) {
+            break;
+        }
+        topic.sticky.skip();
+        appended = append(topic.sticky.partition(available))?;
+    }
+    Ok(appended)
 }
 
 fn now_ms() -> i64 {

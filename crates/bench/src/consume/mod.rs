@@ -264,7 +264,7 @@ struct Running {
 }
 
 enum Event<S> {
-    Found(scout::Answer),
+    Found(Box<scout::Answer>),
     Ended(Ended<S>),
 }
 
@@ -287,7 +287,7 @@ impl<'a, S: Sink> Run<'a, S> {
             done: Vec::new(),
             lanes: HashMap::new(),
             next_lane: 0,
-            scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(answer)))),
+            scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(Box::new(answer))))),
             events,
             retry_at: Instant::now(),
             trouble: None,
@@ -382,7 +382,8 @@ impl<'a, S: Sink> Run<'a, S> {
             Found::Connection { leader, outcome } => {
                 let Some(Connecting { mut cursors, .. }) = self.connecting.remove(&leader) else { return Ok(()) };
                 match outcome {
-                    Ok((connection, offsets)) => {
+                    Ok(connected) => {
+                        let (connection, offsets) = *connected;
                         let unplaced = cursors.iter_mut().filter(|cursor| cursor.offset.is_none());
                         unplaced.zip(offsets).for_each(|(cursor, offset)| cursor.offset = Some(offset));
                         self.launch(leader, connection, cursors)
@@ -482,7 +483,7 @@ impl<'a, S: Sink> Run<'a, S> {
             // Nothing begins any more.
             Event::Found(_) if self.progress.stopping() => Ok(()),
             Event::Found(answer) => {
-                let found = self.scout.back(answer);
+                let found = self.scout.back(*answer);
                 self.go_on(found)
             }
         }

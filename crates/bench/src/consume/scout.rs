@@ -25,7 +25,7 @@ pub(super) enum Found {
     /// The partitions of each topic.
     Places(Vec<Result<Vec<PartitionPlace>, ClientError>>),
     /// A connection to a leader, and the offsets asked for.
-    Connection { leader: String, outcome: Result<(Connection, Vec<i64>), ClientError> },
+    Connection { leader: String, outcome: Result<Box<(Connection, Vec<i64>)>, ClientError> },
 }
 
 /// What was found, and who was asked, to be asked again.
@@ -74,7 +74,7 @@ impl Scout {
                     true => Vec::new(),
                     false => connection.offsets_at(&of, start, read_committed)?,
                 };
-                Ok((connection, offsets))
+                Ok(Box::new((connection, offsets)))
             });
             tells((Found::Connection { leader, outcome }, None));
         })

@@ -67,7 +67,7 @@ fn plan(records: u64) -> Plan {
 fn read_all<S: Sink>(address: &str, sink: impl Fn() -> S, plan: &Plan) -> Result<Outcome<S>, ConsumeError> {
     let mut cluster = Cluster::new(address, "test").expect("valid");
     let cursors = cursors(&mut cluster, sink);
-    consume(&mut cluster, cursors, plan, |_| true)
+    consume(&cluster, cursors, plan, |_| true)
 }
 
 fn with_topic(partitions: i32) -> TestBroker {
@@ -129,7 +129,7 @@ fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
     let cursors = cursors(&mut cluster, || ());
     let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
     let mut broker = Some(broker);
-    let outcome = consume(&mut cluster, cursors, &plan, |counts| {
+    let outcome = consume(&cluster, cursors, &plan, |counts| {
         if counts.records() == 100 {
             broker = None;
         }
@@ -150,7 +150,7 @@ fn a_broker_that_falls_silent_is_named_when_the_timeout_passes() {
     let cursors = cursors(&mut cluster, || ());
     let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
     let mut stalled = None;
-    let outcome = consume(&mut cluster, cursors, &plan, |counts| {
+    let outcome = consume(&cluster, cursors, &plan, |counts| {
         if counts.records() == 100 && stalled.is_none() {
             stalled = Some(proxy.stall_after(Duration::ZERO, Duration::from_secs(6)));
         }
@@ -241,7 +241,7 @@ fn a_reader_goes_on_where_it_was_when_its_connection_breaks() {
     let cursors = cursors(&mut cluster, InOrder::default);
     let fetch = FetchSettings { partition_max_bytes: 20_000, ..Default::default() };
     let mut cuts = 0;
-    let outcome = consume(&mut cluster, cursors, &Plan { fetch, ..plan(200_000) }, |counts| {
+    let outcome = consume(&cluster, cursors, &Plan { fetch, ..plan(200_000) }, |counts| {
         if cuts < 3 && counts.records() > cuts * 20_000 {
             proxy.cut();
             cuts += 1;

@@ -125,7 +125,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
     let cursors = assignment(&args, &mut cluster, plan.records)?;
     let mut reporter = Reporter::new(&args, &dates, started);
-    let outcome = consume(&mut cluster, cursors, &plan, |progress| {
+    let outcome = consume(&cluster, cursors, &plan, |progress| {
         reporter.observe(progress);
         !stop.is_asked()
     })?;

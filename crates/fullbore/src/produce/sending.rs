@@ -107,10 +107,12 @@ impl<'a> Sending<'a> {
     pub fn send(&mut self, place: Place, topic: &Rc<str>, record: Record<'_>) -> Result<Sent, SendError> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let delivery = match self.producer.try_send(record) {
-            Err(SendError::Full | SendError::NoMetadata) => match self.unless_stopped(self.producer.send(record)) {
-                Some(outcome) => outcome?,
-                None => return Ok(Sent::Stopped),
-            },
+            Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
+                match self.unless_stopped(self.producer.send(record)) {
+                    Some(outcome) => outcome?,
+                    None => return Ok(Sent::Stopped),
+                }
+            }
             outcome => outcome?,
         };
         self.pending.push_back(Pending { place, topic: topic.clone(), size, delivery });

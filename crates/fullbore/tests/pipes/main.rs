@@ -252,6 +252,25 @@ fn a_signal_ends_a_producer_after_what_it_has_read() {
 }
 
 #[test]
+fn a_partition_that_the_topic_has_got_meanwhile_takes_lines() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let mut child = start(&broker, &["produce", "--json", "-t", "t", "-O"]);
+    let (mut stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let mut answers = BufReader::new(stdout).lines();
+    for partition in [0, 2] {
+        writeln!(stdin, "{{\"partition\":{partition},\"value\":\"v\"}}").expect("it reads");
+        let answer = answers.next().expect("an answer").expect("UTF-8");
+        assert!(answer.contains(&format!("\"partition\":{partition},\"offset\":0")), "{answer}");
+        if partition == 0 {
+            run(&broker, &["topics", "alter", "--topic", "t", "--partitions", "3"], b"").good();
+        }
+    }
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
 fn a_record_that_is_too_large_is_told_with_its_size_the_limit_and_what_to_type() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
