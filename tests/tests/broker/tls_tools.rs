@@ -2,8 +2,9 @@
 
 use crate::tls::Secured;
 use fullbore_tests::pki::{Authority, write};
-use fullbore_tests::{Batch, Broker, binary};
+use fullbore_tests::{Batch, Broker, binary, wait_until};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// Runs the binary with these arguments; FOLDER and ADDRESS stand for those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
@@ -22,6 +23,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+const SOON: Duration = Duration::from_secs(30);
 const SSL: &str = "security.protocol=SSL ssl.truststore.location=FOLDER/ca.pem";
 
 #[test]
@@ -146,11 +148,15 @@ fn the_brokers_protocol_log_has_the_service_time() {
     let broker = Broker::start(&["--debug=protocol"]);
     broker.client().create_topic("t", 1, &[]);
     broker.client().produced("t", 0, &Batch::of(&["CONTENTS"]));
-    broker.wait_for_stderr("service_us=");
+    let line = |what: &str| {
+        let told = broker.stderr();
+        let found = told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
+        found.map(str::to_owned)
+    };
+    // It is written after the answer has left.
+    wait_until("the broker has told of its answer", SOON, || line("service_us=").is_some());
+    let (request, response) = (line("request").expect("told first"), line("response").expect("waited for"));
     let told = broker.stderr();
-    let line =
-        |what: &str| told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce").expect(what);
-    let (request, response) = (line("request"), line("response"));
-    assert_eq!(field(request, "correlation_id"), field(response, "correlation_id"));
+    assert_eq!(field(&request, "correlation_id"), field(&response, "correlation_id"));
     assert!(!told.contains("CONTENTS"));
 }
