@@ -5,8 +5,7 @@
 //! the logs back to what it knows. Nothing is opened at start; what a partition's log needs to know before it is opened
 //! is in the checkpoint files.
 //!
-//! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile but the checkpoints'
-//! entries and the queue of deletions. A partition's state is locked without any of these.
+//! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile.
 //!
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only
 //! if every log it vouches for is.
@@ -74,7 +73,7 @@ pub struct Logs {
     pub(super) stop: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Topic {
     name: Arc<str>,
     /// By number.
@@ -144,10 +143,10 @@ impl Logs {
     }
 
     /// From now on the topic has so many partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn are opened in time.
+    /// torn are opened in time. To be called by one thread at a time, as [`Logs::delete_topic`].
     pub fn put_topic(&self, (name, id): (&str, Uuid), partitions: i32, config: &Arc<TopicConfig>, origin: Origin) {
-        let mut topics = self.topics.write();
-        let topic = topics.entry(id).or_insert_with(|| Topic { name: name.into(), partitions: Vec::new() });
+        let known = self.topics.read().get(&id).cloned();
+        let mut topic = known.unwrap_or_else(|| Topic { name: name.into(), partitions: Vec::new() });
         topic.partitions.iter().for_each(|partition| partition.set_config(config.clone()));
         let first = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         for index in first..partitions {
@@ -164,14 +163,15 @@ impl Logs {
             }
             topic.partitions.push(partition);
         }
+        // The registry is locked for this only: a topic may have thousands of partitions.
+        self.topics.write().insert(id, topic);
     }
 
     /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
-        let mut topics = self.topics.write();
-        if let Some(deleted) = topics.remove(&id) {
-            // Under the lock, so that the next topic of this name learns of it.
+        let deleted = self.topics.write().remove(&id);
+        if let Some(deleted) = deleted {
             self.log_dir.deletion.add(id, &deleted.partitions);
         }
     }
