@@ -28,6 +28,8 @@ const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
 const UNKNOWN: i64 = -1;
 
+/// To look at more partitions than this takes longer than a millisecond or two.
+const SHORT_LOOK_MAX: usize = 2000;
 /// Bytes of memory that a pending fetch takes beside the lists it has of its own.
 const PENDING_BYTES: usize = 2048;
 
@@ -94,10 +96,15 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
         }
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
-    let fetched = plan.wanted().map(|wanted| attempt(broker, &wanted, &limits));
-    if fetched.as_ref().map_or(true, |fetched| fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening))
-    {
-        return answer_now(broker, plan, fetched, reply).map(Completion::Ready);
+    match plan.wanted() {
+        Ok(wanted) if wanted.len() <= SHORT_LOOK_MAX => {
+            let fetched = attempt(broker, &wanted, &limits);
+            if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening) {
+                return answer_now(broker, plan, Ok(fetched), reply).map(Completion::Ready);
+            }
+        }
+        Ok(_) => {}
+        Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     }
     let held = PENDING_BYTES + plan.bytes_held();
     let broker = Arc::clone(broker);
@@ -166,7 +173,7 @@ async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Insta
     let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         // Registered first, looked second: an append between the two has already woken the waiter.
-        let fetched = attempt(broker, &plan.wanted()?, limits);
+        let fetched = look(broker, plan, limits).await?;
         let deadline = if fetched.is_opening { opening_deadline } else { deadline };
         if fetched.is_enough || deadline <= Instant::now() {
             return Ok(fetched);
@@ -180,9 +187,16 @@ async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Insta
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return Ok(attempt(broker, &plan.wanted()?, limits));
+            return look(broker, plan, limits).await;
         }
     }
+}
+
+/// Reads every partition once; very many of them off the threads that serve connections.
+async fn look(broker: &Shared, plan: &Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
+    let wanted = plan.wanted()?;
+    let attempt = || attempt(broker, &wanted, limits);
+    Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
 }
 
 fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
