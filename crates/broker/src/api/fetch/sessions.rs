@@ -14,6 +14,7 @@ use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
@@ -25,6 +26,8 @@ const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// The epochs with a meaning of their own.
 const FINAL_EPOCH: i32 = -1;
 const INITIAL_EPOCH: i32 = 0;
+/// The id that is none.
+const NO_SESSION: i32 = 0;
 
 /// What was last told of a partition.
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -101,7 +104,9 @@ pub struct Sessions {
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<Mutex<Session>>>,
-    last_id: i32,
+    /// How many there were, and what makes ids of that which nobody can guess: who knows an id can disturb the session.
+    opened: u64,
+    ids: RandomState,
 }
 
 /// What a fetch says of its session and its partitions. Nothing of the request's frame is in it.
@@ -315,9 +320,10 @@ impl Cache {
 
     fn free_id(&mut self) -> i32 {
         loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            if !self.sessions.contains_key(&self.last_id) {
-                return self.last_id;
+            self.opened += 1;
+            let id = (self.ids.hash_one(self.opened) as i32) & i32::MAX;
+            if id != NO_SESSION && !self.sessions.contains_key(&id) {
+                return id;
             }
         }
     }
