@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
-use super::checkpoints::Key;
+use super::checkpoints::{Key, Noted};
 use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
 use super::log::{Log, Outcome};
@@ -425,6 +425,14 @@ impl Partition {
     /// Its name and number, as the checkpoints have it.
     pub(super) fn key(&self) -> Key {
         (self.topic.to_string(), self.index)
+    }
+
+    /// What the checkpoints have of an open log.
+    pub(super) fn noted(&self) -> Option<Noted> {
+        match &self.state.lock().log {
+            LogState::Open(log) => Some(Noted { recovery_point: log.recovery_point, log_start: log.log_start }),
+            _ => None,
+        }
     }
 
     /// Whether it is deleted, or about to be.
