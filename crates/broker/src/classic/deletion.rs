@@ -138,22 +138,30 @@ impl Partition {
         if let Some(predecessor) = self.predecessor.lock().take() {
             predecessor.retire();
         }
-        drop(self.leave(AppendError::Deleted));
+        let was_open = self.leave(AppendError::Deleted).is_some();
         self.log_dir.cleaner.wait_until_left(self);
-        let dir = self.dir();
-        if files::read_topic_id(&dir).is_none_or(|id| id == self.topic_id()) {
-            let unique = u128::from_be_bytes(self.topic_id().0);
-            let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
-            let delay = Duration::from_millis(self.config().file_delete_delay_ms);
-            match fs::rename(&dir, &away) {
-                Ok(()) => self.log_dir.doom(delay, away),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Its topic id keeps a topic created later from taking it for its own.
-                Err(error) => tracing::error!(dir = %dir.display(), %error, "deleted partition's folder stays"),
-            }
+        if let Err(error) = self.give_folder_away(was_open) {
+            // Its topic id keeps a topic created later from taking it for its own.
+            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays");
         }
         self.log_dir.checkpoints.forget(self.key());
         self.log_dir.cleaner.forget(self.topic(), self.index());
         *is_retired = true;
+    }
+
+    /// Has the folder renamed and later removed, unless it is another topic's, which that of a log that `was_open` is not.
+    fn give_folder_away(&self, was_open: bool) -> io::Result<()> {
+        let dir = self.dir();
+        if !was_open && files::read_topic_id(&dir)?.is_some_and(|id| id != self.topic_id()) {
+            return Ok(());
+        }
+        let unique = u128::from_be_bytes(self.topic_id().0);
+        let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
+        match fs::rename(&dir, &away) {
+            Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 }

@@ -203,7 +203,7 @@ impl Partition {
     fn look(&self, known: Known, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
-        if !dir.is_dir() {
+        if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             // What the checkpoints say is then of an older topic with this name.
             return Ok(None);
         }
@@ -237,10 +237,10 @@ impl Partition {
     /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
     /// is kept: whether its records are still wanted is not to be guessed.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
-        let unique = match files::read_topic_id(dir) {
+        let unique = match files::read_topic_id(dir)? {
             Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
             Some(topic_id) => u128::from_be_bytes(topic_id.0),
-            None if !dir.is_dir() => return Ok(()),
+            None if !dir.try_exists()? => return Ok(()),
             // What a crash leaves of a partition that was just being made.
             None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
             // Told apart by when it was set aside.

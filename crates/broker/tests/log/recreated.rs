@@ -103,3 +103,22 @@ fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_fold
     assert!(folder.files("cleaned").is_empty() && folder.files("swap").is_empty());
     assert_eq!(read_all(&next, 0).len(), 100);
 }
+
+#[test]
+fn a_folder_of_which_the_system_does_not_say_whose_it_is_is_not_taken_for_another_topics() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    (0..5).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
+    drop(partition);
+    let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
+    fs::rename(&metadata, &away).expect("moved");
+    // Refused as a lack of descriptors or a bad sector is; a file that is not there says something.
+    fs::create_dir(&metadata).expect("made");
+    folder.kill();
+    let partition = folder.partition();
+    assert!(partition.offsets().is_err());
+    fs::remove_dir(&metadata).expect("removed");
+    fs::rename(&away, &metadata).expect("moved back");
+    assert_eq!(partition.offsets().expect("tried again").log_end, 5);
+    assert_eq!(read_all(&partition, 0).len(), 5);
+}
