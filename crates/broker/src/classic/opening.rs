@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 use parking_lot::MutexGuard;
 use tokio::sync::Notify;
@@ -49,6 +50,13 @@ impl Partition {
         }
     }
 
+    /// Why the log could not be opened, if that was tried at this time or later: who has waited since then is told, and
+    /// asks for no other try.
+    pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
+        let state = self.state.lock();
+        state.open_failure.as_ref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
+    }
+
     /// Waits until the partition is settled. Takes no thread.
     ///
     /// # Errors
@@ -60,18 +68,13 @@ impl Partition {
         let waiter = Arc::new(Notify::new());
         let _registered = self.register(&waiter);
         let mut stopping = self.log_dir.opener.stopping();
-        let failures_before = self.state.lock().open_failures;
+        let began = Instant::now();
         loop {
             if self.is_settled() {
                 return Ok(());
             }
-            {
-                let state = self.state.lock();
-                if state.open_failures != failures_before
-                    && let Some(error) = &state.open_failure
-                {
-                    return Err(error.clone());
-                }
+            if let Some(error) = self.open_failure_since(began) {
+                return Err(error);
             }
             self.ask_to_open();
             tokio::select! {
@@ -152,8 +155,11 @@ impl Partition {
     }
 
     /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
-    /// again with the next call.
+    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
     fn step(&self, state: &mut MutexGuard<'_, State>, step: Step) -> Result<(), StorageError> {
+        if self.is_leaving() || self.log_dir.opener.is_stopping() {
+            return Err(StorageError::Gone);
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let before = self.put(state, LogState::Opening(stop.clone()));
         let known = state.known;
@@ -174,6 +180,11 @@ impl Partition {
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
                 Ok(())
             }
+            // Whoever had it end early takes it out of use.
+            Err(_) if stop.load(Relaxed) => {
+                self.put(state, before);
+                Err(StorageError::Gone)
+            }
             Err(error) => {
                 self.tell(&error);
                 if matches!(error, StorageError::Corrupt { .. }) {
@@ -182,8 +193,7 @@ impl Partition {
                 } else {
                     self.put(state, before);
                 }
-                state.open_failures += 1;
-                state.open_failure = Some(error.clone());
+                state.open_failure = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         };

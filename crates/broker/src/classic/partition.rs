@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::batch::BatchView;
@@ -80,9 +80,8 @@ pub(super) struct State {
     pub flush_again: bool,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
-    /// How often the log could not be opened, and why the last time.
-    pub open_failures: u64,
-    pub open_failure: Option<StorageError>,
+    /// When the log could last not be opened, and why.
+    pub open_failure: Option<(Instant, StorageError)>,
 }
 
 impl State {
@@ -133,7 +132,6 @@ impl Partition {
             flush_timed: false,
             flush_again: false,
             failed: None,
-            open_failures: 0,
             open_failure: None,
         };
         Partition {

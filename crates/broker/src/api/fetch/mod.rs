@@ -9,7 +9,7 @@ pub mod sessions;
 
 use super::{Completion, Fault, Reply, topics};
 use crate::broker::Shared;
-use crate::classic::Partition;
+use crate::classic::{Partition, ReadError};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
@@ -68,8 +68,8 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     if replica >= 0 {
         return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
     }
-    let deadline =
-        Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let began = Instant::now();
+    let deadline = began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = Limits {
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
@@ -86,7 +86,7 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
                 // There may be many of them, each with thousands of partitions to look at.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
-                    Ok(plan) => answer_later(&broker, plan, &limits, deadline, reply).await,
+                    Ok(plan) => answer_later(&broker, plan, &limits, (Instant::now(), deadline), reply).await,
                     Err(code) => refused(&broker, code, reply),
                 }
             });
@@ -94,14 +94,14 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
         }
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
-    let fetched = plan.wanted().map(|wanted| attempt(broker, &wanted, &limits));
+    let fetched = plan.wanted().map(|wanted| attempt(broker, &wanted, &limits, began));
     if fetched.as_ref().map_or(true, |fetched| fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening))
     {
         return answer_now(broker, plan, fetched, reply).map(Completion::Ready);
     }
     let held = PENDING_BYTES + plan.bytes_held();
     let broker = Arc::clone(broker);
-    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, deadline, reply).await });
+    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, (began, deadline), reply).await });
     Ok(Completion::Holding(answer, held))
 }
 
@@ -110,10 +110,10 @@ async fn answer_later(
     broker: &Shared,
     mut plan: Plan,
     limits: &Limits,
-    deadline: Instant,
+    times: (Instant, Instant),
     reply: Reply,
 ) -> Result<Frame, Fault> {
-    let fetched = wait(broker, &mut plan, limits, deadline).await;
+    let fetched = wait(broker, &mut plan, limits, times).await;
     answer_now(broker, plan, fetched, reply)
 }
 
@@ -159,14 +159,19 @@ struct Attempt {
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.
-async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Instant) -> Result<Attempt, ErrorCode> {
+async fn wait(
+    broker: &Shared,
+    plan: &mut Plan,
+    limits: &Limits,
+    (began, deadline): (Instant, Instant),
+) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
     let mut stop = broker.stopping();
     let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         // Registered first, looked second: an append between the two has already woken the waiter.
-        let fetched = attempt(broker, &plan.wanted()?, limits);
+        let fetched = attempt(broker, &plan.wanted()?, limits, began);
         let deadline = if fetched.is_opening { opening_deadline } else { deadline };
         if fetched.is_enough || deadline <= Instant::now() {
             return Ok(fetched);
@@ -180,7 +185,7 @@ async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Insta
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return Ok(attempt(broker, &plan.wanted()?, limits));
+            return Ok(attempt(broker, &plan.wanted()?, limits, began));
         }
     }
 }
@@ -193,19 +198,23 @@ fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<()
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once, in the order asked.
-fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
+/// Reads every partition once, in the order asked, for a fetch that `began` then: a log that could not be opened since is
+/// an error, since to ask again is its client's matter.
+fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits, began: Instant) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut failed, mut is_opening) = (0, false, false);
     for Wanted { key, fetch } in wanted {
         let left = limits.max_bytes.saturating_sub(bytes);
         let data = match partition(broker, &image, key) {
-            Ok(partition) if !partition.is_settled() => {
-                partition.ask_to_open();
-                is_opening = true;
-                nothing(key.index)
-            }
+            Ok(partition) if !partition.is_settled() => match partition.open_failure_since(began.into_std()) {
+                Some(error) => PartitionData { error_code: ReadError::from(error).code(), ..nothing(key.index) },
+                None => {
+                    partition.ask_to_open();
+                    is_opening = true;
+                    nothing(key.index)
+                }
+            },
             found => read(broker, found, key, fetch, left, bytes == 0),
         };
         bytes += data.records.as_ref().map_or(0, |records| records.len());
