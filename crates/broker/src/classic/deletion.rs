@@ -129,15 +129,29 @@ impl Deletion {
 impl Partition {
     /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it.
     pub(super) fn retire(&self) {
+        // One that never came to have a folder leaves the name to who had it before.
+        self.retire_predecessors();
+        self.retire_itself();
+    }
+
+    /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
+    /// disk is slow, a name may have any number of lives.
+    pub(super) fn retire_predecessors(&self) {
+        let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
+        while let Some(partition) = next {
+            next = partition.predecessor.lock().clone();
+            line.push(partition);
+        }
+        line.iter().rev().for_each(|partition| partition.retire_itself());
+        *self.predecessor.lock() = None;
+    }
+
+    fn retire_itself(&self) {
         let mut is_retired = self.retired.lock();
         if *is_retired {
             return;
         }
         self.leaving.store(true, Release);
-        // One that never came to have a folder leaves the name to who had it before.
-        if let Some(predecessor) = self.predecessor.lock().take() {
-            predecessor.retire();
-        }
         let was_open = self.leave(AppendError::Deleted).is_some();
         self.log_dir.cleaner.wait_until_left(self);
         if let Err(error) = self.give_folder_away(was_open) {
@@ -146,6 +160,8 @@ impl Partition {
         }
         self.log_dir.checkpoints.forget(self.key());
         self.log_dir.cleaner.forget(self.topic(), self.index());
+        // So that who is out of the way keeps nobody else in memory.
+        *self.predecessor.lock() = None;
         *is_retired = true;
     }
 

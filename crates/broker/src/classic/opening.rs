@@ -238,9 +238,7 @@ impl Partition {
     /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name
     /// is set aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
-        if let Some(predecessor) = self.predecessor.lock().take() {
-            predecessor.retire();
-        }
+        self.retire_predecessors();
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 

@@ -4,9 +4,10 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::classic::Origin;
+use fullbore_broker::classic::{Logs, Origin};
 use fullbore_broker::config::CleanupPolicy;
 use fullbore_wire::Uuid;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
@@ -121,4 +122,33 @@ fn a_folder_of_which_the_system_does_not_say_whose_it_is_is_not_taken_for_anothe
     fs::rename(&away, &metadata).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);
+}
+
+#[test]
+fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_after_the_other() {
+    let mut folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
+    offset(&folder.partition(), &plain(1, b"v"));
+    let (epochs, mode) = (folder.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
+    fs::remove_file(&epochs).expect("removed");
+    // Whoever opens it to read waits until somebody opens it to write.
+    mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
+    folder.settings.recovery_threads = 1;
+    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.partition();
+    let mut pipe = None;
+    wait_until("the log is being opened", || {
+        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        pipe.is_some()
+    });
+    let mut id = ID;
+    for life in 0..10_000_u128 {
+        folder.logs.delete_topic(id);
+        id = Uuid((life | 1 << 100).to_be_bytes());
+        folder.logs.put_topic((TOPIC, id), 1, &Arc::new(folder.config.clone()), Origin::New);
+    }
+    let last = folder.logs.find(&id, 0).expect("it has just been told of");
+    let writing = std::thread::spawn(move || offset(&last, &plain(1, b"v")));
+    drop(pipe);
+    assert_eq!(writing.join().expect("no panic"), 0);
+    wait_until("the first one's folder is gone", || folder.partition_folders() == 1);
 }
