@@ -5,6 +5,8 @@
 //! A topic may be made again under the same name at once: its partitions know who had their folders' names before
 //! them, and wait for that, or do it themselves.
 //!
+//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do ([`Deletion::has_room`]).
+//!
 //! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
 
 use std::collections::{HashMap, VecDeque};
@@ -23,12 +25,15 @@ use super::answer::AppendError;
 use super::files;
 use super::partition::Partition;
 
+/// Partitions waiting, as many as may be in use; past it, who wants another topic deleted waits.
+const WAITING_MAX: usize = 200_000;
+
 /// Deleted partitions whose folders still have their names.
 #[derive(Debug)]
 pub struct Deletion {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Counts partitions that are out of the way.
+    /// Counts topics that are out of the way.
     carried_out: watch::Sender<u64>,
 }
 
@@ -90,6 +95,12 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| !self.queue.lock().left.contains_key(&topic_id)).await;
     }
 
+    /// Waits until not too many partitions wait for their turn.
+    pub async fn has_room(&self) {
+        let mut carried_out = self.carried_out.subscribe();
+        let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
+    }
+
     fn run(&self) {
         while let Some(partition) = self.next() {
             partition.retire();
@@ -115,14 +126,13 @@ impl Deletion {
             queue.by_name.remove(&name);
         }
         let topic_id = partition.topic_id();
-        if let Some(left) = queue.left.get_mut(&topic_id) {
-            *left -= 1;
-            if *left == 0 {
-                queue.left.remove(&topic_id);
-            }
+        let Some(left) = queue.left.get_mut(&topic_id) else { return };
+        *left -= 1;
+        if *left == 0 {
+            queue.left.remove(&topic_id);
+            drop(queue);
+            self.carried_out.send_modify(|count| *count += 1);
         }
-        drop(queue);
-        self.carried_out.send_modify(|count| *count += 1);
     }
 }
 
@@ -179,5 +189,38 @@ impl Partition {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::classic::{Logs, Origin, Settings};
+    use crate::config::{BrokerConfig, Properties};
+
+    #[tokio::test]
+    async fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
+        let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
+        logs.put_topic(("t", id), partitions, &config, Origin::New);
+        let first = logs.find(&id, 0).expect("it has just been told of");
+        logs.deletions_have_room().await;
+        let slow = first.retired.lock();
+        logs.delete_topic(id);
+        {
+            let mut room = pin!(logs.deletions_have_room());
+            assert!(poll_fn(|context| Poll::Ready(room.as_mut().poll(context).is_pending())).await);
+        }
+        drop(slow);
+        logs.deletions_have_room().await;
+        logs.deleted(id).await;
+        logs.close();
     }
 }

@@ -181,6 +181,11 @@ impl Logs {
         self.log_dir.deletion.carried_out(id).await;
     }
 
+    /// Waits until there is room for further deletions.
+    pub async fn deletions_have_room(&self) {
+        self.log_dir.deletion.has_room().await;
+    }
+
     /// From now on, forgets producers silent for so long. Until this is said, none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Ordering::Relaxed);
