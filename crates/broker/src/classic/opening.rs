@@ -225,6 +225,7 @@ impl Partition {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         let made = self.log_dir.checkpoints.purge(&self.key());
+        let made = made.and_then(|()| self.log_dir.cleaner.purge(self.topic(), self.index()));
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {

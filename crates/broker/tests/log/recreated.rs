@@ -152,3 +152,26 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
     assert_eq!(writing.join().expect("no panic"), 0);
     wait_until("the first one's folder is gone", || folder.partition_folders() == 1);
 }
+
+#[test]
+fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() {
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = 2000;
+        config.cleanup = CleanupPolicy { delete: false, compact: true };
+        config.min_cleanable_dirty_ratio = fullbore_broker::config::Ratio(0.0);
+    });
+    folder.settings.cleaner.threads = 0;
+    folder.crash();
+    let old = folder.partition();
+    (0..100).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
+    assert!(folder.logs.clean_dirtiest(NOW), "there is something to clean");
+    drop(old);
+    let said = |folder: &Folder| fs::read_to_string(folder.dir.join("cleaner-offset-checkpoint")).expect("written");
+    assert!(said(&folder).contains(TOPIC));
+    // The deletion was decided, and the broker killed before it was carried out.
+    folder.kill();
+    folder.logs.put_topic((TOPIC, NEXT), 1, &Arc::new(folder.config.clone()), Origin::New);
+    let next = folder.logs.find(&NEXT, 0).expect("it has just been told of");
+    assert_eq!(offset(&next, &plain(1, b"v")), 0);
+    assert!(!said(&folder).contains(TOPIC), "{}", said(&folder));
+}
