@@ -1,6 +1,8 @@
 //! A broker that is out of descriptors for a while: what needs one is refused, and afterwards everything works as before.
 
-use fullbore_tests::{Batch, Broker, Client, wait_until};
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::fetch::FetchRequest;
 use std::time::Duration;
 
 const TOPIC: &str = "scarce";
@@ -60,4 +62,25 @@ fn a_flush_that_could_open_nothing_is_tried_again() {
     let produced = client.receive_produced();
     assert!(!produced.error_code.is_err(), "{produced:?}");
     assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
+}
+
+/// A folder in the place of a file is what the system refuses for as long as the test likes.
+#[test]
+fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &batch());
+    broker.stop();
+    let refused = broker.partition_dir(TOPIC, 0).join("refused.tmp");
+    std::fs::create_dir(&refused).expect("made");
+    broker.restart();
+    let told = broker.stderr().matches("cannot be opened").count();
+    let mut client = broker.client();
+    let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
+    let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, 2_000), 12);
+    assert_eq!(fetched.responses[0].partitions[0].error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert!(broker.stderr().matches("cannot be opened").count() <= told + 3, "it is tried over and over");
+    std::fs::remove_dir(&refused).expect("removed");
+    assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }

@@ -141,3 +141,15 @@ fn a_new_setting_counts_for_who_asked_before_it_too() {
         assert_eq!(large.error_code.is_err(), max == "100", "{max}");
     }
 }
+
+#[test]
+fn deletions_that_their_client_does_not_wait_for_take_bounded_memory() {
+    let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    let delete = DeleteTopicsRequest { topic_names: vec![VICTIM.into()], timeout_ms: 0, ..Default::default() };
+    for _ in 0..15 {
+        client.create_topic(VICTIM, 100_000, &[]);
+        assert!(!client.call(&delete, 3).responses[0].error_code.is_err());
+    }
+    assert!(broker.rss() < 400 << 20, "{} MiB", broker.rss() >> 20);
+}

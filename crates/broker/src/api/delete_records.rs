@@ -41,8 +41,9 @@ fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsT
         (topic.name, moved)
     };
     let moved: Vec<_> = asked.into_iter().map(moved_of).collect();
-    let starts = moved.iter().flat_map(|(_, partitions)| partitions).filter_map(|(_, moved)| moved.clone().ok());
-    let kept = broker.logs.keep_log_starts(starts).map_err(|error| {
+    let outcomes = moved.iter().flat_map(|(_, partitions)| partitions);
+    let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| Some(moved.as_ref().ok()?.0.clone())).collect();
+    let kept = broker.logs.keep_log_starts(&partitions).map_err(|error| {
         tracing::error!(%error, "log starts not written");
         ErrorCode::KAFKA_STORAGE_ERROR
     });

@@ -2,7 +2,7 @@
 
 use super::{Call, Fault, Reply};
 use crate::classic::Logs;
-use crate::control::TopicRef;
+use crate::control::{Refusal, TopicRef};
 use fullbore_wire::apis::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an answer waits at most for folders to be out of the way.
+/// How long a deletion waits at most for those before it, and then its answer for folders to be out of the way.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -21,8 +21,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let targets = asked.iter().map(target).collect();
-    let outcomes = call.broker.control.delete_topics(targets).await;
+    let outcomes = match timeout(WAIT_MAX, call.broker.logs.deletions_have_room()).await {
+        Ok(()) => call.broker.control.delete_topics(asked.iter().map(target).collect()).await,
+        Err(_) => asked.iter().map(|_| Err(too_many())).collect(),
+    };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // It is decided, and carried out whoever waits.
@@ -47,6 +49,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         })
         .collect();
     reply.frame::<DeleteTopicsRequest>(&DeleteTopicsResponse { responses, ..Default::default() })
+}
+
+/// As Kafka's controller says that it did not come to it in time.
+fn too_many() -> Refusal {
+    let message = "Topics that were deleted before are not out of the way yet, and those are as many as may wait.";
+    Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 
 async fn carried_out(logs: &Logs, topics: impl Iterator<Item = Uuid>) {

@@ -4,8 +4,9 @@
 //! what is said of a deleted partition is out of the files before the next of its name has a folder
 //! ([`Checkpoints::purge`]).
 //!
-//! Locks: `writing` is held while files are written, so that the newest stays; `entries` never while anything blocks, since
-//! whoever is told of a partition may need it.
+//! Locks: `writing` is held from when a log is asked for its offsets until they are written, so that the newest stay: a log
+//! start never goes back. Partitions are locked meanwhile, and nobody who has one locked waits for `writing`. `entries` is never
+//! held while anything blocks, since whoever is told of a partition may need it.
 
 use std::collections::HashSet;
 use std::io;
@@ -119,16 +120,17 @@ impl Checkpoints {
                 return Ok(());
             }
         }
-        self.write(Vec::new())?;
+        self.write(&[])?;
         files::sync_dir(&self.dir)
     }
 
-    /// Writes the files anew, with what is noted of those partitions that are still in use.
+    /// Writes the files anew, with the offsets of those of these partitions that are open and still in use.
     ///
     /// # Errors
     /// What the system says.
-    pub fn write(&self, noted: Vec<(Arc<Partition>, Noted)>) -> io::Result<()> {
+    pub fn write(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
         let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
         let (recovery_points, log_starts, unrecovered, stale) = {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start }) in noted {
@@ -150,16 +152,17 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Has these log starts on the disk when it returns.
+    /// Has the log starts of these partitions on the disk when it returns.
     ///
     /// # Errors
     /// What the system says.
-    pub fn keep_log_starts(&self, starts: Vec<(Arc<Partition>, i64)>) -> io::Result<()> {
+    pub fn keep_log_starts(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
         let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
         let log_starts = {
             let mut entries = self.entries.lock();
-            let in_use = starts.into_iter().filter(|(partition, _)| !partition.is_leaving());
-            in_use.for_each(|(partition, log_start)| _ = entries.log_starts.insert(partition.key(), log_start));
+            let in_use = noted.into_iter().filter(|(partition, _)| !partition.is_leaving());
+            in_use.for_each(|(partition, noted)| _ = entries.log_starts.insert(partition.key(), noted.log_start));
             entries.log_starts.clone()
         };
         self.space.freeing(is_full, || files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts))?;
@@ -210,6 +213,11 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(LOG_STARTS), &entries.log_starts)?;
         files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)
     }
+}
+
+/// The offsets of those of these partitions that are open, as they are now.
+fn noted(partitions: &[Arc<Partition>]) -> impl Iterator<Item = (&Arc<Partition>, Noted)> {
+    partitions.iter().filter_map(|partition| Some((partition, partition.noted()?)))
 }
 
 impl Entries {
@@ -285,7 +293,7 @@ mod tests {
         checkpoints.forget(key("deleted"));
         checkpoints.purge(&key("another")).expect("nothing to do");
         assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
-        checkpoints.write(Vec::new()).expect("written");
+        checkpoints.write(&[]).expect("written");
         for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }

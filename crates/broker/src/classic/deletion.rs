@@ -5,6 +5,8 @@
 //! A topic may be made again under the same name at once: its partitions know who had their folders' names before
 //! them, and wait for that, or do it themselves.
 //!
+//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do ([`Deletion::has_room`]).
+//!
 //! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
 
 use std::collections::{HashMap, VecDeque};
@@ -23,12 +25,15 @@ use super::answer::AppendError;
 use super::files;
 use super::partition::Partition;
 
+/// Partitions waiting, as many as may be in use; past it, who wants another topic deleted waits.
+const WAITING_MAX: usize = 200_000;
+
 /// Deleted partitions whose folders still have their names.
 #[derive(Debug)]
 pub struct Deletion {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Counts partitions that are out of the way.
+    /// Counts topics that are out of the way.
     carried_out: watch::Sender<u64>,
 }
 
@@ -90,6 +95,12 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| !self.queue.lock().left.contains_key(&topic_id)).await;
     }
 
+    /// Waits until not too many partitions wait for their turn.
+    pub async fn has_room(&self) {
+        let mut carried_out = self.carried_out.subscribe();
+        let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
+    }
+
     fn run(&self) {
         while let Some(partition) = self.next() {
             partition.retire();
@@ -115,45 +126,101 @@ impl Deletion {
             queue.by_name.remove(&name);
         }
         let topic_id = partition.topic_id();
-        if let Some(left) = queue.left.get_mut(&topic_id) {
-            *left -= 1;
-            if *left == 0 {
-                queue.left.remove(&topic_id);
-            }
+        let Some(left) = queue.left.get_mut(&topic_id) else { return };
+        *left -= 1;
+        if *left == 0 {
+            queue.left.remove(&topic_id);
+            drop(queue);
+            self.carried_out.send_modify(|count| *count += 1);
         }
-        drop(queue);
-        self.carried_out.send_modify(|count| *count += 1);
     }
 }
 
 impl Partition {
     /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it.
     pub(super) fn retire(&self) {
+        // One that never came to have a folder leaves the name to who had it before.
+        self.retire_predecessors();
+        self.retire_itself();
+    }
+
+    /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
+    /// disk is slow, a name may have any number of lives.
+    pub(super) fn retire_predecessors(&self) {
+        let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
+        while let Some(partition) = next {
+            next = partition.predecessor.lock().clone();
+            line.push(partition);
+        }
+        line.iter().rev().for_each(|partition| partition.retire_itself());
+        *self.predecessor.lock() = None;
+    }
+
+    fn retire_itself(&self) {
         let mut is_retired = self.retired.lock();
         if *is_retired {
             return;
         }
         self.leaving.store(true, Release);
-        // One that never came to have a folder leaves the name to who had it before.
-        if let Some(predecessor) = self.predecessor.lock().take() {
-            predecessor.retire();
-        }
-        drop(self.leave(AppendError::Deleted));
+        let was_open = self.leave(AppendError::Deleted).is_some();
         self.log_dir.cleaner.wait_until_left(self);
-        let dir = self.dir();
-        if files::read_topic_id(&dir).is_none_or(|id| id == self.topic_id()) {
-            let unique = u128::from_be_bytes(self.topic_id().0);
-            let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
-            let delay = Duration::from_millis(self.config().file_delete_delay_ms);
-            match fs::rename(&dir, &away) {
-                Ok(()) => self.log_dir.doom(delay, away),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Its topic id keeps a topic created later from taking it for its own.
-                Err(error) => tracing::error!(dir = %dir.display(), %error, "deleted partition's folder stays"),
-            }
+        if let Err(error) = self.give_folder_away(was_open) {
+            // Its topic id keeps a topic created later from taking it for its own.
+            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays");
         }
         self.log_dir.checkpoints.forget(self.key());
         self.log_dir.cleaner.forget(self.topic(), self.index());
+        // So that who is out of the way keeps nobody else in memory.
+        *self.predecessor.lock() = None;
         *is_retired = true;
+    }
+
+    /// Has the folder renamed and later removed, unless it is another topic's, which that of a log that `was_open` is not.
+    fn give_folder_away(&self, was_open: bool) -> io::Result<()> {
+        let dir = self.dir();
+        if !was_open && files::read_topic_id(&dir)?.is_some_and(|id| id != self.topic_id()) {
+            return Ok(());
+        }
+        let unique = u128::from_be_bytes(self.topic_id().0);
+        let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
+        match fs::rename(&dir, &away) {
+            Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::classic::{Logs, Origin, Settings};
+    use crate::config::{BrokerConfig, Properties};
+
+    #[tokio::test]
+    async fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
+        let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
+        logs.put_topic(("t", id), partitions, &config, Origin::New);
+        let first = logs.find(&id, 0).expect("it has just been told of");
+        logs.deletions_have_room().await;
+        let slow = first.retired.lock();
+        logs.delete_topic(id);
+        {
+            let mut room = pin!(logs.deletions_have_room());
+            assert!(poll_fn(|context| Poll::Ready(room.as_mut().poll(context).is_pending())).await);
+        }
+        drop(slow);
+        logs.deletions_have_room().await;
+        logs.deleted(id).await;
+        logs.close();
     }
 }

@@ -133,10 +133,17 @@ pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()
     replace(path, text.as_bytes())
 }
 
-/// The topic id a partition's folder belongs to; `None` if it does not say.
-pub fn read_topic_id(dir: &Path) -> Option<Uuid> {
-    let text = fs::read_to_string(dir.join(METADATA)).ok()?;
-    text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()))
+/// The topic id a partition's folder belongs to; `None` if it does not say, or there is no folder.
+///
+/// # Errors
+/// When the system does not tell: that says nothing of whose the folder is.
+pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
+    let bytes = match fs::read(dir.join(METADATA)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim())))
 }
 
 /// Says to which topic id a partition's folder belongs, before there are records in it: a folder with records that
@@ -236,9 +243,9 @@ mod tests {
     #[test]
     fn a_topic_id_comes_back() {
         let dir = tempfile::tempdir().expect("temporary folder");
-        assert_eq!(read_topic_id(dir.path()), None);
+        assert_eq!(read_topic_id(dir.path()).expect("not there"), None);
         write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
-        assert_eq!(read_topic_id(dir.path()), Some(Uuid([7; 16])));
+        assert_eq!(read_topic_id(dir.path()).expect("read"), Some(Uuid([7; 16])));
         let log = offset_path(dir.path(), 0, LOG);
         fs::write(&log, "").expect("written");
         assert!(!has_records(dir.path()).expect("listed"));

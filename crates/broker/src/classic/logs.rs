@@ -23,13 +23,13 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::answer::{AppendError, OpenError};
-use super::checkpoints::{Checkpoints, Left, Noted};
+use super::checkpoints::{Checkpoints, Left};
 use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use super::flusher::Flusher;
 use super::housekeeping;
 use super::log_dir::LogDir;
-use super::partition::{LogState, Partition};
+use super::partition::Partition;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::space::Space;
 
@@ -181,6 +181,11 @@ impl Logs {
         self.log_dir.deletion.carried_out(id).await;
     }
 
+    /// Waits until there is room for further deletions.
+    pub async fn deletions_have_room(&self) {
+        self.log_dir.deletion.has_room().await;
+    }
+
     /// From now on, forgets producers silent for so long. Until this is said, none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Ordering::Relaxed);
@@ -252,21 +257,13 @@ impl Logs {
     ///
     /// # Errors
     /// What the system says. Segments that are before a log start may be removed all the same.
-    pub fn keep_log_starts(&self, starts: impl IntoIterator<Item = (Arc<Partition>, i64)>) -> io::Result<()> {
-        let starts: Vec<_> = starts.into_iter().collect();
-        if starts.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(starts) }
+    pub fn keep_log_starts(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
+        if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
 
     /// Writes the checkpoint files anew.
     pub(super) fn write_checkpoints(&self) -> io::Result<()> {
-        let mut noted = Vec::new();
-        for partition in self.partitions() {
-            if let LogState::Open(log) = &partition.state.lock().log {
-                let (recovery_point, log_start) = (log.recovery_point, log.log_start);
-                noted.push((partition.clone(), Noted { recovery_point, log_start }));
-            }
-        }
-        self.log_dir.checkpoints.write(noted)
+        self.log_dir.checkpoints.write(&self.partitions())
     }
 
     /// Clean shutdown: everything is on the disk and the next start has nothing to recover. Blocks; appends

@@ -50,6 +50,7 @@ impl Opener {
 
     /// Nothing more is opened, and nobody waits for it any longer.
     pub fn stop(&self) {
+        self.stopping.send_replace(true);
         {
             let mut queue = self.queue.lock();
             queue.is_stopping = true;
@@ -57,7 +58,11 @@ impl Opener {
             queue.rest.clear();
         }
         self.changed.notify_all();
-        self.stopping.send_replace(true);
+    }
+
+    /// Whether nothing more is opened, by whomever.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
     }
 
     /// Becomes true when nothing more is opened.

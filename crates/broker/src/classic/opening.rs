@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 use parking_lot::MutexGuard;
 use tokio::sync::Notify;
@@ -49,6 +50,13 @@ impl Partition {
         }
     }
 
+    /// Why the log could not be opened, if that was tried at this time or later: who has waited since then is told, and
+    /// asks for no other try.
+    pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
+        let state = self.state.lock();
+        state.open_failure.as_ref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
+    }
+
     /// Waits until the partition is settled. Takes no thread.
     ///
     /// # Errors
@@ -60,18 +68,13 @@ impl Partition {
         let waiter = Arc::new(Notify::new());
         let _registered = self.register(&waiter);
         let mut stopping = self.log_dir.opener.stopping();
-        let failures_before = self.state.lock().open_failures;
+        let began = Instant::now();
         loop {
             if self.is_settled() {
                 return Ok(());
             }
-            {
-                let state = self.state.lock();
-                if state.open_failures != failures_before
-                    && let Some(error) = &state.open_failure
-                {
-                    return Err(error.clone());
-                }
+            if let Some(error) = self.open_failure_since(began) {
+                return Err(error);
             }
             self.ask_to_open();
             tokio::select! {
@@ -152,8 +155,11 @@ impl Partition {
     }
 
     /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
-    /// again with the next call.
+    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
     fn step(&self, state: &mut MutexGuard<'_, State>, step: Step) -> Result<(), StorageError> {
+        if self.is_leaving() || self.log_dir.opener.is_stopping() {
+            return Err(StorageError::Gone);
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let before = self.put(state, LogState::Opening(stop.clone()));
         let known = state.known;
@@ -174,6 +180,11 @@ impl Partition {
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
                 Ok(())
             }
+            // Whoever had it end early takes it out of use.
+            Err(_) if stop.load(Relaxed) => {
+                self.put(state, before);
+                Err(StorageError::Gone)
+            }
             Err(error) => {
                 self.tell(&error);
                 if matches!(error, StorageError::Corrupt { .. }) {
@@ -182,8 +193,7 @@ impl Partition {
                 } else {
                     self.put(state, before);
                 }
-                state.open_failures += 1;
-                state.open_failure = Some(error.clone());
+                state.open_failure = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         };
@@ -203,7 +213,7 @@ impl Partition {
     fn look(&self, known: Known, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
-        if !dir.is_dir() {
+        if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             // What the checkpoints say is then of an older topic with this name.
             return Ok(None);
         }
@@ -215,6 +225,7 @@ impl Partition {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         let made = self.log_dir.checkpoints.purge(&self.key());
+        let made = made.and_then(|()| self.log_dir.cleaner.purge(self.topic(), self.index()));
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
@@ -228,19 +239,17 @@ impl Partition {
     /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name
     /// is set aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
-        if let Some(predecessor) = self.predecessor.lock().take() {
-            predecessor.retire();
-        }
+        self.retire_predecessors();
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 
     /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
     /// is kept: whether its records are still wanted is not to be guessed.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
-        let unique = match files::read_topic_id(dir) {
+        let unique = match files::read_topic_id(dir)? {
             Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
             Some(topic_id) => u128::from_be_bytes(topic_id.0),
-            None if !dir.is_dir() => return Ok(()),
+            None if !dir.try_exists()? => return Ok(()),
             // What a crash leaves of a partition that was just being made.
             None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
             // Told apart by when it was set aside.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::batch::BatchView;
@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
-use super::checkpoints::Key;
+use super::checkpoints::{Key, Noted};
 use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
 use super::log::{Log, Outcome};
@@ -80,9 +80,8 @@ pub(super) struct State {
     pub flush_again: bool,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
-    /// How often the log could not be opened, and why the last time.
-    pub open_failures: u64,
-    pub open_failure: Option<StorageError>,
+    /// When the log could last not be opened, and why.
+    pub open_failure: Option<(Instant, StorageError)>,
 }
 
 impl State {
@@ -133,7 +132,6 @@ impl Partition {
             flush_timed: false,
             flush_again: false,
             failed: None,
-            open_failures: 0,
             open_failure: None,
         };
         Partition {
@@ -425,6 +423,14 @@ impl Partition {
     /// Its name and number, as the checkpoints have it.
     pub(super) fn key(&self) -> Key {
         (self.topic.to_string(), self.index)
+    }
+
+    /// What the checkpoints have of an open log.
+    pub(super) fn noted(&self) -> Option<Noted> {
+        match &self.state.lock().log {
+            LogState::Open(log) => Some(Noted { recovery_point: log.recovery_point, log_start: log.log_start }),
+            _ => None,
+        }
     }
 
     /// Whether it is deleted, or about to be.

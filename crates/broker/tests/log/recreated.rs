@@ -4,9 +4,10 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::classic::Origin;
+use fullbore_broker::classic::{Logs, Origin};
 use fullbore_broker::config::CleanupPolicy;
 use fullbore_wire::Uuid;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
@@ -46,7 +47,7 @@ fn the_log_start_of_a_deleted_topic_hides_nothing_of_the_next_one() {
     let old = folder.partition();
     (0..50).for_each(|_| _ = offset(&old, &plain(1, b"v")));
     old.delete_records_before(40).expect("moved");
-    folder.logs.keep_log_starts([(old, 40)]).expect("kept");
+    folder.logs.keep_log_starts(&[old]).expect("kept");
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
@@ -102,4 +103,75 @@ fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_fold
     assert_eq!((status.runs, status.failures), (0, 0));
     assert!(folder.files("cleaned").is_empty() && folder.files("swap").is_empty());
     assert_eq!(read_all(&next, 0).len(), 100);
+}
+
+#[test]
+fn a_folder_of_which_the_system_does_not_say_whose_it_is_is_not_taken_for_another_topics() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    (0..5).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
+    drop(partition);
+    let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
+    fs::rename(&metadata, &away).expect("moved");
+    // Refused as a lack of descriptors or a bad sector is; a file that is not there says something.
+    fs::create_dir(&metadata).expect("made");
+    folder.kill();
+    let partition = folder.partition();
+    assert!(partition.offsets().is_err());
+    fs::remove_dir(&metadata).expect("removed");
+    fs::rename(&away, &metadata).expect("moved back");
+    assert_eq!(partition.offsets().expect("tried again").log_end, 5);
+    assert_eq!(read_all(&partition, 0).len(), 5);
+}
+
+#[test]
+fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_after_the_other() {
+    let mut folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
+    offset(&folder.partition(), &plain(1, b"v"));
+    let (epochs, mode) = (folder.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
+    fs::remove_file(&epochs).expect("removed");
+    // Whoever opens it to read waits until somebody opens it to write.
+    mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
+    folder.settings.recovery_threads = 1;
+    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.partition();
+    let mut pipe = None;
+    wait_until("the log is being opened", || {
+        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        pipe.is_some()
+    });
+    let mut id = ID;
+    for life in 0..10_000_u128 {
+        folder.logs.delete_topic(id);
+        id = Uuid((life | 1 << 100).to_be_bytes());
+        folder.logs.put_topic((TOPIC, id), 1, &Arc::new(folder.config.clone()), Origin::New);
+    }
+    let last = folder.logs.find(&id, 0).expect("it has just been told of");
+    let writing = std::thread::spawn(move || offset(&last, &plain(1, b"v")));
+    drop(pipe);
+    assert_eq!(writing.join().expect("no panic"), 0);
+    wait_until("the first one's folder is gone", || folder.partition_folders() == 1);
+}
+
+#[test]
+fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() {
+    let mut folder = Folder::new().with(|config| {
+        config.segment_bytes = 2000;
+        config.cleanup = CleanupPolicy { delete: false, compact: true };
+        config.min_cleanable_dirty_ratio = fullbore_broker::config::Ratio(0.0);
+    });
+    folder.settings.cleaner.threads = 0;
+    folder.crash();
+    let old = folder.partition();
+    (0..100).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
+    assert!(folder.logs.clean_dirtiest(NOW), "there is something to clean");
+    drop(old);
+    let said = |folder: &Folder| fs::read_to_string(folder.dir.join("cleaner-offset-checkpoint")).expect("written");
+    assert!(said(&folder).contains(TOPIC));
+    // The deletion was decided, and the broker killed before it was carried out.
+    folder.kill();
+    folder.logs.put_topic((TOPIC, NEXT), 1, &Arc::new(folder.config.clone()), Origin::New);
+    let next = folder.logs.find(&NEXT, 0).expect("it has just been told of");
+    assert_eq!(offset(&next, &plain(1, b"v")), 0);
+    assert!(!said(&folder).contains(TOPIC), "{}", said(&folder));
 }

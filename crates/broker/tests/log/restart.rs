@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fullbore_broker::classic::AppendError;
+use fullbore_broker::classic::{AppendError, ReadError};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
@@ -205,4 +205,15 @@ fn folders_of_partitions_that_nobody_has_told_of_are_named() {
     }
     folder.restart();
     assert_eq!(folder.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
+}
+
+#[test]
+fn once_the_broker_stops_no_log_is_opened_whoever_asks() {
+    let mut folder = Folder::new();
+    offset(&folder.partition(), &plain(1, b"v"));
+    let partition = folder.restart();
+    folder.logs.dismiss_waiting();
+    assert_eq!(partition.offsets(), Err(ReadError::Gone));
+    folder.logs.close();
+    assert_eq!(folder.restart().offsets().expect("open").log_end, 1);
 }

@@ -122,3 +122,18 @@ fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
         assert_eq!(log_start(&partition), base + 2);
     }
 }
+
+#[test]
+fn of_two_who_delete_records_at_once_the_later_log_start_stays_on_the_disk_whoever_writes_last() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
+    // One has moved it and is held up before the write.
+    partition.delete_records_before(5).expect("moved");
+    partition.delete_records_before(10).expect("moved");
+    folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");
+    folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept");
+    drop(partition);
+    folder.kill();
+    assert_eq!(folder.partition().offsets().expect("recovered").log_start, 10);
+}

@@ -9,7 +9,7 @@ pub mod sessions;
 
 use super::{Completion, Fault, Reply, topics};
 use crate::broker::Shared;
-use crate::classic::Partition;
+use crate::classic::{Partition, ReadError};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
@@ -70,11 +70,12 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     if replica >= 0 {
         return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
     }
-    let deadline =
-        Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let began = Instant::now();
     let limits = Limits {
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
+        began,
+        deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
     let asked = Asked::of(&request);
@@ -88,7 +89,10 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
                 // There may be many of them, each with thousands of partitions to look at.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
-                    Ok(plan) => answer_later(&broker, plan, &limits, deadline, reply).await,
+                    Ok(plan) => {
+                        let limits = Limits { began: Instant::now(), ..limits };
+                        answer_later(&broker, plan, &limits, reply).await
+                    }
                     Err(code) => refused(&broker, code, reply),
                 }
             });
@@ -99,7 +103,7 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= SHORT_LOOK_MAX => {
             let fetched = attempt(broker, &wanted, &limits);
-            if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_opening) {
+            if fetched.is_enough || (limits.deadline <= Instant::now() && !fetched.is_opening) {
                 return answer_now(broker, plan, Ok(fetched), reply).map(Completion::Ready);
             }
         }
@@ -108,19 +112,13 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
     }
     let held = PENDING_BYTES + plan.bytes_held();
     let broker = Arc::clone(broker);
-    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, deadline, reply).await });
+    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, reply).await });
     Ok(Completion::Holding(answer, held))
 }
 
 /// Waits, and answers.
-async fn answer_later(
-    broker: &Shared,
-    mut plan: Plan,
-    limits: &Limits,
-    deadline: Instant,
-    reply: Reply,
-) -> Result<Frame, Fault> {
-    let fetched = wait(broker, &mut plan, limits, deadline).await;
+async fn answer_later(broker: &Shared, mut plan: Plan, limits: &Limits, reply: Reply) -> Result<Frame, Fault> {
+    let fetched = wait(broker, &mut plan, limits).await;
     answer_now(broker, plan, fetched, reply)
 }
 
@@ -150,10 +148,13 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// How much one fetch wants.
+/// How much one fetch wants, and how long it waits for that.
+#[derive(Clone, Copy)]
 struct Limits {
     min_bytes: u64,
     max_bytes: usize,
+    began: Instant,
+    deadline: Instant,
 }
 
 /// What one look at all partitions gave.
@@ -166,15 +167,15 @@ struct Attempt {
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.
-async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits, deadline: Instant) -> Result<Attempt, ErrorCode> {
+async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
     let mut stop = broker.stopping();
-    let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
+    let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         // Registered first, looked second: an append between the two has already woken the waiter.
         let fetched = look(broker, plan, limits).await?;
-        let deadline = if fetched.is_opening { opening_deadline } else { deadline };
+        let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || deadline <= Instant::now() {
             return Ok(fetched);
         }
@@ -207,7 +208,8 @@ fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<()
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once, in the order asked.
+/// Reads every partition once, in the order asked. A log that could not be opened since the fetch began is an error: to ask
+/// again is its client's matter.
 fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
@@ -215,11 +217,14 @@ fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
     for Wanted { key, fetch } in wanted {
         let left = limits.max_bytes.saturating_sub(bytes);
         let data = match partition(broker, &image, key) {
-            Ok(partition) if !partition.is_settled() => {
-                partition.ask_to_open();
-                is_opening = true;
-                nothing(key.index)
-            }
+            Ok(partition) if !partition.is_settled() => match partition.open_failure_since(limits.began.into_std()) {
+                Some(error) => PartitionData { error_code: ReadError::from(error).code(), ..nothing(key.index) },
+                None => {
+                    partition.ask_to_open();
+                    is_opening = true;
+                    nothing(key.index)
+                }
+            },
             found => read(broker, found, key, fetch, left, bytes == 0),
         };
         bytes += data.records.as_ref().map_or(0, |records| records.len());

@@ -74,6 +74,8 @@ pub struct Cleaner {
 #[derive(Debug)]
 struct Tracking {
     checkpoints: OffsetsByPartition,
+    /// Whether the file still says something else, because it could not be written.
+    is_unsaved: bool,
     /// With the topic's id.
     in_progress: HashMap<Key, Uuid>,
     /// With the time from which it is tried again; `None` is at the next start.
@@ -113,7 +115,13 @@ impl Cleaner {
     pub fn new(data_dir: &Path, settings: CleanerSettings, space: Arc<Space>) -> Cleaner {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
-        let tracking = Tracking { checkpoints, in_progress: HashMap::new(), uncleanable: HashMap::new(), threads: 0 };
+        let tracking = Tracking {
+            checkpoints,
+            is_unsaved: false,
+            in_progress: HashMap::new(),
+            uncleanable: HashMap::new(),
+            threads: 0,
+        };
         Cleaner {
             checkpoint_path,
             space,
@@ -284,7 +292,7 @@ impl Cleaner {
             Ok(clean_to) => {
                 self.counts.runs.fetch_add(1, Relaxed);
                 tracking.checkpoints.insert(key, clean_to);
-                self.save(&tracking);
+                self.tell(self.save(&mut tracking));
                 return;
             }
             Err(CleanError::Stopping | CleanError::Changed) => return,
@@ -299,8 +307,15 @@ impl Cleaner {
         tracking.uncleanable.insert(key, retry);
     }
 
-    fn save(&self, tracking: &Tracking) {
-        if let Err(error) = files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)
+    fn save(&self, tracking: &mut Tracking) -> io::Result<()> {
+        tracking.is_unsaved = true;
+        files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)?;
+        tracking.is_unsaved = false;
+        Ok(())
+    }
+
+    fn tell(&self, saved: io::Result<()>) {
+        if let Err(error) = saved
             && !self.space.note(&error)
         {
             tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
@@ -309,12 +324,21 @@ impl Cleaner {
 
     /// What was known of a partition that is deleted.
     pub fn forget(&self, topic: &str, index: i32) {
+        self.tell(self.purge(topic, index));
+    }
+
+    /// To be called before a partition's folder is made: the file says nothing of an older one with its name when this
+    /// returns. To be clean up to an offset is to have no older value of a key before it, which a removed tombstone would
+    /// bring back.
+    ///
+    /// # Errors
+    /// What the system says; the folder must not be made then.
+    pub fn purge(&self, topic: &str, index: i32) -> io::Result<()> {
         let key = (topic.to_owned(), index);
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(&key);
-        if tracking.checkpoints.remove(&key).is_some() {
-            self.save(&tracking);
-        }
+        let was_known = tracking.checkpoints.remove(&key).is_some();
+        if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
     }
 
     fn before_read(&self, partition: &Partition, bytes: u64) -> Result<(), CleanError> {
