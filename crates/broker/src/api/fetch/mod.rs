@@ -170,6 +170,10 @@ async fn wait(
     let mut stop = broker.stopping();
     let opening_deadline = deadline.max(Instant::now() + OPENING_WAIT);
     loop {
+        if plan.has_lost_one()? {
+            // Its topic may have been made again.
+            register(broker, plan, &waiter)?;
+        }
         // Registered first, looked second: an append between the two has already woken the waiter.
         let fetched = attempt(broker, &plan.wanted()?, limits, began);
         let deadline = if fetched.is_opening { opening_deadline } else { deadline };
