@@ -84,3 +84,19 @@ fn a_fetch_hears_that_a_log_cannot_be_opened_once_that_was_tried() {
     std::fs::remove_dir(&refused).expect("removed");
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }
+
+#[test]
+fn the_files_of_a_deleted_topic_go_though_there_were_no_descriptors_for_it_at_first() {
+    let broker = Broker::start(&["log.segment.delete.delay.ms=5000"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &batch());
+    client.delete_topic(TOPIC);
+    broker.refuse_descriptors();
+    broker.wait_for_stderr("not removed");
+    broker.allow_descriptors();
+    wait_until("the folder is gone", SOON, || {
+        let entries = std::fs::read_dir(broker.data_dir()).expect("listed");
+        !entries.map(|entry| entry.expect("listed").file_name()).any(|name| name.to_string_lossy().starts_with(TOPIC))
+    });
+}

@@ -179,3 +179,35 @@ fn a_look_for_a_time_holds_up_nobody_else() {
     // It is no index after all, and who asked is told so.
     assert_eq!(listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1.topics.len(), 1);
 }
+
+/// A client that names topics by name polls on, whoever has the name.
+#[test]
+fn a_long_poll_hears_of_the_topic_that_is_made_again_under_its_topics_name() {
+    let mut broker = Broker::start(&[ONE_THREAD]);
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &[]);
+    client.produced("slow", 0, &Batch::of(&["old"]));
+    broker.kill();
+    let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("leader-epoch-checkpoint"));
+    broker.restart();
+    let pipe = slow.wait_for_reader();
+    let mut client = broker.client();
+    client.create_topic("polled", 1, &[]);
+    let mut polling = broker.client();
+    polling.set_read_timeout(SOON);
+    let from = [FetchFrom { topic: "polled", partition: 0, offset: 0 }];
+    polling.send(&fetch_request(&from, 1, 250_000), FETCH);
+    for _ in 0..100 {
+        assert_eq!(broker.client().call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
+    }
+    // The deletion that is carried out first waits for the pipe, so that nothing wakes the poll between these two.
+    for topic in ["slow", "polled"] {
+        let delete = DeleteTopicsRequest { topic_names: vec![topic.into()], timeout_ms: 1, ..Default::default() };
+        assert_eq!(client.call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
+    }
+    client.create_topic("polled", 1, &[]);
+    client.produced("polled", 0, &Batch::of(&["new"]));
+    let polled = polling.receive::<FetchRequest>(FETCH).1;
+    assert!(polled.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
+    drop((pipe, slow));
+}

@@ -19,6 +19,8 @@ const ROUND: Duration = Duration::from_secs(1);
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Between two retentions while the disk is full, if no shorter interval is set.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
+/// Between two tries to remove what the system has not let go of.
+const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// log.flush.offset.checkpoint.interval.ms in Kafka.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
@@ -112,7 +114,8 @@ impl Logs {
         };
         for (_, path) in due {
             if let Err(error) = remove(&path) {
-                tracing::error!(path = %path.display(), %error, "not removed");
+                tracing::error!(path = %path.display(), %error, "not removed, tried again");
+                self.log_dir.doom(REMOVE_AGAIN, path);
             }
         }
     }

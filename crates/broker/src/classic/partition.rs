@@ -450,7 +450,7 @@ impl Partition {
         if let Some(parked) = parked {
             parked.refuse(why);
         }
-        self.waiters.wake();
+        self.waiters.end();
         match left {
             LogState::Open(log) => Some(log),
             _ => None,

@@ -6,7 +6,7 @@
 //! Invariant: a waiter is in the list until its [`Registration`] is dropped, and not a moment longer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -16,10 +16,18 @@ use tokio::sync::Notify;
 pub(super) struct Waiters {
     /// Length of the list, so that an append without waiters takes no lock.
     count: AtomicUsize,
+    /// The partition is gone, and nothing moves here any more.
+    is_over: AtomicBool,
     list: Mutex<Vec<Arc<Notify>>>,
 }
 
 impl Waiters {
+    /// The last wake-up.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
     pub fn wake(&self) {
         if self.count.load(Ordering::SeqCst) > 0 {
             self.list.lock().iter().for_each(|waiter| waiter.notify_one());
@@ -42,6 +50,11 @@ impl Registration {
         waiters.count.store(list.len(), Ordering::SeqCst);
         drop(list);
         Registration { waiters: waiters.clone(), waiter: waiter.clone() }
+    }
+
+    /// Whether the partition is gone: what has its name now is another one.
+    pub fn is_over(&self) -> bool {
+        self.waiters.is_over.load(Ordering::SeqCst)
     }
 }
 

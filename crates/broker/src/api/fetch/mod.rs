@@ -173,6 +173,10 @@ async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits) -> Result<Attem
     let mut stop = broker.stopping();
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
+        if plan.has_lost_one()? {
+            // Its topic may have been made again.
+            register(broker, plan, &waiter)?;
+        }
         // Registered first, looked second: an append between the two has already woken the waiter.
         let fetched = look(broker, plan, limits).await?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };

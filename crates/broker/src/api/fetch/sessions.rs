@@ -60,7 +60,13 @@ struct Session {
 /// Who is woken when one of many partitions grows.
 struct Waiting {
     waiter: Arc<Notify>,
-    _registered: Vec<Registration>,
+    registered: Vec<Registration>,
+}
+
+impl Waiting {
+    fn is_over(&self) -> bool {
+        self.registered.iter().any(Registration::is_over)
+    }
 }
 
 /// A part of [`PARTITIONS_MAX`], given back when dropped.
@@ -395,12 +401,23 @@ impl Plan {
     /// # Errors
     /// As of [`Plan::wanted`].
     pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
-        let waiting = Some(Waiting { waiter, _registered: registered });
+        let waiting = Some(Waiting { waiter, registered });
         match &self.reads {
             Reads::Once(..) => self.waiting = waiting,
             Reads::Session(turn) => turn.lock()?.waiting = waiting,
         }
         Ok(())
+    }
+
+    /// Whether one of the partitions that it is registered with is gone.
+    ///
+    /// # Errors
+    /// As of [`Plan::wanted`].
+    pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
+        Ok(match &self.reads {
+            Reads::Once(..) => self.waiting.as_ref().is_some_and(Waiting::is_over),
+            Reads::Session(turn) => turn.lock()?.waiting.as_ref().is_some_and(Waiting::is_over),
+        })
     }
 
     /// Bytes of memory it takes while it waits. What is its session's is not the fetch's: there is one list and one
