@@ -202,8 +202,8 @@ mod tests {
     use crate::classic::{Logs, Origin, Settings};
     use crate::config::{BrokerConfig, Properties};
 
-    #[tokio::test]
-    async fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
+    #[test]
+    fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
         let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
@@ -211,16 +211,18 @@ mod tests {
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
         logs.put_topic(("t", id), partitions, &config, Origin::New);
         let first = logs.find(&id, 0).expect("it has just been told of");
-        logs.deletions_have_room().await;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(logs.deletions_have_room());
         let slow = first.retired.lock();
         logs.delete_topic(id);
         {
             let mut room = pin!(logs.deletions_have_room());
-            assert!(poll_fn(|context| Poll::Ready(room.as_mut().poll(context).is_pending())).await);
+            let polled = poll_fn(|context| Poll::Ready(room.as_mut().poll(context).is_pending()));
+            assert!(runtime.block_on(polled));
         }
         drop(slow);
-        logs.deletions_have_room().await;
-        logs.deleted(id).await;
+        runtime.block_on(logs.deletions_have_room());
+        runtime.block_on(logs.deleted(id));
         logs.close();
     }
 }

@@ -65,7 +65,8 @@ fn the_brokers_time_replaces_the_producers_and_the_checksum_holds() {
 
 #[test]
 fn a_client_cannot_claim_the_brokers_time() {
-    let partition = Folder::new().partition();
+    let folder = Folder::new();
+    let partition = folder.partition();
     let mut batch = plain(1, b"v");
     batch[22] |= 8;
     fullbore_wire::batch::restamp(&mut batch, Stamp::NONE);
@@ -220,7 +221,8 @@ fn a_recreated_topic_starts_empty_and_the_old_folder_goes() {
 
 #[test]
 fn a_header_alone_is_written_for_a_batch_without_payload_bytes() {
-    let partition = Folder::new().partition();
+    let folder = Folder::new();
+    let partition = folder.partition();
     let batch = plain(0, b"");
     assert_eq!(batch.len(), HEADER_LEN);
     assert_eq!(append(&partition, &batch).expect_err("no records"), AppendError::InvalidRecord);
