@@ -69,7 +69,7 @@ fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, as
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    let partition = topics::partition(broker, topic, asked.partition_index)?;
+    let partition = topics::opened(broker, topic, asked.partition_index)?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }

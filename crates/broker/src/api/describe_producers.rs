@@ -25,7 +25,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 fn describe(broker: &Shared, image: &Image, asked: TopicRequest) -> TopicResponse {
     let partition = |partition_index| {
         let found = topics::find(image, &asked.name, Uuid::ZERO)
-            .and_then(|topic| topics::partition(broker, topic, partition_index))
+            .and_then(|topic| topics::opened(broker, topic, partition_index))
             .and_then(|partition| partition.producers().map_err(|error| error.code()));
         match found {
             Ok(producers) => PartitionResponse {

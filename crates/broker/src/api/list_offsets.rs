@@ -58,7 +58,7 @@ fn answer(
         let found =
             if is_repeated { Err(ErrorCode::INVALID_REQUEST) } else { topics::find(image, &topic.name, Uuid::ZERO) };
         let found =
-            found.and_then(|topic| topics::partition(broker, topic, asked.partition_index)).and_then(|partition| {
+            found.and_then(|topic| topics::opened(broker, topic, asked.partition_index)).and_then(|partition| {
                 topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
                 look_up(&partition, asked.timestamp, version)
             });

@@ -26,6 +26,15 @@ pub fn partition(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Parti
     broker.logs.find(&topic.id, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
+/// One partition of a topic, after [`open_all`].
+///
+/// # Errors
+/// UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR if its log could not be opened: another try would take the thread with it.
+pub fn opened(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Partition>, ErrorCode> {
+    let partition = partition(broker, topic, index)?;
+    if partition.is_settled() { Ok(partition) } else { Err(ErrorCode::KAFKA_STORAGE_ERROR) }
+}
+
 /// Those of these partitions that there are.
 pub fn named<'n>(broker: &Shared, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<Arc<Partition>> {
     names.filter_map(|(topic, index)| broker.logs.find(&image.topic(topic)?.id, index)).collect()

@@ -24,11 +24,17 @@ impl Granted {
     /// What a folder without the file has.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
-    /// Reads the file; one that cannot be read says nothing.
-    pub fn load(dir: &Path) -> Granted {
-        let text = fs::read_to_string(path(dir)).unwrap_or_default();
-        let window = text.trim().parse::<usize>().unwrap_or(WINDOW_MIN);
-        Granted(window.clamp(WINDOW_MIN, WINDOW_MAX))
+    /// Reads the file; a damaged one says nothing, as one that is not there.
+    ///
+    /// # Errors
+    /// When the system does not tell, for want of descriptors say: the window may be any.
+    pub fn load(dir: &Path) -> io::Result<Granted> {
+        let bytes = match fs::read(path(dir)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),
+            read => read?,
+        };
+        let window = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<usize>().ok());
+        Ok(Granted(window.unwrap_or(WINDOW_MIN).clamp(WINDOW_MIN, WINDOW_MAX)))
     }
 
     /// Batches.
@@ -64,20 +70,27 @@ mod tests {
     #[test]
     fn what_was_said_last_is_read() {
         let dir = tempfile::tempdir().expect("temporary folder");
-        assert_eq!(Granted::load(dir.path()), Granted::LEAST);
+        assert_eq!(Granted::load(dir.path()).expect("read"), Granted::LEAST);
         let mut granted = Granted::LEAST;
         granted.raise(dir.path(), 5).expect("written");
         assert!(!path(dir.path()).exists(), "the smallest window needs no file");
         granted.raise(dir.path(), 64).expect("written");
         granted.raise(dir.path(), 20).expect("written");
-        assert_eq!((granted, Granted::load(dir.path())), (Granted(64), Granted(64)));
+        assert_eq!((granted, Granted::load(dir.path()).expect("read")), (Granted(64), Granted(64)));
         granted.lower(dir.path(), 20).expect("written");
-        assert_eq!(Granted::load(dir.path()), Granted(20));
+        assert_eq!(Granted::load(dir.path()).expect("read"), Granted(20));
         for damaged in ["", "many", "-1", "4", "99999999999999999999"] {
             fs::write(path(dir.path()), damaged).expect("written");
-            assert_eq!(Granted::load(dir.path()), Granted::LEAST, "{damaged}");
+            assert_eq!(Granted::load(dir.path()).expect("read"), Granted::LEAST, "{damaged}");
         }
         fs::write(path(dir.path()), "123456").expect("written");
-        assert_eq!(Granted::load(dir.path()), Granted(WINDOW_MAX));
+        assert_eq!(Granted::load(dir.path()).expect("read"), Granted(WINDOW_MAX));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_the_least() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        fs::create_dir(path(dir.path())).expect("created");
+        assert!(Granted::load(dir.path()).is_err());
     }
 }

@@ -286,7 +286,7 @@ impl Log {
     /// is kept, though the topic may want less now.
     fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
-        self.granted = Granted::load(&self.dir);
+        self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);
         let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
