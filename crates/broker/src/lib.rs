@@ -14,6 +14,7 @@ pub mod groups;
 mod long_work;
 pub mod metrics;
 pub mod net;
+mod seldom;
 mod space;
 pub mod telemetry;
 

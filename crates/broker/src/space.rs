@@ -177,7 +177,8 @@ impl Space {
         if self.is_full() && taken && !is_within(times.full, FULL_FOR) && self.free() >= self.wanted.max(FREE_MIN) {
             self.full.store(false, Ordering::Relaxed);
             if std::mem::take(&mut times.says_full) {
-                tracing::info!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
+                // As loud as what it takes back.
+                tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
             }
         }
     }

@@ -59,7 +59,7 @@ async fn index(State(broker): State<Arc<Shared>>) -> String {
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
          /metrics  counters, for Prometheus (docs/metrics.md)\n\
-         /healthz  200 while the broker serves, else 503 and why\n",
+         /healthz  200 while the broker takes records, else 503 and why\n",
         broker.cluster_id
     )
 }

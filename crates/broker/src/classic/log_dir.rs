@@ -14,6 +14,7 @@ use super::cleaner::Cleaner;
 use super::deletion::Deletion;
 use super::flusher::Flusher;
 use super::opener::Opener;
+use crate::seldom::Seldom;
 use crate::space::Space;
 
 /// One data folder.
@@ -27,6 +28,8 @@ pub struct LogDir {
     pub cleaner: Arc<Cleaner>,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
+    /// The line of reads that fail for what will pass, as a want of descriptors.
+    pub momentary: Seldom,
     /// Whether the disk is full.
     pub space: Arc<Space>,
 }

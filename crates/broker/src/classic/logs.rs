@@ -31,6 +31,7 @@ use super::housekeeping;
 use super::log_dir::LogDir;
 use super::partition::Partition;
 use crate::config::{BrokerConfig, TopicConfig};
+use crate::seldom::Seldom;
 use crate::space::Space;
 
 /// The broker-wide settings of the log; names are Kafka's.
@@ -114,6 +115,7 @@ impl Logs {
             deletion: Arc::default(),
             cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
             doomed: Mutex::new(doomed),
+            momentary: Seldom::default(),
             space,
         });
         let logs = Arc::new(Logs {

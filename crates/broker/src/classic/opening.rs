@@ -202,10 +202,15 @@ impl Partition {
         outcome
     }
 
-    /// Says why the log cannot be opened, unless the disk is full, which is said once for all.
+    /// Says why the log cannot be opened; of a full disk, and of what will pass, not for each.
     fn tell(&self, error: &StorageError) {
-        if !matches!(error, StorageError::Io { error, .. } if self.log_dir.space.note(error)) {
-            tracing::error!(topic = %self.topic(), partition = self.index(), %error, "partition cannot be opened");
+        let left_out = match error {
+            StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
+            StorageError::Io { error, .. } if files::is_momentary(error) => self.log_dir.momentary.due(),
+            _ => Some(0),
+        };
+        if let Some(left_out) = left_out {
+            tracing::error!(topic = %self.topic(), partition = self.index(), %error, left_out, "partition cannot be opened");
         }
     }
 

@@ -338,7 +338,11 @@ impl Partition {
     }
 
     pub(super) fn read_failed(&self, error: &io::Error) -> ReadError {
-        tracing::error!(topic = %self.topic, partition = self.index, %error, "read failed");
+        // What will pass concerns every partition, and clients ask again at once.
+        let left_out = if files::is_momentary(error) { self.log_dir.momentary.due() } else { Some(0) };
+        if let Some(left_out) = left_out {
+            tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "read failed");
+        }
         ReadError::Storage
     }
 

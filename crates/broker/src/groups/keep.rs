@@ -69,7 +69,10 @@ impl Groups {
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = kept {
-                tracing::error!(group = %entry.id, error = %refusal, "the group could not be kept; after a restart its members join anew");
+                // Its members try again at once, and so do those of all other groups.
+                if let Some(left_out) = self.unkept.due() {
+                    tracing::error!(group = %entry.id, error = %refusal, left_out, "the group could not be kept; after a restart its members join anew");
+                }
                 refuse_next(&mut entry.lock());
             }
         }

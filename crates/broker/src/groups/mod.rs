@@ -20,6 +20,7 @@ pub use regex::TopicRegex;
 use crate::config::GroupConfig;
 use crate::control::{Command, Control, DeleteGroup, Image, StoredGroup};
 use crate::metrics::Metrics;
+use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};
 use fullbore_rules::group::{Answer, Effects, Group, Settings, Snapshot, State, Ticket};
@@ -56,6 +57,8 @@ pub struct Groups {
     /// Nobody is made to wait any more.
     closed: AtomicBool,
     clock: Clock,
+    /// The line of a group that could not be kept.
+    unkept: Seldom,
 }
 
 impl Groups {
@@ -76,6 +79,7 @@ impl Groups {
             timer: Timer::default(),
             closed: AtomicBool::new(false),
             clock,
+            unkept: Seldom::default(),
         });
         groups.control.take_groups().into_iter().for_each(|stored| groups.restore(stored));
         for id in groups.control.offsets().groups() {

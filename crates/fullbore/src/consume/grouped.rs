@@ -11,7 +11,7 @@ use super::{Consume, Settings, Troubles};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
-use fullbore_bench::consume::{Cursor, Plan, consume};
+use fullbore_bench::consume::{ConsumeError, Cursor, Plan, consume};
 use fullbore_bench::group::{Committed, Member, Target};
 use fullbore_wire::{Text, Uuid};
 use std::collections::HashMap;
@@ -205,7 +205,8 @@ impl Grouped<'_> {
         let mut found: HashMap<Place, PartitionPlace> = HashMap::new();
         for (topic, _) in of {
             if !found.keys().any(|(known, _)| known == topic) {
-                let places = patiently(self.stop, || self.cluster.partitions(topic))?;
+                let places =
+                    patiently(self.stop, || self.cluster.partitions(topic)).map_err(|error| self.lost(error))?;
                 found.extend(places.into_iter().map(|place| ((place.topic.clone(), place.partition), place)));
             }
         }
@@ -248,7 +249,11 @@ impl Grouped<'_> {
                 shared.outlet.close();
             }
             !ends && !shared.is_spent()
-        })?;
+        });
+        let outcome = match outcome {
+            Err(ConsumeError::Client(error)) => return Err(self.lost(error)),
+            outcome => outcome?,
+        };
         self.ids.extend(outcome.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.topic_id)));
         match failed {
             Some(failure) => Err(failure),
@@ -257,6 +262,14 @@ impl Grouped<'_> {
             None if member.is_moving() => Ok(Stretch::Moved),
             None => Ok(Stretch::Ended),
         }
+    }
+
+    /// Lets go of a topic that is not there any more: the last commit would tell its offsets of the next topic of its name.
+    fn lost(&mut self, error: ClientError) -> Failure {
+        if let ClientError::NoTopic(gone) = &error {
+            self.positions.retain(|(topic, _), _| **topic != **gone);
+        }
+        error.into()
     }
 
     fn commit(&mut self, patience: Duration) -> Result<Committed, Failure> {

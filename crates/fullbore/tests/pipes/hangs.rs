@@ -192,3 +192,20 @@ fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_th
         assert_eq!(status, Some(0), "{complaint}");
     }
 }
+
+#[test]
+fn a_member_whose_topic_is_deleted_does_not_tell_its_offsets_of_the_next_topic_of_that_name() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
+    // The only commit would be the last one, and the log of the protocol has it.
+    let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning", "-X", "auto.commit.interval.ms=600000"];
+    let mut child = spawn(&[&flags[..], &["--debug", "protocol"]].concat(), &broker.address);
+    let read = lines(&mut child);
+    assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
+    run(&broker, &["topics", "delete", "--topic", "t"], b"").good();
+    let (status, told) = ended(child, "a member whose topic is gone");
+    assert_eq!(status, Some(1), "{told}");
+    assert!(told.contains("topic 't' does not exist"), "{told}");
+    assert!(told.contains("OffsetFetch") && !told.contains("OffsetCommit"), "{told}");
+}
