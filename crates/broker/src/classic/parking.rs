@@ -67,7 +67,7 @@ impl Reordering {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// From now on nothing is parked. What is parked already is for [`Logs::dismiss_parked`](super::Logs) to answer.
+    /// From now on nothing is parked. What is parked already is for [`Logs::dismiss_waiting`](super::Logs) to answer.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
