@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 
 use crate::classic::is_momentary;
+use crate::seldom::Seldom;
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
@@ -34,8 +35,6 @@ const RELEASES: [u64; 3] = [16, 4, 1];
 const FULL_FOR: Duration = Duration::from_secs(10);
 /// Between two tries to take up room that is said to be free and cannot be had.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
-/// Between two lines about it.
-const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The room on one data folder's disk.
 #[derive(Debug)]
@@ -48,6 +47,8 @@ pub struct Space {
     /// Whether a write has found no room, and there is not much yet.
     full: AtomicBool,
     times: Mutex<Times>,
+    /// What the broker's log says of it.
+    line: Seldom,
 }
 
 /// When things happened last.
@@ -55,8 +56,6 @@ pub struct Space {
 struct Times {
     /// A write found no room.
     full: Option<Instant>,
-    /// That was told.
-    told: Option<Instant>,
     /// Whether it has not been told since that it is over.
     says_full: bool,
     /// There was less room to take up than is said to be free.
@@ -88,6 +87,7 @@ impl Space {
             whole: RwLock::new(false),
             full: AtomicBool::new(false),
             times: Mutex::default(),
+            line: Seldom::default(),
         };
         if wanted == 0 {
             // What an earlier run kept, if it did.
@@ -114,8 +114,8 @@ impl Space {
         self.full.store(true, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.full = Some(Instant::now());
-        if !is_within(times.told, TELL_EVERY) {
-            (times.told, times.says_full) = (times.full, true);
+        if self.line.due().is_some() {
+            times.says_full = true;
             tracing::error!(
                 folder = %self.folder.display(),
                 free_bytes = self.free(),
