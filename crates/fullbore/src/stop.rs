@@ -67,13 +67,18 @@ impl Stop {
         self.asked.send_replace(true);
     }
 
-    /// Whether to stop.
+    /// Whether to stop: a signal came, or nobody reads what is printed.
     pub fn is_asked(&self) -> bool {
+        self.is_signalled() || output::is_lost()
+    }
+
+    /// Whether a signal came, for a command that has work to do also when nobody reads what it prints.
+    pub fn is_signalled(&self) -> bool {
         let is_asked = *self.asked.borrow();
         if is_asked {
             self.heard.store(true, Ordering::Relaxed);
         }
-        is_asked || output::is_lost()
+        is_asked
     }
 
     /// Resolves when nobody has heard for too long, or who has is not done; who has a receiver has heard.

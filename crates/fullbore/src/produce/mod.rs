@@ -49,6 +49,7 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
 /// NAME:VALUE,NAME:VALUE and a tab. Delimiters take \n \t \r \0 \\ and \xHH. The producer is idempotent: every record is
 /// written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with 1.
+/// A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
 ///
 /// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value,
 /// headers, of which any may be left out. Bytes that are no text are key_base64 and value_base64. Without --topic each
@@ -152,7 +153,7 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let refused = job.send_all(&mut sending, &stop).err();
     sending.finish();
     let verdict = sending.verdict(refused, |record| record.advice(&mut cluster, &args.place_flags(&servers)));
-    runtime.block_on(producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }));
+    runtime.block_on(producer.close(if stop.is_signalled() { Duration::ZERO } else { CLOSE_TIMEOUT }));
     verdict
 }
 
@@ -209,7 +210,7 @@ impl<'a> Job<'a> {
             let name: Option<Rc<str>> = (!is_standard_input).then(|| path.display().to_string().into());
             let mut input = Input::new(file, self.framing.clone(), self.limit());
             self.send_file(&mut input, name, sending, stop)?;
-            if stop.is_asked() {
+            if stop.is_signalled() {
                 break;
             }
         }
@@ -233,7 +234,8 @@ impl<'a> Job<'a> {
             }
             error => format!("{}: {error}", place(number)),
         };
-        while !stop.is_asked() {
+        // A signal ends the reading, and what was read is sent.
+        loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
                 Some(record) => {
                     let here = place(input.taken);
@@ -244,7 +246,7 @@ impl<'a> Job<'a> {
                         sending.settle();
                     }
                 }
-                None if input.is_over() => return Ok(()),
+                None if input.is_over() || stop.is_signalled() => return Ok(()),
                 None => {
                     let tick = if sending.is_waiting() { ANSWER_TICK } else { IDLE_TICK };
                     let filled = input.fill(tick).map_err(|error| at(input.taken + 1, error))?;
@@ -255,7 +257,6 @@ impl<'a> Job<'a> {
                 }
             }
         }
-        Ok(())
     }
 
     fn send_one(&self, bytes: Option<&[u8]>, place: Place, sending: &mut Sending<'_>) -> Result<Sent, String> {

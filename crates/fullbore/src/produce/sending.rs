@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 /// Records whose results are not known or not looked at yet.
 const PENDING_MAX: usize = 1 << 18;
-/// How long records may take to be acknowledged after the user asked to end.
+/// How long what was read may take to be sent and acknowledged after the user asked to end.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
 /// Answers are printed when they are this many bytes, or nothing else is to be done.
 const ANSWERS_BYTES: usize = 64 << 10;
@@ -68,6 +69,8 @@ pub struct Sending<'a> {
     answers: Answers,
     pending: VecDeque<Pending>,
     printed: Vec<u8>,
+    /// When patience ends; none until the user asks to end.
+    ends_at: Option<Instant>,
     /// Acknowledged records.
     pub written: u64,
     /// Records that failed after they were taken.
@@ -80,7 +83,7 @@ pub struct Sending<'a> {
 pub enum Sent {
     /// It is on its way.
     Taken,
-    /// The user asked to end first.
+    /// The user asked to end, and patience is over.
     Stopped,
 }
 
@@ -94,6 +97,7 @@ impl<'a> Sending<'a> {
             answers,
             pending: VecDeque::new(),
             printed: Vec::new(),
+            ends_at: None,
             written: 0,
             failed: 0,
             first_failure: None,
@@ -108,7 +112,7 @@ impl<'a> Sending<'a> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let delivery = match self.producer.try_send(record) {
             Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
-                match self.unless_stopped(self.producer.send(record)) {
+                match self.in_time(self.producer.send(record)) {
                     Some(outcome) => outcome?,
                     None => return Ok(Sent::Stopped),
                 }
@@ -120,7 +124,7 @@ impl<'a> Sending<'a> {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
                 // What lingers goes out too.
-                if self.unless_stopped(self.producer.flush()).is_none() {
+                if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
                 self.settle();
@@ -129,13 +133,23 @@ impl<'a> Sending<'a> {
         Ok(Sent::Taken)
     }
 
-    fn unless_stopped<T>(&self, event: impl Future<Output = T>) -> Option<T> {
+    /// What `event` gives; none when it has not come a while after the user asked to end.
+    fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.stop.receiver();
+        let ends_at = &mut self.ends_at;
+        let patience = async {
+            // An error would mean that nobody can ask any more.
+            if asked.wait_for(|asked| *asked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let ends_at = *ends_at.get_or_insert_with(|| Instant::now() + INTERRUPTED_PATIENCE);
+            tokio::time::sleep_until(ends_at).await;
+        };
         self.runtime.block_on(async {
             tokio::select! {
+                biased;
                 outcome = event => Some(outcome),
-                // An error would mean that nobody can ask any more.
-                Ok(_) = asked.wait_for(|asked| *asked) => None,
+                () = patience => None,
             }
         })
     }
@@ -200,19 +214,7 @@ impl<'a> Sending<'a> {
 
     /// Waits for every result: as long as the producer may take, or a while after the user asked to end.
     pub fn finish(&mut self) {
-        let mut asked = self.stop.receiver();
-        let patience = async {
-            if asked.wait_for(|asked| *asked).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(INTERRUPTED_PATIENCE).await;
-        };
-        self.runtime.block_on(async {
-            tokio::select! {
-                () = self.producer.flush() => {}
-                () = patience => {}
-            }
-        });
+        self.in_time(self.producer.flush());
         self.settle();
         self.print();
     }
@@ -222,7 +224,7 @@ impl<'a> Sending<'a> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
         let failures = self.first_failure.map(|(first, too_large)| {
-            let advice = too_large.filter(|_| !self.stop.is_asked()).map(advice);
+            let advice = too_large.filter(|_| !self.stop.is_signalled()).map(advice);
             let first = advice.map_or(first.clone(), |advice| first.trim_end_matches('.').to_owned() + &advice);
             match failed {
                 1 => format!("1 record failed: {first}"),
@@ -231,8 +233,7 @@ impl<'a> Sending<'a> {
         });
         let unsure = (unknown > 0).then(|| format!("{unknown} records may or may not have been written"));
         let sentences: Vec<String> = [refused, failures, unsure].into_iter().flatten().collect();
-        // Nobody is told, since nobody reads.
-        if self.stop.is_asked() && !output::is_lost() {
+        if self.stop.is_signalled() {
             let rest = sentences.iter().map(|sentence| format!("; {sentence}")).collect::<String>();
             return Err(Failure::interrupted(format!("interrupted; {}{rest}", records_were_written(written))));
         }
