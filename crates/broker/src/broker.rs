@@ -12,7 +12,7 @@ use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, FolderLock};
 use crate::follow_image;
-use crate::groups::Groups;
+use crate::groups::{Groups, TakeOverError};
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
@@ -43,6 +43,9 @@ pub enum StartError {
     /// The logs.
     #[error("{0}")]
     Logs(#[from] classic::OpenError),
+    /// What older versions kept of groups.
+    #[error("{0}")]
+    Groups(#[from] TakeOverError),
     /// The key or certificates of an SSL listener.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
@@ -165,13 +168,16 @@ impl Broker {
         warn_of_strays(&logs);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let metrics = Metrics::default();
+        let stop = watch::channel(false).0;
+        let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), metrics.clone());
+        groups.start(&config, &stop).await?;
         let shared = Arc::new(Shared {
             limits: limits(&config),
             long_work: LongWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),
-            groups: Groups::open(&config.groups, control.clone(), metrics.clone()),
+            groups,
             telemetry: Telemetry::new(metrics.clone()),
             metrics,
             cluster_id: Text::from(control.cluster_id().to_string()),
@@ -179,7 +185,7 @@ impl Broker {
                 .iter()
                 .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
                 .collect(),
-            stop: watch::channel(false).0,
+            stop,
             config,
             control,
             logs,
@@ -187,10 +193,6 @@ impl Broker {
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
-        tokio::spawn(Arc::clone(&shared.groups).run_timer(shared.stopping()));
-        let (retention, every) =
-            (shared.config.offsets_retention_ms, shared.config.offsets_retention_check_interval_ms);
-        tokio::spawn(Arc::clone(&shared.groups).run_expiry(retention, every, shared.stopping()));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }

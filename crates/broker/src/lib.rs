@@ -9,6 +9,7 @@ pub mod classic;
 mod cold;
 pub mod config;
 pub mod control;
+mod coordinator;
 mod follow_image;
 pub mod groups;
 mod long_work;

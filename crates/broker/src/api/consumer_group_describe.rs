@@ -2,6 +2,7 @@
 
 use super::{Call, Fault, Reply, once, operations};
 use crate::control::Image;
+use crate::groups::Missing;
 use fullbore_rules::group::consumer::{ConsumerGroup, Partition, Settings};
 use fullbore_rules::group::{Group, State};
 use fullbore_wire::apis::consumer_group_describe::{
@@ -14,11 +15,15 @@ use std::collections::BTreeMap;
 const SPEAKS_CLASSIC: i8 = 0;
 const SPEAKS_CONSUMER: i8 = 1;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
     let authorized_operations = operations::where_asked(request.include_authorized_operations, operations::OF_A_GROUP);
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
     let image = call.broker.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
+        if let Err(error_code) = call.broker.groups.check(&group_id) {
+            return DescribedGroup { error_code, group_id, ..Default::default() };
+        }
         let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
         let group = call.broker.groups.look(&group_id, described);

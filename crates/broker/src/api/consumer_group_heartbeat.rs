@@ -74,7 +74,7 @@ async fn heartbeat(
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
-    match answer.answer().await {
+    match answer.await {
         Answer::ConsumerHeartbeat(response) => Ok(*response),
         Answer::Refused(code @ ErrorCode::GROUP_ID_NOT_FOUND) => {
             Err(Refusal { code, message: format!("Group {} not found.", &*request.group_id) })

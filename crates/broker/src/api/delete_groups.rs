@@ -1,6 +1,7 @@
 //! DeleteGroups 0-3: each group that has no members, with its offsets.
 
 use super::{Call, Fault, Reply, once};
+use crate::groups::Missing;
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -9,6 +10,8 @@ const MESSAGES: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
+    // Where there is no topic there are no groups.
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND)).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {
         let error_code = call.broker.groups.delete(&group_id, true).await.err().unwrap_or(ErrorCode::NONE);

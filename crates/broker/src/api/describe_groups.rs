@@ -1,6 +1,7 @@
 //! DescribeGroups 0-6: groups of the classic protocol. One that is not there is `Dead`, and from version 6 on an error.
 
 use super::{Call, Fault, Reply, once, operations};
+use crate::groups::Missing;
 use fullbore_rules::group::{Group, State};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
@@ -8,8 +9,9 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 /// The first version in which a group that is not there is an error (KIP-1043).
 const NOT_FOUND_FROM: i16 = 6;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeGroupsRequest = call.body(reply.version)?;
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
     let described = |group_id: Text| {
         let mut group = describe(call, &group_id, reply.version.number);
         let is_said = request.include_authorized_operations && !group.error_code.is_err();
@@ -22,6 +24,9 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
+    if let Err(error_code) = call.broker.groups.check(group_id) {
+        return DescribedGroup { error_code, ..Default::default() };
+    }
     let why = match call.broker.groups.look(group_id, Group::describe_classic) {
         Some(Some(described)) => return described,
         Some(None) => format!("Group {group_id} is not a classic group."),

@@ -1,6 +1,8 @@
-//! FindCoordinator 0-6. On one broker the coordinator of every group is this broker. Transactions are not served yet.
+//! FindCoordinator 0-6. On one broker the coordinator of every group is this broker, which then makes the topic that groups are
+//! kept in. Transactions are not served yet.
 
 use super::{Call, Fault, Reply};
+use crate::groups::Missing;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -10,10 +12,17 @@ const TRANSACTION: i8 = 1;
 /// From this version on a request has several keys, and each its own error.
 const SEVERAL_KEYS_FROM: i16 = 4;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
     let version = reply.version.number;
-    let of = |key: &Text| coordinator(call, version, request.key_type, key);
+    let prepared = match request.key_type {
+        GROUP => call.broker.groups.prepare(Missing::Create).await,
+        _ => Ok(()),
+    };
+    let of = |key: &Text| match prepared {
+        Ok(()) => coordinator(call, version, request.key_type, key),
+        Err(error_code) => nobody(key, error_code, error_code.message()),
+    };
     let response = if version >= SEVERAL_KEYS_FROM {
         FindCoordinatorResponse {
             coordinators: request.coordinator_keys.iter().map(of).collect(),
@@ -48,6 +57,10 @@ fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coord
         TRANSACTION => (no_transactions(version), "This broker does not serve transactions yet."),
         _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups only."),
     };
+    nobody(key, error_code, message)
+}
+
+fn nobody(key: &Text, error_code: ErrorCode, message: &'static str) -> Coordinator {
     Coordinator {
         key: key.clone(),
         node_id: -1,

@@ -20,7 +20,7 @@ async fn heartbeat(call: &Call<'_>, request: &HeartbeatRequest) -> ErrorCode {
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.heartbeat(request, ticket, now, effects);
     });
-    match answer.answer().await {
+    match answer.await {
         Answer::Heartbeat(code) | Answer::Refused(code) => code,
         _ => unreachable!("a Heartbeat is answered with a code"),
     }

@@ -40,7 +40,7 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.join(joining, &*image, ticket, now, effects);
     });
-    match answer.answer().await {
+    match answer.await {
         Answer::Join(response) => *response,
         Answer::Refused(code) => refused(request, code),
         _ => unreachable!("a JoinGroup is answered with a generation"),

@@ -31,7 +31,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.leave(&request.members, ticket, now, effects);
     });
-    match answer.answer().await {
+    match answer.await {
         Answer::Leave(response) => *response,
         // There is no such group: nobody of those is in it.
         Answer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {

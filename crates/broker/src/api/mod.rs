@@ -62,7 +62,8 @@ pub use fetch::sessions::Sessions;
 pub use produce::Decompression;
 
 use crate::broker::Shared;
-use crate::control::{Asker, Refusal};
+use crate::control::Refusal;
+use crate::coordinator::Unwritten;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
 use std::collections::HashSet;
@@ -147,15 +148,15 @@ pub struct Client {
     told_versions: Option<Instant>,
     /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
     pub round_trip: Option<Duration>,
-    /// Its share of the control plane's queue.
-    pub asker: Arc<Asker>,
+    /// What it has asked groups to keep and does not await yet.
+    pub unwritten: Arc<Unwritten>,
 }
 
 impl Client {
     /// One that has said nothing yet.
-    pub fn new(peer: SocketAddr, asker: Arc<Asker>) -> Self {
+    pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
-        Client { peer, software_name, software_version, told_versions: None, round_trip: None, asker }
+        Client { peer, software_name, software_version, told_versions: None, round_trip: None, unwritten }
     }
 
     /// A request of it has come.
@@ -270,14 +271,14 @@ serve! { |call, reply|
     ListOffsets => ready(list_offsets::handle(call, reply).await?),
     Metadata => ready(metadata::handle(call, reply).await?),
     OffsetCommit => Some(offset_commit::admit(call, reply).await?),
-    OffsetFetch => Some(offset_fetch::admit(call, reply)?),
-    FindCoordinator => ready(find_coordinator::handle(call, reply)?),
+    OffsetFetch => Some(offset_fetch::admit(call, reply).await?),
+    FindCoordinator => ready(find_coordinator::handle(call, reply).await?),
     JoinGroup => ready(join_group::handle(call, reply).await?),
     Heartbeat => ready(heartbeat::handle(call, reply).await?),
     LeaveGroup => ready(leave_group::handle(call, reply).await?),
     SyncGroup => ready(sync_group::handle(call, reply).await?),
-    DescribeGroups => ready(describe_groups::handle(call, reply)?),
-    ListGroups => ready(list_groups::handle(call, reply)?),
+    DescribeGroups => ready(describe_groups::handle(call, reply).await?),
+    ListGroups => ready(list_groups::handle(call, reply).await?),
     ApiVersions => ready(api_versions::handle(call, reply)?),
     CreateTopics => ready(create_topics::handle(call, reply).await?),
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
@@ -306,7 +307,7 @@ serve! { |call, reply|
     DescribeProducers => ready(describe_producers::handle(call, reply).await?),
     ListTransactions => ready(list_transactions::handle(call, reply)?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
-    ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply)?),
+    ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply).await?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),
     PushTelemetry => ready(push_telemetry::handle(call, reply)?),
     ListConfigResources => ready(list_config_resources::handle(call, reply)?),

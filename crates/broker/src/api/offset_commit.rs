@@ -1,24 +1,22 @@
 //! OffsetCommit 2-10: topics and partitions, then who commits, then the size of the metadata; then it is written.
 //!
-//! Whether the committer may is the group's to say, and is asked under its lock together with a place in the control
-//! thread's queue: offsets of two generations are written in the order of the generations.
+//! Whether the committer may is the group's to say, and is asked under its lock together with the write: offsets of two
+//! generations are written in the order of the generations.
 
 use super::{Call, Completion, Fault, Reply};
 use crate::broker::Shared;
-use crate::control::{Asker, Command, CommitOffset, CommitOffsets, Committed, Image, Pending, Refusal, Topic};
-use fullbore_rules::group::consumer::Partition;
-use fullbore_rules::group::{Committer, Group};
+use crate::control::{Image, Topic};
+use crate::groups::{CommitOffset, Committed, Missing, TopicName};
+use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{ErrorCode, Frame};
 use std::sync::Arc;
 
 /// The first version with topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// The first version that knows GROUP_ID_NOT_FOUND.
-const GROUP_ID_NOT_FOUND: i16 = 9;
 /// A retention that is the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
@@ -31,7 +29,15 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         return wanted.answer(call.broker, reply).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    match ask(call.broker, &call.client.asker, reply.version.number, &request, offsets).await {
+    let groups = &call.broker.groups;
+    let asked = match groups.prepare(Missing::Create).await {
+        Ok(()) => {
+            let committer = committer(&request, reply.version.number);
+            groups.commit(&request.group_id, &committer, offsets, &call.client.unwritten)
+        }
+        Err(code) => Err(code),
+    };
+    match asked {
         Err(code) => {
             wanted.refuse_known(code);
             wanted.answer(call.broker, reply).map(Completion::Ready)
@@ -39,7 +45,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         Ok(asked) => {
             let broker = Arc::clone(call.broker);
             Ok(Completion::Later(Box::pin(async move {
-                match asked.done(&broker).await {
+                match asked.done(&broker.groups).await {
                     Ok(refused) => wanted.refuse(&refused),
                     Err(code) => wanted.refuse_known(code),
                 }
@@ -87,28 +93,6 @@ impl Wanted {
     }
 }
 
-/// A commit in the queue.
-struct Asked {
-    group: Text,
-    pending: Pending,
-    /// Of the offsets in the queue, where each of them stood.
-    places: Vec<usize>,
-    /// What its committer may not commit, as index and reason.
-    fenced: Vec<(usize, ErrorCode)>,
-}
-
-impl Asked {
-    /// What was not committed, as index and reason.
-    async fn done(mut self, broker: &Shared) -> Result<Vec<(usize, ErrorCode)>, ErrorCode> {
-        let refused = self.pending.committed().await.map_err(unavailable)?;
-        self.fenced.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
-        // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
-        // listed, and its offsets are there.
-        let _ = broker.groups.create(&self.group);
-        Ok(self.fenced)
-    }
-}
-
 fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted {
     let image = broker.control.image();
     let now = broker.now_ms();
@@ -119,6 +103,7 @@ fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted
     let mut wanted = Wanted::default();
     for (at, topic) in request.topics.iter().enumerate() {
         let found = find(&image, version, topic);
+        let named = found.as_ref().ok().map(|found| TopicName { id: found.id, name: Arc::from(found.name.as_str()) });
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for (place, partition) in topic.partitions.iter().enumerate() {
             let index = partition.partition_index;
@@ -129,9 +114,10 @@ fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted
                     wanted.too_large.push((at, place));
                     ErrorCode::OFFSET_METADATA_TOO_LARGE
                 }
-                Ok(found) => {
+                Ok(_) => {
                     let committed = committed(partition, now, expires_ms);
-                    wanted.offsets.push(CommitOffset { topic: found.id, partition: index, committed });
+                    let topic = named.clone();
+                    wanted.offsets.extend(topic.map(|topic| CommitOffset { topic, partition: index, committed }));
                     wanted.places.push((at, place));
                     ErrorCode::NONE
                 }
@@ -169,61 +155,11 @@ fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Opt
     }
 }
 
-/// Asks for the commit, as the group allows it.
-async fn ask(
-    broker: &Shared,
-    asker: &Asker,
-    version: i16,
-    request: &OffsetCommitRequest,
-    mut offsets: Vec<CommitOffset>,
-) -> Result<Asked, ErrorCode> {
-    let id = &request.group_id;
-    let committer = Committer {
+fn committer(request: &OffsetCommitRequest, version: i16) -> Committer<'_> {
+    Committer {
         member_id: &request.member_id,
         instance_id: request.group_instance_id.as_deref(),
         generation: request.generation_id_or_member_epoch,
         version,
-    };
-    let mut fenced = Vec::new();
-    let (pending, places) = loop {
-        let place = asker.enter().await.map_err(unavailable)?;
-        let asked = broker.groups.touch(id, |group, now| {
-            group.check_commit(&committer, now)?;
-            let (offsets, places) = fence(group, &committer, std::mem::take(&mut offsets), &mut fenced);
-            let commit = CommitOffsets { group: Arc::from(&**id), offsets };
-            Ok((place.ask(Command::CommitOffsets(commit)), places))
-        });
-        match asked {
-            Some(asked) => break asked?,
-            None if committer.generation < 0 => broker.groups.create(id)?,
-            None if version >= GROUP_ID_NOT_FOUND => return Err(ErrorCode::GROUP_ID_NOT_FOUND),
-            None => return Err(ErrorCode::ILLEGAL_GENERATION),
-        }
-    };
-    Ok(Asked { group: id.clone(), pending, places, fenced })
-}
-
-/// Which offsets the committer may commit, with where each of them stood; the others become `fenced`.
-fn fence(
-    group: &Group,
-    committer: &Committer<'_>,
-    offsets: Vec<CommitOffset>,
-    fenced: &mut Vec<(usize, ErrorCode)>,
-) -> (Vec<CommitOffset>, Vec<usize>) {
-    let may = |(index, offset): (usize, CommitOffset)| {
-        let partition = Partition { topic: offset.topic, index: offset.partition };
-        match group.check_commit_of(committer, &partition) {
-            Ok(()) => Some((offset, index)),
-            Err(code) => {
-                fenced.push((index, code));
-                None
-            }
-        }
-    };
-    offsets.into_iter().enumerate().filter_map(may).unzip()
-}
-
-/// Clients find the coordinator again and repeat the commit.
-fn unavailable(_: Refusal) -> ErrorCode {
-    ErrorCode::COORDINATOR_NOT_AVAILABLE
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::{Call, Fault, Reply};
 use crate::broker::Shared;
-use crate::control::{Command, DeleteOffset, DeleteOffsets, Image, Refusal};
+use crate::control::Image;
+use crate::groups::{DeleteOffset, Missing, TopicName};
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::apis::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteRequestTopic, OffsetDeleteResponse, OffsetDeleteResponsePartition,
@@ -25,16 +26,16 @@ async fn delete(broker: &Shared, request: &OffsetDeleteRequest) -> Result<Vec<Of
     if id.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
+    broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND)).await?;
     let image = broker.control.image();
-    let place = broker.control.enter().await.map_err(unavailable)?;
-    let asked = broker.groups.touch(id, |group, _| {
+    let asked = broker.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;
         let mut offsets = Vec::new();
         let topics = request.topics.iter().map(|topic| of_topic(&image, group, topic, &mut offsets)).collect();
-        Ok((topics, place.ask(Command::DeleteOffsets(DeleteOffsets { group: Arc::from(&**id), offsets }))))
-    });
+        Ok((topics, broker.groups.forget_offsets(shard, id, offsets)))
+    })?;
     let (topics, asked) = asked.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
-    asked.done().await.map_err(unavailable)?;
+    asked.kept().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)??;
     Ok(topics)
 }
 
@@ -50,7 +51,8 @@ fn of_topic(
         let error_code = match found {
             Some(found) if (0..found.partitions).contains(&index) => {
                 if !is_read {
-                    offsets.push(DeleteOffset { topic: found.id, partition: index, committed_ms: None });
+                    let topic = TopicName { id: found.id, name: Arc::from(found.name.as_str()) };
+                    offsets.push(DeleteOffset { topic, partition: index, committed_ms: None });
                 }
                 if is_read { ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC } else { ErrorCode::NONE }
             }
@@ -60,8 +62,4 @@ fn of_topic(
     };
     let partitions = topic.partitions.iter().map(|partition| of_partition(partition.partition_index)).collect();
     OffsetDeleteResponseTopic { name: topic.name.clone(), partitions, ..Default::default() }
-}
-
-fn unavailable(_: Refusal) -> ErrorCode {
-    ErrorCode::COORDINATOR_NOT_AVAILABLE
 }

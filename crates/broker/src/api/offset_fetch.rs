@@ -5,14 +5,15 @@
 
 use super::{Call, Completion, Fault, Reply, once};
 use crate::broker::Shared;
-use crate::control::{Committed, GroupOffsets, Image};
+use crate::control::Image;
+use crate::groups::{Committed, GroupOffsets, Missing, TopicOffsets};
+use fullbore_rules::group::Group;
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponse,
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The first version with several groups.
@@ -23,8 +24,10 @@ const TOPIC_IDS: i16 = 10;
 const NONE: i64 = -1;
 
 /// Looks when the answer's turn has come: commits that the client has sent before, without waiting, are then written.
-pub fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
+    // Where there is no topic there are no offsets.
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
     let broker = Arc::clone(call.broker);
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply) })))
 }
@@ -80,13 +83,16 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
 fn answer(broker: &Shared, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
     let member = asked.member_id.as_deref();
-    let checked = broker.groups.look(&group.group_id, |group| group.check_fetch(member, asked.member_epoch));
+    let check = |group: &Group| group.check_fetch(member, asked.member_epoch);
     // A group that does not exist has no offsets, which is no error.
-    if let Some(Err(code)) = checked {
+    let checked = broker.groups.check(&group.group_id);
+    let checked = checked.and_then(|()| broker.groups.look(&group.group_id, check).unwrap_or(Ok(())));
+    if let Err(code) = checked {
         group.error_code = code;
+        group.topics = refused(asked.topics, code);
         return group;
     }
-    group.topics = broker.control.offsets().read(&group.group_id, |held| match asked.topics {
+    group.topics = broker.groups.offsets().read(&group.group_id, |held| match asked.topics {
         None => all(image, version, held),
         Some(topics) => once(topics, |topic| (topic.name.clone(), topic.topic_id))
             .into_iter()
@@ -94,6 +100,16 @@ fn answer(broker: &Shared, image: &Image, version: i16, asked: OffsetFetchReques
             .collect(),
     });
     group
+}
+
+/// Who asks in a version without an error for all finds it with each partition, as the others may.
+fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
+    let of_topic = |topic: OffsetFetchRequestTopics| {
+        let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };
+        let partitions = once(topic.partition_indexes, |index| *index).into_iter().map(of_partition).collect();
+        OffsetFetchResponseTopics { name: topic.name, topic_id: topic.topic_id, partitions, ..Default::default() }
+    };
+    once(topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id)).into_iter().map(of_topic).collect()
 }
 
 fn of_topic(
@@ -110,18 +126,18 @@ fn of_topic(
     let of_topic = found.and_then(|topic| held?.get(&topic.id));
     let partition = |index: i32| OffsetFetchResponsePartitions {
         error_code,
-        ..partition(index, of_topic.and_then(|of_topic| of_topic.get(&index)))
+        ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))
     };
     let partitions = once(partition_indexes, |index| *index).into_iter().map(partition).collect();
     OffsetFetchResponseTopics { name, topic_id, partitions, ..Default::default() }
 }
 
 fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFetchResponseTopics> {
-    let topic = |(id, of_topic): (&_, &BTreeMap<i32, Committed>)| {
+    let topic = |(id, of_topic): (&_, &TopicOffsets)| {
         // It is being deleted.
         let topic = image.topic_by_id(*id)?;
         let name = if version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
-        let partitions = of_topic.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
+        let partitions = of_topic.partitions.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
         Some(OffsetFetchResponseTopics { name, topic_id: *id, partitions, ..Default::default() })
     };
     held.into_iter().flatten().filter_map(topic).collect()

@@ -32,7 +32,7 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
         group.sync(request, ticket, now, effects);
     });
-    match answer.answer().await {
+    match answer.await {
         Answer::Sync(response) => *response,
         Answer::Refused(code) => refused(code),
         _ => unreachable!("a SyncGroup is answered with an assignment"),

@@ -263,6 +263,14 @@ impl Logs {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
 
+    /// Has everything that was written on the disk when it returns.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
+    }
+
     /// Writes the checkpoint files anew.
     pub(super) fn write_checkpoints(&self) -> io::Result<()> {
         self.log_dir.checkpoints.write(&self.partitions())
@@ -314,7 +322,7 @@ impl Logs {
         }
         let dir = &self.log_dir.path;
         let all = list_partitions(dir)?;
-        rustix::fs::syncfs(fs::File::open(dir)?)?;
+        self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         files::replace(&dir.join(CLEAN_SHUTDOWN), b"{\"version\":0,\"brokerEpoch\":-1}")?;
         files::sync_dir(dir)?;

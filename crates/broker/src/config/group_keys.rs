@@ -6,6 +6,7 @@ use super::lookup::Reader;
 use fullbore_rules::group::consumer::assignor::Assignor;
 use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{Settings, classic};
+use fullbore_wire::batch::Compression;
 
 /// A part of the broker's table.
 pub(super) const GROUP_KEYS: &[Key] = &[
@@ -102,6 +103,27 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     )
     .differs("Kafka's tools do not list it"),
     Key::int(
+        "offsets.topic.num.partitions",
+        Some("50"),
+        1,
+        "Partitions of __consumer_offsets, over which groups are spread. Counts when the topic is created, at the first use of a group.",
+    )
+    .allow(Allowed::Between(1, 1_000)),
+    Key::int(
+        "offsets.topic.segment.bytes",
+        Some("104857600"),
+        1,
+        "Its segment.bytes, and the largest batch in it: max.message.bytes. Counts when the topic is created.",
+    )
+    .allow(Allowed::Between(1_048_576, 2_147_483_647)),
+    Key::int(
+        "offsets.topic.compression.codec",
+        Some("0"),
+        0,
+        "How records of groups are compressed: 0 not at all, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    .allow(Allowed::Between(0, 4)),
+    Key::int(
         "fullbore.groups.max",
         Some("100000"),
         1,
@@ -118,9 +140,47 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     .differs("not a Kafka key"),
 ];
 
+/// How `__consumer_offsets` is made and written.
+#[derive(Debug, Clone, Copy)]
+pub struct OffsetsTopicConfig {
+    pub partitions: i32,
+    pub segment_bytes: i32,
+    pub compression: Compression,
+}
+
+impl OffsetsTopicConfig {
+    fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+        Self {
+            partitions: values.number("offsets.topic.num.partitions"),
+            segment_bytes: values.number("offsets.topic.segment.bytes"),
+            compression: match values.number::<i32>("offsets.topic.compression.codec") {
+                1 => Compression::Gzip,
+                2 => Compression::Snappy,
+                3 => Compression::Lz4,
+                4 => Compression::Zstd,
+                _ => Compression::None,
+            },
+        }
+    }
+
+    /// What the topic sets itself, as Kafka has it set, and that a batch may be as large as a segment: a group is one record.
+    pub fn configs(&self) -> Vec<(String, Option<String>)> {
+        let segment_bytes = self.segment_bytes.to_string();
+        [
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+            ("segment.bytes", &segment_bytes),
+            ("max.message.bytes", &segment_bytes),
+        ]
+        .map(|(key, value)| (key.to_owned(), Some(value.to_owned())))
+        .into()
+    }
+}
+
 /// What the coordinator needs to know.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
+    pub offsets_topic: OffsetsTopicConfig,
     pub groups_max: usize,
     pub groups_bytes_max: usize,
     pub session_timeout_min_ms: i32,
@@ -134,6 +194,7 @@ pub struct GroupConfig {
 impl GroupConfig {
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
         Ok(Self {
+            offsets_topic: OffsetsTopicConfig::read(values),
             groups_max: values.number("fullbore.groups.max"),
             groups_bytes_max: values.number("fullbore.groups.bytes.max"),
             session_timeout_min_ms: values.number("group.min.session.timeout.ms"),

@@ -11,7 +11,7 @@ const LONG_MAX: &str = "9223372036854775807";
 
 const THREADS: &str = "has no effect: threads follow the number of cores";
 const METADATA: &str = "has no effect: this broker keeps its metadata itself, without controllers";
-const COORDINATOR: &str = "has no effect: groups and their offsets are rows of the control plane, and in no topic";
+const COORDINATOR: &str = "has no effect: the coordinator of groups has no threads, buffers or timeouts of its own";
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
@@ -250,10 +250,7 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("group.coordinator.threads", Int, Some("4"), at_least(1), COORDINATOR),
     no_effect("offsets.commit.timeout.ms", Int, Some("5000"), at_least(1), COORDINATOR),
     no_effect("offsets.load.buffer.size", Int, Some("5242880"), at_least(1), COORDINATOR),
-    no_effect("offsets.topic.compression.codec", Int, Some("0"), Any, COORDINATOR),
-    no_effect("offsets.topic.num.partitions", Int, Some("50"), at_least(1), COORDINATOR),
-    no_effect("offsets.topic.replication.factor", Short, Some("3"), at_least(1), COORDINATOR),
-    no_effect("offsets.topic.segment.bytes", Int, Some("104857600"), at_least(1), COORDINATOR),
+    no_effect("offsets.topic.replication.factor", Short, Some("3"), at_least(1), REPLICATION),
     no_effect("group.share.assignment.interval.ms", Int, Some("1000"), at_least(0), SHARE),
     no_effect("group.share.assignors", List, Some("simple"), Any, SHARE),
     no_effect("group.share.delivery.count.limit", Int, Some("5"), Between(2, 10), SHARE),

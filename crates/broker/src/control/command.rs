@@ -1,16 +1,13 @@
 //! What the control plane can be asked, and what it answers.
 //!
-//! No storage and no decisions here. An answered outcome is durable; a refused one changed nothing. Durable means on disk, and
-//! for what groups are and committed, that the operating system has it.
+//! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::image::Topic;
-use super::offsets::Committed;
 use crate::config::Resource;
 
 /// A change somebody wants.
@@ -23,18 +20,8 @@ pub enum Command {
     AlterBrokerConfigs(AlterBrokerConfigs),
     AlterResourceConfigs(AlterResourceConfigs),
     InitProducerId,
-    CommitOffsets(CommitOffsets),
-    DeleteOffsets(DeleteOffsets),
-    KeepGroup(StoredGroup),
-    DeleteGroup(DeleteGroup),
-}
-
-impl Command {
-    /// Whether it is about groups alone, which needs no flush.
-    pub(super) fn is_of_groups(&self) -> bool {
-        use Command::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
-        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
-    }
+    /// What older versions kept of groups is elsewhere now.
+    ForgetKept,
 }
 
 /// What became of a command; the lists are in the order asked.
@@ -43,57 +30,7 @@ pub enum Outcome {
     Topics(Vec<Result<Arc<Topic>, Refusal>>),
     Configured(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
-    /// Of a commit: what was not committed, as index and reason.
-    Committed(Result<Vec<(usize, ErrorCode)>, Refusal>),
     Done(Result<(), Refusal>),
-}
-
-/// Offsets of one group, each for itself: one refused does not stop the others.
-#[derive(Debug, Clone)]
-pub struct CommitOffsets {
-    pub group: Arc<str>,
-    pub offsets: Vec<CommitOffset>,
-}
-
-/// One partition's offset. The partition is one the topic has had.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitOffset {
-    pub topic: Uuid,
-    pub partition: i32,
-    pub committed: Committed,
-}
-
-/// Offsets of one group to be forgotten; those it does not have are no error.
-#[derive(Debug, Clone)]
-pub struct DeleteOffsets {
-    pub group: Arc<str>,
-    pub offsets: Vec<DeleteOffset>,
-}
-
-/// One partition's offset to be forgotten.
-#[derive(Debug, Clone, Copy)]
-pub struct DeleteOffset {
-    pub topic: Uuid,
-    pub partition: i32,
-    /// Only the offset committed at this time: a newer one stays. `None` means whatever there is.
-    pub committed_ms: Option<i64>,
-}
-
-/// A group's snapshot, as rules/group writes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredGroup {
-    pub group: Arc<str>,
-    /// Of the layout of `state`.
-    pub version: i64,
-    pub state: Bytes,
-}
-
-/// A group to be forgotten; one that does not exist is no error.
-#[derive(Debug, Clone)]
-pub struct DeleteGroup {
-    pub group: Arc<str>,
-    /// Its offsets, too.
-    pub offsets: bool,
 }
 
 /// Topics to create, each for itself: one refused does not stop the others.

@@ -4,7 +4,6 @@
 //! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod grow;
-mod offsets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, LiveConfig, T
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 pub use grow::{check_replicas, grow};
-pub use offsets::commit_offsets;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;

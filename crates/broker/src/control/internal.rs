@@ -3,8 +3,10 @@
 //! Invariant: to ask for one does not make it, and clients do not write to one. An administrator may make one by
 //! CreateTopics, as with Kafka, but for that of the metadata.
 
+/// Where groups and what they committed are kept.
+pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 /// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
-const INTERNAL_TOPICS: [&str; 3] = ["__consumer_offsets", "__transaction_state", "__share_group_state"];
+const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"];
 /// What Kafka's controllers write, which is no topic of brokers.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 

@@ -1,18 +1,16 @@
 //! The control plane of one machine: topics, configurations, producer ids, the cluster's identity.
 //!
 //! Commands go to the one owner of the database, which gathers them into transactions; reads never wait for it, they take
-//! the published [`Image`] and [`Offsets`]. Not here: partitions' logs, which follow the image.
+//! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
 //!
-//! Invariant: what a caller was told is on disk (of groups: with the operating system), and every image from then on shows it.
+//! Invariant: what a caller was told is on disk, and every image from then on shows it.
 
-mod asker;
 mod command;
 mod decide;
 mod error;
 mod image;
 mod internal;
 mod lock;
-mod offsets;
 mod owner;
 mod queue;
 mod resources;
@@ -25,7 +23,7 @@ use std::thread::JoinHandle;
 
 use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
-use tokio::sync::{SemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::config::BrokerConfig;
 use crate::space::Space;
@@ -33,11 +31,10 @@ use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use queue::Queue;
 use store::Store;
 
-pub use asker::Asker;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerScope, Command, CommitOffset, CommitOffsets, ConfigChange, CreatePartitions, CreateTopic,
-    CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, GrowTopic, Outcome, Refusal, StoredGroup, TopicRef,
+    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, GrowTopic,
+    Outcome, Refusal, TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -45,9 +42,9 @@ pub use decide::{
 };
 pub use error::OpenError;
 pub use image::{Image, Topic};
-pub use internal::{is_internal, may_be_auto_created};
+pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
-pub use offsets::{Committed, GroupOffsets, Offsets};
+pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub use resources::ConfiguredResource;
 
 /// What an image means for others, given the one before.
@@ -64,10 +61,11 @@ struct Shared {
     cluster_id: Uuid,
     broker_epoch: i64,
     image: watch::Receiver<Arc<Image>>,
-    offsets: Arc<Offsets>,
-    /// As they were at the start, until they are taken.
-    groups: Mutex<Vec<StoredGroup>>,
-    queue: Arc<Queue>,
+    /// As it was at the start, until it is taken.
+    kept: Mutex<Option<KeptInDatabase>>,
+    owner: Arc<Mutex<Owner>>,
+    /// `None` only while dropping.
+    queue: Option<Queue>,
     /// `None` only while dropping.
     thread: Option<JoinHandle<()>>,
 }
@@ -79,11 +77,9 @@ impl Control {
         let (store, loaded) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-        let offsets = Arc::new(loaded.offsets);
-        let offsets_held = Arc::clone(&offsets);
-        let owner = Owner { store, space, broker, published, follower: None, offsets: offsets_held, producer_ids };
-        let queue = Arc::new(Queue::new(owner));
-        let served = Arc::clone(&queue);
+        let owner = Owner { store, space, broker, published, follower: None, producer_ids };
+        let owner = Arc::new(Mutex::new(owner));
+        let (queue, served) = queue::queue(Arc::clone(&owner));
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || served.run())
@@ -92,9 +88,9 @@ impl Control {
             cluster_id: loaded.cluster_id,
             broker_epoch: loaded.broker_epoch,
             image,
-            offsets,
-            groups: Mutex::new(loaded.groups),
-            queue,
+            kept: Mutex::new(loaded.kept),
+            owner,
+            queue: Some(queue),
             thread: Some(thread),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -102,7 +98,7 @@ impl Control {
 
     /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
     pub fn is_serving(&self) -> bool {
-        !self.shared.queue.is_stopped()
+        self.shared.queue.as_ref().is_some_and(|queue| !queue.is_stopped())
     }
 
     /// The same for ever; its text is 22 characters.
@@ -123,10 +119,9 @@ impl Control {
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
     /// can read it. It must not wait for anything.
     pub fn follow(&self, mut follower: Follower) {
-        self.shared.queue.with_owner(|owner| {
-            follower(&Image::default(), &owner.published.borrow());
-            owner.follower = Some(follower);
-        });
+        let mut owner = self.shared.owner.lock();
+        follower(&Image::default(), &owner.published.borrow());
+        owner.follower = Some(follower);
     }
 
     /// Wakes on each new image. Images may be skipped, the newest never is.
@@ -179,24 +174,17 @@ impl Control {
         }
     }
 
-    /// What groups committed. Whoever was answered a commit sees it, or a newer one.
-    pub fn offsets(&self) -> &Arc<Offsets> {
-        &self.shared.offsets
+    /// What brokers of an older version kept of groups in the database. The second call has none.
+    pub fn take_kept_in_database(&self) -> Option<KeptInDatabase> {
+        self.shared.kept.lock().take()
     }
 
-    /// The groups' snapshots as they were at the start. The second call has none.
-    pub fn take_groups(&self) -> Vec<StoredGroup> {
-        std::mem::take(&mut self.shared.groups.lock())
-    }
-
-    /// Waits for a place in the queue. Whoever must ask in a fixed order, under a lock of their own, enters first.
-    pub async fn enter(&self) -> Result<Place<'_>, Refusal> {
-        Place::of(&self.shared.queue, None).await
-    }
-
-    /// Of a new connection.
-    pub fn asker(&self) -> Asker {
-        Asker::new(Arc::clone(&self.shared.queue))
+    /// Removes it there.
+    pub async fn forget_kept_in_database(&self) -> Result<(), Refusal> {
+        match self.ask(Command::ForgetKept).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("this command is answered with whether it was done"),
+        }
     }
 
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -207,97 +195,12 @@ impl Control {
     }
 
     async fn ask(&self, command: Command) -> Outcome {
-        match self.enter().await {
-            Ok(place) => place.ask(command).outcome().await,
-            Err(refusal) => refuse_all(&command, &refusal),
-        }
-    }
-}
-
-/// A place in the queue.
-pub struct Place<'a> {
-    queue: &'a Arc<Queue>,
-    permit: SemaphorePermit<'a>,
-    /// Whose place it is, where those are counted.
-    own: Option<asker::Own<'a>>,
-}
-
-impl<'a> Place<'a> {
-    async fn of(queue: &'a Arc<Queue>, own: Option<asker::Own<'a>>) -> Result<Self, Refusal> {
-        let permit = queue.enter().await;
-        if queue.is_stopped() { Err(stopped()) } else { Ok(Place { queue, permit, own }) }
-    }
-
-    /// Takes the place, without waiting. Commands are served in the order in which this was called.
-    pub fn ask(self, command: Command) -> Pending {
         let gone = refuse_all(&command, &stopped());
-        let queue = command.is_of_groups().then(|| Arc::clone(self.queue));
+        let Some(queue) = &self.shared.queue else { return gone };
         let (answer, outcome) = oneshot::channel();
-        let own = self.own.map(asker::Own::taken);
-        self.queue.push(self.permit, own, Asked { command, answer });
-        Pending { queue, gone: Some(gone), outcome }
-    }
-}
-
-/// A command under way. Dropping it does not take the command back.
-pub struct Pending {
-    /// Until somebody is sure to serve the command.
-    queue: Option<Arc<Queue>>,
-    /// The outcome when nobody is left to serve it.
-    gone: Option<Outcome>,
-    outcome: oneshot::Receiver<Outcome>,
-}
-
-impl Pending {
-    pub async fn outcome(mut self) -> Outcome {
-        if self.queue.is_some() {
-            if let Some(outcome) = self.served() {
-                return outcome;
-            }
-            // Others that are ready now ask first, and share the transaction.
-            tokio::task::yield_now().await;
-            if let Some(outcome) = self.served() {
-                return outcome;
-            }
-        }
-        if let Some(queue) = self.queue.take() {
-            queue.serve_of_groups();
-        }
-        match (&mut self.outcome).await {
-            Ok(outcome) => outcome,
-            Err(_) => self.gone.take().expect("taken once"),
-        }
-    }
-
-    /// The outcome, where somebody has served the command together with another.
-    fn served(&mut self) -> Option<Outcome> {
-        let outcome = self.outcome.try_recv().ok()?;
-        self.queue = None;
-        Some(outcome)
-    }
-
-    /// Of a command on a group other than a commit.
-    pub async fn done(self) -> Result<(), Refusal> {
-        match self.outcome().await {
-            Outcome::Done(done) => done,
-            _ => unreachable!("a command on a group is answered with whether it was done"),
-        }
-    }
-
-    /// Of [`Command::CommitOffsets`]: what was not committed, as index and reason.
-    pub async fn committed(self) -> Result<Vec<(usize, ErrorCode)>, Refusal> {
-        match self.outcome().await {
-            Outcome::Committed(committed) => committed,
-            _ => unreachable!("a commit is answered with what was not committed"),
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if let Some(queue) = &self.queue {
-            queue.wake_thread();
-        }
+        let Some(place) = queue.enter().await else { return gone };
+        place.send(Asked { command, answer });
+        outcome.await.unwrap_or(gone)
     }
 }
 
@@ -307,7 +210,8 @@ fn stopped() -> Refusal {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queue.close();
+        // The thread ends once it has served what waits.
+        self.queue = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

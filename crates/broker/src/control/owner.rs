@@ -12,13 +12,12 @@ use tokio::sync::{oneshot, watch};
 
 use super::Follower;
 use super::command::{
-    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, Command, CommitOffsets, CreatePartitions,
-    CreateTopics, Outcome, Refusal, TopicRef,
+    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, Command, CreatePartitions, CreateTopics, Outcome,
+    Refusal, TopicRef,
 };
 use super::decide;
 use super::error::is_full;
 use super::image::{Image, Topic};
-use super::offsets::Offsets;
 use super::store::{Change, Store};
 use crate::config::BrokerConfig;
 use crate::space::Space;
@@ -39,8 +38,6 @@ pub(super) struct Owner {
     pub published: watch::Sender<Arc<Image>>,
     /// Told of each image before it is published.
     pub follower: Option<Follower>,
-    /// Written by the owner alone.
-    pub offsets: Arc<Offsets>,
     pub producer_ids: ProducerIds,
 }
 
@@ -61,10 +58,6 @@ impl ProducerIds {
 /// What a batch of commands would change: nothing of it is true before it is committed.
 struct Draft<'a> {
     broker: &'a BrokerConfig,
-    /// As of the last transaction.
-    offsets: &'a Offsets,
-    /// Once this is committed; one that is new and comes twice counts twice.
-    offsets_held: usize,
     image: Arc<Image>,
     image_changed: bool,
     producer_ids: ProducerIds,
@@ -76,8 +69,6 @@ impl Owner {
     pub(super) fn serve(&mut self, batch: Vec<Asked>) {
         let mut draft = Draft {
             broker: &self.broker,
-            offsets: &self.offsets,
-            offsets_held: self.offsets.held(),
             image: Arc::clone(&self.published.borrow()),
             image_changed: false,
             producer_ids: self.producer_ids.clone(),
@@ -85,8 +76,8 @@ impl Owner {
         };
         let decided: Vec<(Asked, Outcome)> = batch
             .into_iter()
-            .map(|mut asked| {
-                let outcome = draft.decide(&mut asked.command);
+            .map(|asked| {
+                let outcome = draft.decide(&asked.command);
                 (asked, outcome)
             })
             .collect();
@@ -117,9 +108,6 @@ impl Owner {
             self.write(&changes, image.epoch())?;
         }
         self.producer_ids = producer_ids;
-        for change in changes {
-            publish(&self.offsets, change);
-        }
         if image_changed {
             if let Some(follower) = &mut self.follower {
                 let before = Arc::clone(&self.published.borrow());
@@ -164,20 +152,8 @@ impl Owner {
     }
 }
 
-/// Does to the offsets in memory what the transaction did to those on disk.
-fn publish(offsets: &Offsets, change: Change) {
-    match change {
-        Change::CommitOffsets(commit) => offsets.commit(commit),
-        Change::DeleteOffsets(delete) => offsets.delete(&delete),
-        Change::DeleteGroup(delete) if delete.offsets => offsets.delete_group(&delete.group),
-        Change::Delete(topic) => offsets.delete_topic(topic),
-        _ => {}
-    }
-}
-
 impl Draft<'_> {
-    /// What is large moves out of the command; what it was stays.
-    fn decide(&mut self, command: &mut Command) -> Outcome {
+    fn decide(&mut self, command: &Command) -> Outcome {
         let broker = self.broker;
         match command {
             Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
@@ -187,29 +163,11 @@ impl Draft<'_> {
             Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(broker, wanted)),
             Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(broker, wanted)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
-            Command::CommitOffsets(commit) => Outcome::Committed(Ok(self.commit_offsets(commit))),
-            Command::DeleteOffsets(delete) => self.change(Change::DeleteOffsets(delete.clone())),
-            Command::KeepGroup(group) => self.change(Change::KeepGroup(group.clone())),
-            Command::DeleteGroup(delete) => self.change(Change::DeleteGroup(delete.clone())),
+            Command::ForgetKept => {
+                self.changes.push(Change::ForgetKept);
+                Outcome::Done(Ok(()))
+            }
         }
-    }
-
-    fn change(&mut self, change: Change) -> Outcome {
-        self.changes.push(change);
-        Outcome::Done(Ok(()))
-    }
-
-    /// What cannot be committed, as index and reason: its topic may have gone since the request was checked.
-    fn commit_offsets(&mut self, commit: &mut CommitOffsets) -> Vec<(usize, ErrorCode)> {
-        let group = Arc::clone(&commit.group);
-        let wanted = std::mem::take(&mut commit.offsets);
-        let room = self.broker.offsets_max.saturating_sub(self.offsets_held);
-        let decided = self.offsets.read(&group, |held| decide::commit_offsets(&self.image, held, room, wanted));
-        self.offsets_held += decided.added;
-        if !decided.accepted.is_empty() {
-            self.changes.push(Change::CommitOffsets(CommitOffsets { group, offsets: decided.accepted }));
-        }
-        decided.refused
     }
 
     fn create(&mut self, broker: &BrokerConfig, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -349,10 +307,7 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
             Outcome::Configured(vec![Err(refusal.clone()); wanted.resources.len()])
         }
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
-        Command::CommitOffsets(_) => Outcome::Committed(Err(refusal.clone())),
-        Command::DeleteOffsets(_) | Command::KeepGroup(_) | Command::DeleteGroup(_) => {
-            Outcome::Done(Err(refusal.clone()))
-        }
+        Command::ForgetKept => Outcome::Done(Err(refusal.clone())),
     }
 }
 

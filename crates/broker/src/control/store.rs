@@ -1,46 +1,36 @@
 //! The control plane's tables in SQLite: read once at start, then only written.
 //!
 //! No decisions: what is written here was accepted by `decide`. A commit that returned is on disk (write-ahead log,
-//! `synchronous=FULL`), or, when it is of groups alone, with the operating system (`NORMAL`) and on disk after the next
-//! one of the first kind; one that failed left nothing behind.
+//! `synchronous=FULL`); one that failed left nothing behind.
 
-mod groups;
+mod kept;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::c_int;
 use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_wire::Uuid;
-use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
-use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
 use super::error::OpenError;
 use super::image::{Image, Topic};
-use super::offsets::Offsets;
 use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dynamic};
 
+pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
+
 const FILE: &str = "control.db";
-/// What each version of the schema added, from version 1 on. SQLite's user_version says how many a file has.
+/// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
 const SCHEMAS: [&str; 3] = [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
-const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
+/// Version 4 takes away what must have been moved before.
+const SCHEMA_WITHOUT_GROUPS: &str = include_str!("schema_4.sql");
+const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64 + 1;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Pages of 4 KiB in the write-ahead log after which they are moved to the file. That flushes twice; at SQLite's own
-/// 1,000 it would be dozens of times a second under many commits of offsets.
-pub(super) const CHECKPOINT_PAGES: usize = if cfg!(test) { 16 } else { 16_384 };
-/// Those after which a commit does so itself: more are written only while others are being moved, and by one transaction.
-const CHECKPOINT_PAGES_MAX: usize = 2 * CHECKPOINT_PAGES;
+/// Pages of 4 KiB in the write-ahead log at which a commit moves them to the file.
+pub(super) const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
-
-thread_local! {
-    /// Pages in the write-ahead log, as of the last commit of this thread. SQLite tells it in the midst of one.
-    static LOG_PAGES: Cell<usize> = const { Cell::new(0) };
-}
 
 /// One change to the tables, accepted and not written yet.
 #[derive(Debug, Clone)]
@@ -55,32 +45,15 @@ pub(super) enum Change {
     ConfigureResource(Resource, String, BTreeMap<String, String>),
     /// The first producer id of no block.
     NextProducerId(i64),
-    CommitOffsets(CommitOffsets),
-    DeleteOffsets(DeleteOffsets),
-    KeepGroup(StoredGroup),
-    DeleteGroup(DeleteGroup),
+    /// The tables of groups.
+    ForgetKept,
 }
 
 impl Change {
-    /// Whether it may be lost when the machine, not the process, dies: as Kafka's appends to `__consumer_offsets` may.
-    fn is_of_groups(&self) -> bool {
-        use Change::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
-        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
-    }
-
     /// Whether less is kept of the logs after it, or may be.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::Delete(_) | Change::Configure(_) | Change::ConfigureBrokers(_))
     }
-}
-
-/// SQLite's `synchronous`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Synchronous {
-    /// A transaction is on disk when its commit returns.
-    Full,
-    /// It is with the operating system.
-    Normal,
 }
 
 /// What the tables held at start.
@@ -90,23 +63,13 @@ pub(super) struct Loaded {
     pub broker_epoch: i64,
     pub next_producer_id: i64,
     pub image: Image,
-    pub offsets: Offsets,
-    pub groups: Vec<StoredGroup>,
+    /// What is still here of groups.
+    pub kept: Option<KeptInDatabase>,
 }
 
 /// The open database.
 pub(super) struct Store {
     connection: Connection,
-    /// Has one use: to move pages out of the write-ahead log while the other connection writes.
-    mover: Option<Connection>,
-    synchronous: Synchronous,
-    /// Those in the write-ahead log that a checkpoint under way does not take.
-    pages: usize,
-}
-
-/// The first part of a checkpoint: runs beside the store's own writes.
-pub(super) struct Checkpoint {
-    mover: Connection,
 }
 
 impl Store {
@@ -118,38 +81,30 @@ impl Store {
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
         let found = user_version(&transaction).map_err(unusable)?;
-        upgrade(&transaction, found).map_err(unusable)?;
+        let kept = upgrade(&transaction, found).map_err(unusable)?;
         if found == 0 {
             identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
         }
-        let loaded = load(&transaction, &file, broker)?;
+        let loaded = Loaded { kept, ..load(&transaction, &file, broker)? };
         transaction.commit().map_err(unusable)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        connection.wal_hook(Some(note_pages));
-        let mover = Some(connect(&file).map_err(unusable)?);
-        Ok((Self { connection, mover, synchronous: Synchronous::Full, pages: 0 }, loaded))
+        Ok((Self { connection }, loaded))
     }
 
     /// Writes all changes and the image's epoch, or nothing.
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
-        let of_groups = changes.iter().all(Change::is_of_groups);
-        self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
         self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(changes, (!of_groups).then_some(epoch)).and_then(|()| self.run("COMMIT"));
+        let written = self.write(changes, epoch).and_then(|()| self.run("COMMIT"));
         if written.is_err() {
             // Nothing is open when SQLite has rolled back by itself.
             let _ = self.run("ROLLBACK");
-        } else if self.mover.is_some() {
-            self.pages = LOG_PAGES.get();
         }
         written
     }
 
-    fn write(&self, changes: &[Change], epoch: Option<u64>) -> rusqlite::Result<()> {
+    fn write(&self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
         changes.iter().try_for_each(|change| write(&self.connection, change))?;
-        if let Some(epoch) = epoch {
-            self.connection.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
-        }
+        self.connection.execute("UPDATE cluster SET version = ?1", params![stored_epoch(epoch)])?;
         Ok(())
     }
 
@@ -165,68 +120,11 @@ impl Store {
         }
     }
 
-    pub fn is_checkpoint_due(&self) -> bool {
-        self.pages >= CHECKPOINT_PAGES
-    }
-
-    /// The part of a checkpoint that is run without the store, if one is due.
-    pub fn begin_checkpoint(&mut self) -> Option<Checkpoint> {
-        if !self.is_checkpoint_due() {
-            return None;
-        }
-        self.pages = 0;
-        self.mover.take().map(|mover| Checkpoint { mover })
-    }
-
-    /// The rest: what was written since. With all of it in the file, the log begins anew.
-    pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> rusqlite::Result<()> {
-        self.mover = Some(checkpoint.mover);
-        self.pages = 0;
-        move_pages(&self.connection)
-    }
-
-    /// How the next transactions are committed. A flush to disk takes along what was written before it.
-    fn synchronize(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {
-        if self.synchronous != wanted {
-            let value = match wanted {
-                Synchronous::Full => "FULL",
-                Synchronous::Normal => "NORMAL",
-            };
-            self.connection.pragma_update(None, "synchronous", value)?;
-            self.synchronous = wanted;
-        }
-        Ok(())
-    }
-
-    /// Whether the last transaction was flushed to disk.
-    #[cfg(test)]
-    pub fn flushes(&self) -> bool {
-        let level: i64 = self.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).expect("pragma");
-        level == 2
-    }
-
     /// Makes every write fail, as a full disk would, or lets it through again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
-}
-
-impl Checkpoint {
-    pub fn run(&self) -> rusqlite::Result<()> {
-        move_pages(&self.mover)
-    }
-}
-
-/// A commit is told of its own pages, and those before it that are there.
-fn note_pages(log: &Wal, pages: c_int) -> rusqlite::Result<()> {
-    let pages = usize::try_from(pages).unwrap_or(0);
-    LOG_PAGES.set(pages);
-    if pages >= CHECKPOINT_PAGES_MAX {
-        // The transaction is committed all the same.
-        let _ = log.checkpoint();
-    }
-    Ok(())
 }
 
 /// Moves what it can without waiting for anybody: busy is no error.
@@ -239,6 +137,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(file, flags)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     // What a deletion has to remember needs no room on the disk.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
@@ -270,13 +169,23 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Adds what the found version had not; 0 is an empty file.
-fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
+/// Changes what the found version has otherwise; 0 is an empty file. What is still kept of groups stays until it was moved, and the
+/// version with it.
+fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<Option<KeptInDatabase>> {
+    if found == SCHEMA_VERSION {
+        return Ok(None);
+    }
     let known = usize::try_from(found).unwrap_or(0);
     for added in SCHEMAS.iter().skip(known) {
         transaction.execute_batch(added)?;
     }
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION - 1)?;
+    let kept = kept::load(transaction)?;
+    if kept.groups.is_empty() && kept.offsets.is_empty() {
+        kept::forget(transaction)?;
+        return Ok(None);
+    }
+    Ok(Some(kept))
 }
 
 /// Makes an empty file ours.
@@ -316,9 +225,7 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
         let topic = topic(row, of_topic, file, broker, image.dynamic())?;
         image.put(Arc::new(topic));
     }
-    let offsets = groups::load_offsets(transaction).map_err(read)?;
-    let groups = groups::load(transaction).map_err(read)?;
-    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, offsets, groups })
+    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, kept: None })
 }
 
 struct TopicRow {
@@ -388,10 +295,7 @@ fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
             transaction.execute("UPDATE cluster SET next_producer_id = ?1", params![next])?;
             Ok(())
         }
-        Change::CommitOffsets(commit) => groups::commit_offsets(transaction, commit),
-        Change::DeleteOffsets(delete) => groups::delete_offsets(transaction, delete),
-        Change::KeepGroup(group) => groups::keep(transaction, group),
-        Change::DeleteGroup(delete) => groups::delete(transaction, delete),
+        Change::ForgetKept => kept::forget(transaction),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
+use crate::coordinator::Shard;
 use fullbore_rules::group::{Answer, Effect, Group, Ticket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
@@ -12,6 +13,8 @@ use tokio::sync::oneshot;
 
 pub(super) struct Entry {
     pub id: Text,
+    /// Where it is kept.
+    pub shard: Arc<Shard>,
     inner: Mutex<Inner>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
@@ -32,7 +35,7 @@ pub(super) struct Inner {
 }
 
 impl Entry {
-    pub fn new(id: Text, group: Group) -> Arc<Self> {
+    pub fn new(id: Text, group: Group, shard: Arc<Shard>) -> Arc<Self> {
         let inner = Inner {
             group,
             waiting: HashMap::new(),
@@ -42,7 +45,7 @@ impl Entry {
             is_keeping: false,
             is_gone: false,
         };
-        Arc::new(Entry { id, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX) })
+        Arc::new(Entry { id, shard, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX) })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {

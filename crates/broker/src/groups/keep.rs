@@ -1,10 +1,10 @@
-//! Doing what a group's machine said: answers at once, snapshots through the control plane, one after another.
+//! Doing what a group's machine said: answers at once, snapshots through its shard, one after another.
 //!
 //! Invariant: effects of one group are done in order. The outbox is not empty only while its task runs.
 
 use super::entry::{Entry, Inner};
-use super::{Groups, timer};
-use crate::control::{Command, StoredGroup};
+use super::{Groups, records, timer};
+use crate::coordinator::Records;
 use fullbore_rules::group::{Answer, Effect, Effects, Event, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
@@ -46,11 +46,10 @@ impl Groups {
         true
     }
 
-    /// The task of a group with something to keep: until its outbox is empty. It enters the control plane's queue first and
-    /// asks under the group's lock, so that whatever else is asked under that lock comes before or after it.
+    /// The task of a group with something to keep: until its outbox is empty. It asks under the group's lock, so that whatever
+    /// else is asked under that lock comes before or after it.
     async fn drain(&self, entry: &Entry) {
         loop {
-            let place = self.control.enter().await;
             let asked = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
@@ -61,17 +60,13 @@ impl Groups {
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else { continue };
-                let kept = keep_command(&entry.id, snapshot);
-                place.map(|place| place.ask(kept))
+                let record = records::group(&entry.id, Some(&snapshot));
+                entry.shard.write(Records::Known(vec![record]), std::convert::identity)
             };
-            let kept = match asked {
-                Ok(pending) => pending.done().await,
-                Err(refusal) => Err(refusal),
-            };
-            if let Err(refusal) = kept {
+            if let Err(error) = asked.kept().await.and_then(|kept| kept) {
                 // Its members try again at once, and so do those of all other groups.
                 if let Some(left_out) = self.unkept.due() {
-                    tracing::error!(group = %entry.id, error = %refusal, left_out, "the group could not be kept; after a restart its members join anew");
+                    tracing::error!(group = %entry.id, %error, left_out, "the group could not be kept; after a restart its members join anew");
                 }
                 refuse_next(&mut entry.lock());
             }
@@ -80,7 +75,7 @@ impl Groups {
 
     /// Whether the group has committed offsets, and so must stay although it has no members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
-        self.control.offsets().has(group_id)
+        self.offsets.has(group_id)
     }
 
     /// Sees to it that the timer looks at this group when something of it is due.
@@ -133,11 +128,6 @@ impl Groups {
             }
         }
     }
-}
-
-fn keep_command(group_id: &str, snapshot: Snapshot) -> Command {
-    let Snapshot { version, state } = snapshot;
-    Command::KeepGroup(StoredGroup { group: Arc::from(group_id), version, state })
 }
 
 /// Of snapshots right behind one another only the last is worth writing.

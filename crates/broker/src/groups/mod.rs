@@ -1,35 +1,49 @@
 //! The coordinator of consumer groups: finds a group, locks it, puts an event to its machine, and does what follows.
 //!
 //! Not the decisions, which are `rules::group`'s. Effects of one group are done in the order its machine said them; one
-//! that must be kept on disk first holds back those after it, and nobody else. No lock is held across an await: while a
-//! snapshot is being written, the group takes further events, whose effects queue up behind.
+//! that must be kept first holds back those after it, and nobody else. No lock is held across an await: while a
+//! snapshot is being written, the group takes further events, whose effects queue up behind. Groups and what they commit are
+//! kept in `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
 //!
 //! Invariant: whoever asks gets one answer: the group's, or at the latest that of [`Groups::close`].
 
 mod clock;
+mod commit;
 mod entry;
 mod expiry;
 mod keep;
+mod load;
+mod offsets;
+mod records;
 mod regex;
+mod take_over;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod topics;
 
+pub use commit::DeleteOffset;
 pub use entry::Pending;
+pub use offsets::{CommitOffset, Committed, GroupOffsets, Offsets, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
+pub use take_over::TakeOverError;
 
-use crate::config::GroupConfig;
-use crate::control::{Command, Control, DeleteGroup, Image, StoredGroup};
+use crate::classic::{AppendError, Logs};
+use crate::config::{BrokerConfig, OffsetsTopicConfig};
+use crate::control::{Control, Image};
+use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
 use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};
-use fullbore_rules::group::{Answer, Effects, Group, Settings, Snapshot, State, Ticket};
+use fullbore_rules::group::{Answer, Effects, Group, Settings, State, Ticket};
 use fullbore_wire::{ErrorCode, Text};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use timer::Timer;
+use tokio::sync::watch;
 
 /// What to do with an event for a group that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +66,16 @@ pub struct Groups {
     bytes: AtomicUsize,
     settings: Settings,
     control: Control,
+    logs: Arc<Logs>,
+    /// None while there is no such topic.
+    topic: RwLock<Option<Arc<InternalTopic>>>,
+    topic_config: OffsetsTopicConfig,
+    /// Whether nothing of the topic is being read, as far as was looked.
+    all_loaded: AtomicBool,
+    offsets: Offsets,
+    offsets_max: usize,
+    /// Those on their way into the log that take a place.
+    offsets_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,
     /// Nobody is made to wait any more.
@@ -59,56 +83,84 @@ pub struct Groups {
     clock: Clock,
     /// The line of a group that could not be kept.
     unkept: Seldom,
+    /// The line of a topic that could not be made.
+    unmade: Seldom,
 }
 
 impl Groups {
-    /// The groups as they were kept, and those that only have offsets.
-    pub fn open(config: &GroupConfig, control: Control, metrics: Metrics) -> Arc<Groups> {
-        Groups::open_by(Clock::start(), config, control, metrics)
+    /// No groups yet: see [`Groups::start`].
+    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+        Groups::by(Clock::start(), config, control, logs, metrics)
     }
 
-    fn open_by(clock: Clock, config: &GroupConfig, control: Control, metrics: Metrics) -> Arc<Groups> {
-        let groups = Arc::new(Groups {
+    fn by(clock: Clock, config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+        Arc::new(Groups {
             table: Mutex::default(),
-            groups_max: config.groups_max,
-            bytes_max: config.groups_bytes_max,
+            groups_max: config.groups.groups_max,
+            bytes_max: config.groups.groups_bytes_max,
             bytes: AtomicUsize::new(0),
-            settings: config.settings(),
+            settings: config.groups.settings(),
             control,
+            logs,
+            topic: RwLock::default(),
+            topic_config: config.groups.offsets_topic,
+            all_loaded: AtomicBool::new(true),
+            offsets: Offsets::default(),
+            offsets_max: config.offsets_max,
+            offsets_coming: AtomicUsize::new(0),
             metrics,
             timer: Timer::default(),
             closed: AtomicBool::new(false),
             clock,
             unkept: Seldom::default(),
-        });
-        groups.control.take_groups().into_iter().for_each(|stored| groups.restore(stored));
-        for id in groups.control.offsets().groups() {
-            if let Err(error) = groups.create(&Text::from(&*id)) {
-                tracing::error!(group = &*id, %error, "the group is not listed, but its offsets are there");
-            }
-        }
-        groups
+            unmade: Seldom::default(),
+        })
     }
 
-    fn restore(&self, stored: StoredGroup) {
-        let StoredGroup { group: id, version, state } = stored;
-        match Group::restore(&Snapshot { version, state }, self.settings, self.now_ms()) {
-            Ok(group) => {
-                let id = Text::from(&*id);
-                let entry = Entry::new(id.clone(), group);
-                self.note_bytes(&mut entry.lock());
-                self.arm(&entry, &entry.lock());
-                self.table.lock().insert(id, entry);
-            }
-            Err(error) => {
-                tracing::error!(group = &*id, %error, "the group as it was kept cannot be read; its members join anew");
-            }
-        }
+    /// Begins to load the groups, takes over what an older version kept elsewhere, and does what is due until the broker stops.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]; nothing is lost then.
+    pub async fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) -> Result<(), TakeOverError> {
+        self.adopt(&self.control.image());
+        self.take_over().await?;
+        tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));
+        tokio::spawn(timer::run(Arc::clone(self), stop.subscribe()));
+        let (retention, every) = (config.offsets_retention_ms, config.offsets_retention_check_interval_ms);
+        tokio::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
+        Ok(())
     }
 
-    /// Does what is due, until the broker stops. One task for all groups.
-    pub async fn run_timer(self: Arc<Self>, stop: tokio::sync::watch::Receiver<bool>) {
-        timer::run(self, stop).await;
+    /// What groups have committed. Whoever was answered a commit sees it, or a newer one.
+    pub fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    /// The shard that a group is in.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE.
+    fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
+        let topic = self.topic.read();
+        topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
+    }
+
+    /// Whether it can be told what is true of a group: where there is no topic, there are no groups.
+    ///
+    /// # Errors
+    /// As for a request.
+    pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
+        self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
+    }
+
+    /// Whether it can be told of all groups.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS.
+    pub fn check_all(&self) -> Result<(), ErrorCode> {
+        let topic = self.topic.read();
+        let is_loading = topic.as_ref().is_some_and(|topic| topic.is_loading());
+        if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
     /// The clock of deadlines: it only goes forward, and is not the system's, by which commits are stamped.
@@ -116,8 +168,21 @@ impl Groups {
         self.clock.now_ms()
     }
 
+    /// Puts an event to a group, once groups are loaded, and waits for the answer.
+    pub async fn ask(
+        self: &Arc<Self>,
+        id: &Text,
+        missing: Missing,
+        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects) + Send,
+    ) -> Answer {
+        match self.prepare(missing).await {
+            Ok(()) => self.put_to(id, missing, event).answer().await,
+            Err(code) => Answer::Refused(code),
+        }
+    }
+
     /// Puts an event to a group; the event is given the ticket by which its answer is awaited.
-    pub fn ask(
+    fn put_to(
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
@@ -125,8 +190,8 @@ impl Groups {
     ) -> Pending {
         loop {
             let found = match missing {
-                Missing::Create => self.find_or_create(id),
-                Missing::Refuse(code) => self.find(id).ok_or(code),
+                Missing::Create => self.serving(id).and_then(|shard| self.create_in(&shard, id)),
+                Missing::Refuse(code) => self.check(id).and_then(|()| self.find(id).ok_or(code)),
             };
             let entry = match found {
                 Ok(entry) => entry,
@@ -174,15 +239,23 @@ impl Groups {
         (!inner.is_gone).then(|| look(&inner.group))
     }
 
-    /// Asks a group something that needs no ticket, such as whether a member may commit.
-    pub fn touch<T>(&self, id: &str, touch: impl FnOnce(&mut Group, i64) -> T) -> Option<T> {
-        let entry = self.find(id)?;
+    /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such group.
+    ///
+    /// # Errors
+    /// As [`Groups::check`].
+    pub fn touch<T>(
+        &self,
+        id: &str,
+        touch: impl FnOnce(&mut Group, &Arc<Shard>, i64) -> T,
+    ) -> Result<Option<T>, ErrorCode> {
+        self.check(id)?;
+        let Some(entry) = self.find(id) else { return Ok(None) };
         let mut inner = entry.lock();
-        (!inner.is_gone).then(|| {
-            let said = touch(&mut inner.group, self.now_ms());
+        Ok((!inner.is_gone).then(|| {
+            let said = touch(&mut inner.group, &entry.shard, self.now_ms());
             self.arm(&entry, &inner);
             said
-        })
+        }))
     }
 
     /// What a group is held to: the broker's settings with its own.
@@ -198,37 +271,34 @@ impl Groups {
     /// Makes sure that the group is there, empty if it was not.
     ///
     /// # Errors
-    /// Over `fullbore.groups.max`.
+    /// Over `fullbore.groups.max`; its shard does not serve.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
-        self.find_or_create(id).map(drop)
+        self.create_in(&self.serving(id)?, id).map(drop)
     }
 
-    /// Takes a group out of service if it is empty, and deletes its row, and its offsets if so said. A commit that was
-    /// asked before this is deleted, too, and one after it begins the group anew.
+    /// Takes a group out of service if it is empty, and forgets it, and its offsets if so said. A commit that was
+    /// asked for before this is forgotten, too, and one after it begins the group anew.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or that the row could not be deleted; the group begins anew then, with what
+    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or that this could not be kept; the group begins anew then, with what
     /// it committed.
-    pub async fn delete(&self, id: &str, offsets: bool) -> Result<(), ErrorCode> {
-        let place = self.control.enter().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+    pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
+        self.check(id)?;
         let entry = self.find(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
             // Asked before a group of that name can begin anew: what that one keeps comes after the deletion.
-            let asked = place.ask(Command::DeleteGroup(DeleteGroup { group: Arc::from(id), offsets }));
+            let asked = self.forget_group(&entry.shard, id, offsets);
             self.remove(&entry, &mut inner);
             asked
         };
-        let deleted = asked.done().await;
+        let deleted = asked.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
             // It could not be deleted, or was committed to meanwhile.
             self.create(&entry.id)?;
         }
-        deleted.map_err(|refusal| {
-            tracing::error!(group = id, error = %refusal, "the group could not be deleted");
-            ErrorCode::COORDINATOR_NOT_AVAILABLE
-        })
+        deleted.inspect_err(|error| tracing::error!(group = id, %error, "the group could not be deleted"))
     }
 
     /// The ids of all groups, in no order.
@@ -265,7 +335,7 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    fn find_or_create(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
+    fn create_in(&self, shard: &Arc<Shard>, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let mut table = self.table.lock();
         if let Some(entry) = table.get(id.as_str()) {
             return Ok(Arc::clone(entry));
@@ -276,7 +346,7 @@ impl Groups {
         }
         // A copy: the id came in a frame.
         let id = Text::from(id.as_str());
-        let entry = Entry::new(id.clone(), Group::new(self.settings, self.now_ms()));
+        let entry = Entry::new(id.clone(), Group::new(self.settings, self.now_ms()), Arc::clone(shard));
         table.insert(id, Arc::clone(&entry));
         Ok(entry)
     }
@@ -294,4 +364,9 @@ impl Groups {
             table.remove(&entry.id);
         }
     }
+}
+
+/// What is answered where something could not be kept: clients find the coordinator again and repeat what they asked.
+fn not_kept(_: AppendError) -> ErrorCode {
+    ErrorCode::COORDINATOR_NOT_AVAILABLE
 }

@@ -62,7 +62,7 @@ impl Gauges {
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             groups: broker.groups.count_by_state(),
-            offsets_held: broker.control.offsets().held(),
+            offsets_held: broker.groups.offsets().held(),
             process: Process::read(),
         }
     }

@@ -12,6 +12,7 @@ use super::output;
 use super::stream::Stream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::broker::Shared;
+use crate::coordinator::Unwritten;
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
@@ -110,8 +111,8 @@ pub async fn serve(
 ) {
     let queue = Handover::new(broker.limits.requests_max);
     let idleness = Idleness::default();
-    let asker = Arc::new(broker.control.asker());
-    let client = Client::new(peer, Arc::clone(&asker));
+    let unwritten = Arc::new(Unwritten::default());
+    let client = Client::new(peer, Arc::clone(&unwritten));
     let reading = async {
         match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
             // What came before the bad request is still answered.
@@ -123,7 +124,7 @@ pub async fn serve(
         tokio::select! {
             biased;
             ended = write(broker, &stream, &queue, &idleness) => ended,
-            never = asker.carry_out() => match never {},
+            never = unwritten.carry_out() => match never {},
             ended = end_idle(&idleness, broker.limits.idle_max) => Err(ended),
         }
     };

@@ -1,0 +1,82 @@
+//! What brokers kept of groups in the database until schema 3: read once, to be moved to `__consumer_offsets`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, Transaction};
+
+/// What there is of groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptInDatabase {
+    /// In the order of their ids.
+    pub groups: Vec<StoredGroup>,
+    /// Those of one group one after another.
+    pub offsets: Vec<KeptOffset>,
+}
+
+/// A group's snapshot, as rules/group writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredGroup {
+    /// Its id.
+    pub group: Arc<str>,
+    /// Of the layout of `state`.
+    pub version: i64,
+    /// The rest of it.
+    pub state: Bytes,
+}
+
+/// An offset that a group committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptOffset {
+    /// The group.
+    pub group: Arc<str>,
+    /// The topic's id.
+    pub topic_id: Uuid,
+    /// And its name.
+    pub topic: Arc<str>,
+    /// The partition.
+    pub partition: i32,
+    /// Of the record to be read next.
+    pub offset: i64,
+    /// Of the record before it; -1 when the client did not say.
+    pub leader_epoch: i32,
+    /// What the client wanted to be kept beside it.
+    pub metadata: Box<str>,
+    /// Since 1970.
+    pub committed_ms: i64,
+    /// Since 1970, where the client said so.
+    pub expires_ms: Option<i64>,
+}
+
+pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInDatabase> {
+    let mut query = transaction.prepare("SELECT group_id, version, state FROM groups ORDER BY group_id")?;
+    let groups = query.query_map([], |row| {
+        let group = row.get::<_, Arc<str>>(0)?;
+        Ok(StoredGroup { group, version: row.get(1)?, state: Bytes::from(row.get::<_, Vec<u8>>(2)?) })
+    })?;
+    let mut query_offsets = transaction.prepare(
+        "SELECT group_id, topic_id, topics.name, partition, offset, leader_epoch, metadata, committed_ms, expires_ms
+         FROM group_offsets JOIN topics ON topics.id = topic_id ORDER BY group_id, topic_id, partition",
+    )?;
+    let offsets = query_offsets.query_map([], |row| {
+        Ok(KeptOffset {
+            group: row.get(0)?,
+            topic_id: Uuid(row.get(1)?),
+            topic: row.get(2)?,
+            partition: row.get(3)?,
+            offset: row.get(4)?,
+            leader_epoch: row.get(5)?,
+            metadata: row.get(6)?,
+            committed_ms: row.get(7)?,
+            expires_ms: row.get(8)?,
+        })
+    })?;
+    Ok(KeptInDatabase { groups: groups.collect::<rusqlite::Result<_>>()?, offsets: offsets.collect::<rusqlite::Result<_>>()? })
+}
+
+/// The tables go.
+pub(super) fn forget(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(super::SCHEMA_WITHOUT_GROUPS)?;
+    connection.pragma_update(None, "user_version", super::SCHEMA_VERSION)
+}

@@ -1,0 +1,19 @@
+//! What every coordinator that keeps its state in an internal topic needs: the way of a change into the log, and back at the
+//! next start.
+//!
+//! A coordinator is a pure machine. What it says must be kept becomes records of the topic's partition that its key
+//! belongs to ([`shard`]); once they are kept, what was asked for is true and answered. A start reads the partition from its
+//! start to its end ([`replay`]) and then serves. What the records mean is the coordinator's matter:
+//! [`groups`](crate::groups), and one day transactions.
+
+mod pending;
+mod replay;
+mod shard;
+mod topic;
+mod unwritten;
+
+pub use pending::Pending;
+pub use replay::{ReplayError, replay};
+pub use shard::{KeyValue, Records, Shard, Status};
+pub use topic::InternalTopic;
+pub use unwritten::Unwritten;

@@ -1,0 +1,69 @@
+//! A write on its way into the log.
+
+use super::Shard;
+use crate::classic::{AppendError, FlushTicket};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What comes of a write, once it is told.
+type Outcome<T> = (T, Option<FlushTicket>);
+
+/// A write asked for. To drop it does not take it back.
+pub struct Pending<T> {
+    shard: Arc<Shard>,
+    /// None once it has come.
+    outcome: Option<oneshot::Receiver<Outcome<T>>>,
+}
+
+impl<T> Pending<T> {
+    pub(super) fn new(shard: Arc<Shard>, outcome: oneshot::Receiver<Outcome<T>>) -> Self {
+        Pending { shard, outcome: Some(outcome) }
+    }
+
+    /// Where it goes.
+    pub fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    /// Appends it, together with what waits by then, and waits until it is kept: what was told of it.
+    ///
+    /// # Errors
+    /// It is in the log, and cannot be brought to the disk as the topic asks for.
+    pub async fn kept(mut self) -> Result<T, AppendError> {
+        let mut outcome = self.arrived();
+        if outcome.is_none() {
+            // Others that are ready now ask first, and share the batch.
+            tokio::task::yield_now().await;
+            outcome = self.arrived();
+        }
+        let (told, durable) = match (outcome, self.outcome.take()) {
+            (Some(outcome), _) => outcome,
+            (None, Some(outcome)) => {
+                self.shard.flush_soon().await;
+                outcome.await.map_err(|_| AppendError::Gone)?
+            }
+            (None, None) => return Err(AppendError::Gone),
+        };
+        if let Some(durable) = durable {
+            durable.wait().await?;
+        }
+        Ok(told)
+    }
+
+    fn arrived(&mut self) -> Option<Outcome<T>> {
+        let outcome = self.outcome.as_mut()?.try_recv().ok()?;
+        self.outcome = None;
+        Some(outcome)
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        // Nobody awaits it any more, and it is carried out all the same.
+        if let Some(mut outcome) = self.outcome.take()
+            && matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        {
+            self.shard.flush_elsewhere();
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Reading an internal topic's partition from its start to its end.
+
+use crate::classic::{Partition, ReadError};
+use bytes::Bytes;
+use fullbore_wire::Records;
+use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes read at once; a larger batch is read whole.
+const CHUNK_BYTES: u32 = 1 << 20;
+/// What a batch may open to.
+const OPENED_MAX: usize = 256 << 20;
+
+/// Why a partition cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The partition does not give its records.
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    /// The system does not.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// They cannot be what a broker has written.
+    #[error("at offset {offset}: {why}")]
+    Damaged {
+        /// Where.
+        offset: i64,
+        /// What is wrong.
+        why: BatchError,
+    },
+}
+
+/// Gives every record with a key, in order, to `each`. Blocks.
+///
+/// # Errors
+/// [`ReplayError`]; what came before was given.
+pub fn replay(partition: &Partition, mut each: impl FnMut(Bytes, Option<Bytes>)) -> Result<(), ReplayError> {
+    let offsets = partition.offsets()?;
+    let mut next = offsets.log_start;
+    while next < offsets.high_watermark {
+        let chunk = memory(partition.read(next, CHUNK_BYTES, true)?.records)?;
+        let begin = next;
+        for batch in batches(&chunk) {
+            let batch = match batch {
+                Ok(batch) => batch,
+                // The last one of a chunk is cut where the chunk ends.
+                Err(_) if next > begin => break,
+                Err(why) => return Err(ReplayError::Damaged { offset: next, why }),
+            };
+            let damaged = |why| ReplayError::Damaged { offset: batch.base_offset(), why };
+            batch.check_crc().map_err(damaged)?;
+            if batch.last_offset() >= next && !batch.is_control() {
+                each_record(&chunk, &batch, next, &mut each).map_err(damaged)?;
+            }
+            next = next.max(batch.last_offset() + 1);
+        }
+        if next == begin {
+            // Compaction has left nothing up to the end.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn memory(records: Records) -> io::Result<Bytes> {
+    match records {
+        Records::Memory(bytes) => Ok(bytes),
+        Records::File(slice) => {
+            let mut bytes = vec![0; slice.len as usize];
+            slice.file.read_exact_at(&mut bytes, slice.position)?;
+            Ok(bytes.into())
+        }
+    }
+}
+
+/// Records before `first` were wanted by nobody: their batch begins before the log start.
+fn each_record(
+    chunk: &Bytes,
+    batch: &BatchView<'_>,
+    first: i64,
+    each: &mut impl FnMut(Bytes, Option<Bytes>),
+) -> Result<(), BatchError> {
+    let payload = match batch.compression()? {
+        Compression::None => chunk.slice_ref(batch.payload()),
+        codec => decompress(codec, batch.payload(), OPENED_MAX)?,
+    };
+    for record in RecordIter::new(&payload, batch.record_count()) {
+        let record = record?;
+        if let Some(key) = record.key.filter(|_| record.offset(batch) >= first) {
+            each(payload.slice_ref(key), record.value.map(|value| payload.slice_ref(value)));
+        }
+    }
+    Ok(())
+}

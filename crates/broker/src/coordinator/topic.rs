@@ -1,0 +1,55 @@
+//! The shards of one internal topic.
+
+use super::{Shard, Status};
+use crate::classic::Logs;
+use fullbore_wire::batch::Compression;
+use fullbore_wire::coordinator::partition_for;
+use fullbore_wire::{ErrorCode, Uuid};
+use std::sync::Arc;
+
+/// An internal topic with its shards: as many as it had partitions when it was first seen, since keys are spread over them.
+pub struct InternalTopic {
+    id: Uuid,
+    shards: Vec<Arc<Shard>>,
+}
+
+impl InternalTopic {
+    /// The topic of this id, of which nothing is read yet. Its batches will be compressed so.
+    pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Logs) -> InternalTopic {
+        let found = (0..partitions).filter_map(|index| logs.find(&id, index));
+        InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
+    }
+
+    /// The topic's id.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// By partition.
+    pub fn shards(&self) -> &[Arc<Shard>] {
+        &self.shards
+    }
+
+    /// Whether any of them is being read.
+    pub fn is_loading(&self) -> bool {
+        self.shards.iter().any(|shard| shard.status() == Status::Loading)
+    }
+
+    /// The shard that a key belongs to.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+    pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
+        let shard = self.shard(key).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+        match shard.status() {
+            Status::Serving => Ok(shard),
+            Status::Loading => Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS),
+            Status::Failed | Status::Gone => Err(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+        }
+    }
+
+    fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
+        let count = i32::try_from(self.shards.len()).ok().filter(|count| *count > 0)?;
+        self.shards.get(usize::try_from(partition_for(key, count)).ok()?)
+    }
+}

@@ -1,0 +1,250 @@
+//! Committed offsets: who may commit which, and their way into the log and out of it.
+//!
+//! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is asked for
+//! under it, so that it comes before or after whatever else is.
+
+use super::offsets::{CommitOffset, GroupOffsets, TopicName};
+use super::records::{self, Place};
+use super::{Groups, not_kept};
+use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten};
+use fullbore_rules::group::consumer::Partition;
+use fullbore_rules::group::{Committer, Group};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// From this version of OffsetCommit on a group that is not there is an error of its own.
+const GROUP_ID_NOT_FOUND: i16 = 9;
+
+/// What was not committed, as index and reason.
+type Refused = Vec<(usize, ErrorCode)>;
+
+/// One partition's offset that is to be forgotten.
+#[derive(Debug, Clone)]
+pub struct DeleteOffset {
+    /// The topic.
+    pub topic: TopicName,
+    /// The partition.
+    pub partition: i32,
+    /// Only the offset committed at this time: a newer one stays. `None` means whatever there is.
+    pub committed_ms: Option<i64>,
+}
+
+/// A commit on its way.
+pub struct Commit {
+    group: Text,
+    pending: Pending<Result<Refused, ErrorCode>>,
+    /// Of the offsets on their way, where each of them stood.
+    places: Vec<usize>,
+    /// What cannot be committed, whatever becomes of the rest.
+    refused: Refused,
+}
+
+impl Commit {
+    /// What was not committed, as index and reason.
+    ///
+    /// # Errors
+    /// Nothing was.
+    pub async fn done(mut self, groups: &Groups) -> Result<Refused, ErrorCode> {
+        let refused = self.pending.kept().await.map_err(not_kept)??;
+        self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
+        // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
+        // listed, and its offsets are there.
+        let _ = groups.create(&self.group);
+        Ok(self.refused)
+    }
+}
+
+impl Groups {
+    /// Asks for these offsets to be committed, as the group allows it.
+    ///
+    /// # Errors
+    /// None of them can be.
+    pub fn commit(
+        self: &Arc<Self>,
+        id: &Text,
+        committer: &Committer<'_>,
+        offsets: Vec<CommitOffset>,
+        unwritten: &Unwritten,
+    ) -> Result<Commit, ErrorCode> {
+        let mut offsets = Some(offsets);
+        loop {
+            let asked = self.touch(id, |group, shard, now| {
+                group.check_commit(committer, now)?;
+                let (mut refused, mut wanted) = (Vec::new(), Vec::new());
+                for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
+                    match check(group, committer, &offset) {
+                        Ok(()) => wanted.push((index, offset)),
+                        Err(code) => refused.push((index, code)),
+                    }
+                }
+                let (pending, places) = self.write_commit(shard, id, wanted, &mut refused);
+                Ok(Commit { group: id.clone(), pending, places, refused })
+            })?;
+            match asked {
+                Some(asked) => {
+                    let commit: Commit = asked?;
+                    unwritten.note(commit.pending.shard());
+                    return Ok(commit);
+                }
+                None if committer.generation < 0 => self.create(id)?,
+                None if committer.version >= GROUP_ID_NOT_FOUND => return Err(ErrorCode::GROUP_ID_NOT_FOUND),
+                None => return Err(ErrorCode::ILLEGAL_GENERATION),
+            }
+        }
+    }
+
+    /// The offsets that there is room for are asked to be kept; the others become `refused`.
+    fn write_commit(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        id: &Text,
+        wanted: Vec<(usize, CommitOffset)>,
+        refused: &mut Refused,
+    ) -> (Pending<Result<Refused, ErrorCode>>, Vec<usize>) {
+        let group: Arc<str> = Arc::from(&**id);
+        let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
+        let (mut added, mut accepted, mut places, mut records) = (0, Vec::new(), Vec::new(), Vec::new());
+        self.offsets.read(&group, |held| {
+            for (index, offset) in wanted {
+                let is_new = !has(held, offset.topic.id, offset.partition);
+                if is_new && added >= room {
+                    refused.push((index, ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
+                    continue;
+                }
+                let place = Place { group: &group, topic: &offset.topic.name, partition: offset.partition };
+                match records::offset(place, Some((offset.topic.id, &offset.committed))) {
+                    Ok(record) => records.push(record),
+                    Err(_) => {
+                        refused.push((index, ErrorCode::OFFSET_METADATA_TOO_LARGE));
+                        continue;
+                    }
+                }
+                added += usize::from(is_new);
+                places.push(index);
+                accepted.push(offset);
+            }
+        });
+        self.offsets_coming.fetch_add(added, Relaxed);
+        let groups = Arc::clone(self);
+        let pending = shard.write(Records::Known(records), move |kept| {
+            groups.offsets_coming.fetch_sub(added, Relaxed);
+            kept.map_err(not_kept).map(|()| groups.put(&group, accepted))
+        });
+        (pending, places)
+    }
+
+    /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
+    /// already, or comes after this.
+    fn put(&self, group: &str, offsets: Vec<CommitOffset>) -> Refused {
+        let image = self.control.image();
+        let mut refused = Vec::new();
+        let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
+            let is_there = image.topic_by_id(offset.topic.id).is_some();
+            if !is_there {
+                refused.push((index, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+            }
+            is_there.then_some(offset)
+        });
+        let there = there.collect();
+        self.offsets.put(group, there);
+        refused
+    }
+
+    /// Asks for these offsets to be forgotten, as far as they are there once all that was asked for before is done.
+    pub fn forget_offsets(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        group: &str,
+        wanted: Vec<DeleteOffset>,
+    ) -> Pending<Result<(), ErrorCode>> {
+        let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
+        let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
+        // What the first finds is what the second forgets.
+        let (found, find) = std::sync::mpsc::channel();
+        let records = move || {
+            let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
+            let tombstones = due.iter().filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
+            let _ = found.send(due);
+            tombstones
+        };
+        shard.write(Records::Late(Box::new(records)), move |kept| {
+            kept.map_err(not_kept)?;
+            for due in find.try_iter().flatten() {
+                groups.offsets.remove(&group, due.topic.id, due.partition);
+            }
+            Ok(())
+        })
+    }
+
+    fn is_meant(&self, group: &str, wanted: &DeleteOffset) -> bool {
+        self.offsets.read(group, |held| {
+            let found = held.and_then(|held| held.get(&wanted.topic.id)?.partitions.get(&wanted.partition));
+            found.is_some_and(|found| wanted.committed_ms.is_none_or(|ms| ms == found.committed_ms))
+        })
+    }
+
+    /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is done.
+    pub(super) fn forget_group(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        group: &str,
+        offsets: bool,
+    ) -> Pending<Result<(), ErrorCode>> {
+        let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
+        let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
+        let records = move || {
+            let mut tombstones = vec![records::group(&of_group, None)];
+            late.offsets.read(&of_group, |held| {
+                for topic in held.filter(|_| offsets).into_iter().flatten().map(|(_, topic)| topic) {
+                    let of_topic = topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
+                    tombstones.extend(of_topic);
+                }
+            });
+            tombstones
+        };
+        shard.write(Records::Late(Box::new(records)), move |kept| {
+            kept.map_err(not_kept)?;
+            if offsets {
+                groups.offsets.remove_group(&group);
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets what all groups have committed of a topic that is deleted.
+    pub(super) async fn forget_topic(self: &Arc<Self>, topic: Uuid) {
+        for group in self.offsets.groups_of(topic) {
+            let Ok(shard) = self.serving(&group) else { continue };
+            let all = self.offsets.read(&group, |held| {
+                let of_topic = held.and_then(|held| held.get(&topic));
+                let named = of_topic.map(|of_topic| TopicName { id: topic, name: Arc::clone(&of_topic.name) });
+                let delete = |(partition, name): (&i32, &TopicName)| DeleteOffset {
+                    topic: name.clone(),
+                    partition: *partition,
+                    committed_ms: None,
+                };
+                let partitions = of_topic.into_iter().flat_map(|of_topic| of_topic.partitions.keys());
+                partitions.zip(named.iter().cycle()).map(delete).collect::<Vec<_>>()
+            });
+            let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
+            if !matches!(forgotten, Ok(Ok(()))) {
+                // Nobody finds them by the topic's new id, and the next start forgets them.
+                tracing::warn!(group = &*group, "committed offsets of a deleted topic stay in the log");
+            }
+        }
+    }
+}
+
+fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {
+    group.check_commit_of(committer, &Partition { topic: offset.topic.id, index: offset.partition })
+}
+
+fn has(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> bool {
+    held.and_then(|held| held.get(&topic)).is_some_and(|of_topic| of_topic.partitions.contains_key(&partition))
+}
+
+/// None for names that are in no record, since they are too long for one.
+fn tombstone(group: &str, topic: &str, partition: i32) -> Option<KeyValue> {
+    records::offset(Place { group, topic, partition }, None).ok()
+}

@@ -1,0 +1,242 @@
+//! Which shards the groups are in: the topic is made when a group first needs it, read at a start, and left when it is deleted.
+//!
+//! Invariant: a group is asked something only while its shard serves, and what a shard has is all there before it does.
+
+use super::entry::Entry;
+use super::offsets::{CommitOffset, Committed, TopicName};
+use super::records::{self, Kept, Place};
+use super::{Groups, Missing};
+use crate::control::{CONSUMER_OFFSETS, CreateTopic, CreateTopics, Image};
+use crate::coordinator::{InternalTopic, Records, ReplayError, Shard, Status, replay};
+use fullbore_rules::group::{Group, Snapshot};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+/// How long a request waits for what is being loaded, before its client is told to come again.
+const LOADING_WAIT: Duration = Duration::from_millis(500);
+/// Shards that are read at the same time.
+const LOADS_MAX: usize = 2;
+
+/// What a shard's log says.
+#[derive(Default)]
+struct Found {
+    snapshots: HashMap<Text, Snapshot>,
+    offsets: HashMap<(Text, Text, i32), (Uuid, Committed)>,
+}
+
+impl Groups {
+    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops.
+    pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let mut images = self.control.watch();
+        let mut before = Arc::clone(&images.borrow_and_update());
+        self.adopt(&before);
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                changed = images.changed() => if changed.is_err() { return },
+            }
+            let after = Arc::clone(&images.borrow_and_update());
+            self.adopt(&after);
+            for deleted in before.topics().filter(|topic| after.topic_by_id(topic.id).is_none()) {
+                self.forget_topic(deleted.id).await;
+            }
+            before = after;
+        }
+    }
+
+    /// Waits a while until all groups are loaded. Where a group may begin, the topic is made first if there is none.
+    ///
+    /// # Errors
+    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be made.
+    pub async fn prepare(self: &Arc<Self>, missing: Missing) -> Result<(), ErrorCode> {
+        let is_there = self.topic.read().is_some();
+        if !is_there {
+            let image = self.control.image();
+            if image.topic(CONSUMER_OFFSETS).is_none() && missing == Missing::Create {
+                self.make_topic().await?;
+            }
+            self.adopt(&self.control.image());
+        }
+        if !self.all_loaded.load(Ordering::Acquire) {
+            let _ = timeout(LOADING_WAIT, self.loaded()).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no shard is being loaded.
+    pub(super) async fn loaded(&self) {
+        let topic = self.topic.read().clone();
+        for shard in topic.iter().flat_map(|topic| topic.shards()) {
+            shard.loaded().await;
+        }
+        self.all_loaded.store(true, Ordering::Release);
+    }
+
+    async fn make_topic(&self) -> Result<(), ErrorCode> {
+        let topic = CreateTopic {
+            name: CONSUMER_OFFSETS.to_owned(),
+            num_partitions: self.topic_config.partitions,
+            // What one broker can hold.
+            replication_factor: 1,
+            configs: self.topic_config.configs(),
+            ..Default::default()
+        };
+        let made = self.control.create_topics(CreateTopics { topics: vec![topic], validate_only: false }).await;
+        match made.into_iter().next() {
+            Some(Err(refusal)) if refusal.code != ErrorCode::TOPIC_ALREADY_EXISTS => {
+                if let Some(left_out) = self.unmade.due() {
+                    tracing::error!(error = %refusal, left_out, "{CONSUMER_OFFSETS} cannot be created; no group can begin");
+                }
+                Err(ErrorCode::COORDINATOR_NOT_AVAILABLE)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the shards be those of the topic in this image, unless they are.
+    pub(super) fn adopt(self: &Arc<Self>, image: &Image) {
+        let found = image.topic(CONSUMER_OFFSETS);
+        let mut topic = self.topic.write();
+        if topic.as_ref().map(|topic| topic.id()) == found.map(|found| found.id) {
+            return;
+        }
+        if let Some(left) = topic.take() {
+            self.leave(&left);
+        }
+        if let Some(found) = found {
+            let new = Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
+            let loading: Vec<_> =
+                new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
+            self.all_loaded.store(loading.is_empty(), Ordering::Release);
+            *topic = Some(new);
+            tokio::spawn(Arc::clone(self).load_all(loading));
+        }
+    }
+
+    /// The topic is deleted, and with it everything that was in it.
+    fn leave(&self, topic: &InternalTopic) {
+        topic.shards().iter().for_each(|shard| shard.leave());
+        let left: Vec<_> = self.table.lock().values().cloned().collect();
+        for entry in left {
+            self.remove(&entry, &mut entry.lock());
+        }
+        self.offsets.clear();
+        tracing::warn!("{CONSUMER_OFFSETS} is deleted, and with it all groups and what they had committed");
+    }
+
+    async fn load_all(self: Arc<Self>, shards: Vec<Arc<Shard>>) {
+        let places = Arc::new(Semaphore::new(LOADS_MAX));
+        // All are asked for first: logs are opened by threads of their own.
+        shards.iter().for_each(|shard| shard.partition().ask_to_open());
+        for shard in shards {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let groups = Arc::clone(&self);
+            tokio::spawn(async move {
+                groups.load(&shard).await;
+                drop(place);
+            });
+        }
+    }
+
+    async fn load(self: &Arc<Self>, shard: &Arc<Shard>) {
+        let index = shard.partition().index();
+        let opened = shard.partition().opened().await;
+        let (groups, loading) = (Arc::clone(self), Arc::clone(shard));
+        let failure = match opened {
+            Err(error) => Some(error.to_string()),
+            Ok(()) => match tokio::task::spawn_blocking(move || groups.install(&loading)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(error) => Some(error.to_string()),
+            },
+        };
+        shard.set_loaded(failure.is_none());
+        if let Some(error) = failure {
+            tracing::error!(partition = index, %error, "groups of this partition of {CONSUMER_OFFSETS} are not served");
+        }
+    }
+
+    /// Reads the shard's log and puts in place what it says.
+    fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
+        let mut found = Found::default();
+        replay(shard.partition(), |key, value| match records::read(key, value) {
+            Ok(kept) => found.note(kept),
+            Err(error) => tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known"),
+        })?;
+        // Whoever deletes the topic waits for this, or was here before.
+        let topic = self.topic.read();
+        if topic.as_ref().is_some_and(|topic| topic.id() == shard.partition().topic_id()) {
+            for (id, snapshot) in found.snapshots {
+                self.restore(shard, id, &snapshot);
+            }
+            self.install_offsets(shard, found.offsets);
+        }
+        Ok(())
+    }
+
+    fn install_offsets(self: &Arc<Self>, shard: &Arc<Shard>, found: HashMap<(Text, Text, i32), (Uuid, Committed)>) {
+        let image = self.control.image();
+        let mut by_group: HashMap<Text, Vec<CommitOffset>> = HashMap::new();
+        let mut names: HashMap<Uuid, TopicName> = HashMap::new();
+        let mut gone = Vec::new();
+        for ((group, name, partition), (topic_id, committed)) in found {
+            let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
+            let Some(topic) = topic else {
+                // Its topic was deleted, and nobody could write that down.
+                let place = Place { group: &group, topic: &name, partition };
+                gone.extend(records::offset(place, None).ok());
+                continue;
+            };
+            let name = names
+                .entry(topic.id)
+                .or_insert_with(|| TopicName { id: topic.id, name: Arc::from(topic.name.as_str()) });
+            let offset = CommitOffset { topic: name.clone(), partition, committed };
+            by_group.entry(group).or_default().push(offset);
+        }
+        for (group, offsets) in by_group {
+            self.offsets.put(&group, offsets);
+            if let Err(error) = self.create_in(shard, &group) {
+                tracing::error!(group = &*group, %error, "the group is not listed, but its offsets are there");
+            }
+        }
+        if !gone.is_empty() {
+            drop(shard.write(Records::Known(gone), drop));
+        }
+    }
+
+    pub(super) fn restore(&self, shard: &Arc<Shard>, id: Text, snapshot: &Snapshot) {
+        match Group::restore(snapshot, self.settings, self.now_ms()) {
+            Ok(group) => {
+                let entry = Entry::new(id.clone(), group, Arc::clone(shard));
+                self.note_bytes(&mut entry.lock());
+                self.arm(&entry, &entry.lock());
+                self.table.lock().insert(id, entry);
+            }
+            Err(error) => {
+                tracing::error!(group = &*id, %error, "the group as it was kept cannot be read; its members join anew");
+            }
+        }
+    }
+}
+
+impl Found {
+    fn note(&mut self, kept: Kept) {
+        match kept {
+            Kept::Offset { group, topic, partition, committed } => {
+                let place = (group, topic, partition);
+                match committed {
+                    Some(committed) => drop(self.offsets.insert(place, committed)),
+                    None => drop(self.offsets.remove(&place)),
+                }
+            }
+            Kept::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
+            Kept::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
+            Kept::Other => {}
+        }
+    }
+}

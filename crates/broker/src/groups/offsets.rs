@@ -1,0 +1,163 @@
+//! What groups committed, as every request reads it: in memory, by group, topic id and partition.
+//!
+//! Not the source of truth, which is the log, and no rules: who may commit is settled before. It is changed only as
+//! writes are told of, and when a shard is loaded.
+//!
+//! Invariant: what is here is what the log says, so that two connections that commit the same partition leave the same
+//! winner in both.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fullbore_wire::Uuid;
+use parking_lot::RwLock;
+
+/// Groups are spread over so many locks, so that those who read one seldom meet a commit of another.
+const STRIPES: usize = 32;
+
+/// What a group committed for one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Of the record to be read next.
+    pub offset: i64,
+    /// Of the record before it; -1 when the client did not say.
+    pub leader_epoch: i32,
+    /// What the client wants to be kept beside it.
+    pub metadata: Box<str>,
+    /// Since 1970.
+    pub committed_ms: i64,
+    /// Since 1970, where the client said so; else the broker's retention goes.
+    pub expires_ms: Option<i64>,
+}
+
+/// A topic as offsets of it are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicName {
+    /// Its id, by which offsets are found: a topic made again under the same name has none.
+    pub id: Uuid,
+    /// Its name, which is in the records.
+    pub name: Arc<str>,
+}
+
+/// One partition's offset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitOffset {
+    /// The topic.
+    pub topic: TopicName,
+    /// The partition.
+    pub partition: i32,
+    /// What was committed.
+    pub committed: Committed,
+}
+
+/// What a group committed for the partitions of one topic.
+#[derive(Debug, Clone)]
+pub struct TopicOffsets {
+    /// The topic's name.
+    pub name: Arc<str>,
+    /// By partition.
+    pub partitions: BTreeMap<i32, Committed>,
+}
+
+/// Everything one group committed, by topic id.
+pub type GroupOffsets = BTreeMap<Uuid, TopicOffsets>;
+
+type Stripe = HashMap<Arc<str>, GroupOffsets>;
+
+/// The committed offsets of all groups.
+#[derive(Debug)]
+pub struct Offsets {
+    hasher: RandomState,
+    stripes: [RwLock<Stripe>; STRIPES],
+    held: AtomicUsize,
+}
+
+impl Default for Offsets {
+    fn default() -> Self {
+        let stripes = std::array::from_fn(|_| RwLock::default());
+        Self { hasher: RandomState::new(), stripes, held: AtomicUsize::new(0) }
+    }
+}
+
+impl Offsets {
+    /// Committed offsets of all groups together.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Looks at one group's offsets; `None` when it has none. Commits to groups of its stripe wait meanwhile.
+    pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
+        look(self.stripe(group).read().get(group))
+    }
+
+    /// Whether the group committed anything that is still kept.
+    pub fn has(&self, group: &str) -> bool {
+        self.stripe(group).read().contains_key(group)
+    }
+
+    /// Every group that has offsets of a topic, in no order.
+    pub(super) fn groups_of(&self, topic: Uuid) -> Vec<Arc<str>> {
+        let of_stripe = |stripe: &RwLock<Stripe>| -> Vec<Arc<str>> {
+            let stripe = stripe.read();
+            stripe.iter().filter(|(_, of_group)| of_group.contains_key(&topic)).map(|(id, _)| Arc::clone(id)).collect()
+        };
+        self.stripes.iter().flat_map(of_stripe).collect()
+    }
+
+    /// All of them are seen at once.
+    pub(super) fn put(&self, group: &str, offsets: Vec<CommitOffset>) {
+        if offsets.is_empty() {
+            return;
+        }
+        let mut stripe = self.stripe(group).write();
+        if !stripe.contains_key(group) {
+            stripe.insert(Arc::from(group), GroupOffsets::new());
+        }
+        let Some(of_group) = stripe.get_mut(group) else { return };
+        let mut added = 0;
+        for CommitOffset { topic, partition, committed } in offsets {
+            let of_topic = of_group
+                .entry(topic.id)
+                .or_insert_with(|| TopicOffsets { name: topic.name, partitions: BTreeMap::new() });
+            added += usize::from(of_topic.partitions.insert(partition, committed).is_none());
+        }
+        self.held.fetch_add(added, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, group: &str, topic: Uuid, partition: i32) {
+        let mut stripe = self.stripe(group).write();
+        let Some(of_group) = stripe.get_mut(group) else { return };
+        let Some(of_topic) = of_group.get_mut(&topic) else { return };
+        let removed = of_topic.partitions.remove(&partition).is_some();
+        if of_topic.partitions.is_empty() {
+            of_group.remove(&topic);
+        }
+        if of_group.is_empty() {
+            stripe.remove(group);
+        }
+        self.held.fetch_sub(usize::from(removed), Ordering::Relaxed);
+    }
+
+    /// Forgets a group.
+    pub(super) fn remove_group(&self, group: &str) {
+        let removed = self.stripe(group).write().remove(group);
+        let removed = removed.iter().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
+        self.held.fetch_sub(removed, Ordering::Relaxed);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        for stripe in &self.stripes {
+            let cleared = std::mem::take(&mut *stripe.write());
+            let offsets = cleared.values().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
+            self.held.fetch_sub(offsets, Ordering::Relaxed);
+        }
+    }
+
+    fn stripe(&self, group: &str) -> &RwLock<Stripe> {
+        let hash = self.hasher.hash_one(group);
+        &self.stripes[usize::try_from(hash % STRIPES as u64).expect("below the number of stripes")]
+    }
+}

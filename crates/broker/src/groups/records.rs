@@ -1,0 +1,132 @@
+//! What of groups is in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of groups.
+//!
+//! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do not know.
+
+use super::offsets::Committed;
+use crate::coordinator::KeyValue;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use fullbore_rules::group::Snapshot;
+use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, Record};
+use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
+
+/// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in 64 bits and the state.
+const SNAPSHOT: i16 = 0x4662;
+/// The client has not said when its offset expires.
+const NEVER_SAID: i64 = -1;
+
+/// A record of groups.
+#[derive(Debug, PartialEq)]
+pub(super) enum Kept {
+    /// What a group committed; `None` when it is forgotten.
+    Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, Committed)> },
+    /// A group as it was; `None` when it is forgotten.
+    Group { group: Text, snapshot: Option<Snapshot> },
+    /// Something else.
+    Other,
+}
+
+/// Where an offset stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub group: &'a str,
+    pub topic: &'a str,
+    pub partition: i32,
+}
+
+/// The record of a committed offset, or its tombstone.
+///
+/// # Errors
+/// A name or the metadata is longer than the record can say.
+pub(super) fn offset(place: Place<'_>, committed: Option<(Uuid, &Committed)>) -> Result<KeyValue, EncodeError> {
+    let Place { group, topic, partition } = place;
+    let key = OffsetCommitKey { group: group.into(), topic: topic.into(), partition, ..Default::default() };
+    let value = committed.map(|(topic_id, committed)| OffsetCommitValue {
+        offset: committed.offset,
+        leader_epoch: committed.leader_epoch,
+        metadata: Text::from(&*committed.metadata),
+        commit_timestamp: committed.committed_ms,
+        expire_timestamp: committed.expires_ms.unwrap_or(NEVER_SAID),
+        topic_id,
+        ..Default::default()
+    });
+    Record::OffsetCommit(key, value).encode()
+}
+
+/// The record of a group, or its tombstone.
+pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
+    let mut key = BytesMut::with_capacity(2 + id.len());
+    key.put_i16(SNAPSHOT);
+    key.put_slice(id.as_bytes());
+    let value = snapshot.map(|snapshot| {
+        let mut value = BytesMut::with_capacity(8 + snapshot.state.len());
+        value.put_i64(snapshot.version);
+        value.put_slice(&snapshot.state);
+        value.freeze()
+    });
+    (key.freeze(), value)
+}
+
+/// What a record says. It holds nothing of the two.
+///
+/// # Errors
+/// It is none that Kafka or we write.
+pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<Kept, DecodeError> {
+    // What is kept outlives the chunk of the log that it was read in.
+    let own = |text: &Text| Text::from(text.as_str());
+    match Record::decode(key, value)? {
+        Record::OffsetCommit(key, value) => {
+            let committed = value.map(|value| {
+                let committed = Committed {
+                    offset: value.offset,
+                    leader_epoch: value.leader_epoch,
+                    metadata: value.metadata.as_str().into(),
+                    committed_ms: value.commit_timestamp,
+                    expires_ms: Some(value.expire_timestamp).filter(|expires| *expires != NEVER_SAID),
+                };
+                (value.topic_id, committed)
+            });
+            Ok(Kept::Offset { group: own(&key.group), topic: own(&key.topic), partition: key.partition, committed })
+        }
+        Record::Unknown(SNAPSHOT, id, value) => {
+            let group = Text::from_utf8(Bytes::copy_from_slice(&id)).map_err(|_| DecodeError::Utf8)?;
+            let snapshot = value.map(|mut value| match value.len() {
+                0..8 => Err(DecodeError::Truncated { missing: 8 - value.len() }),
+                _ => Ok(Snapshot { version: value.get_i64(), state: Bytes::copy_from_slice(&value) }),
+            });
+            Ok(Kept::Group { group, snapshot: snapshot.transpose()? })
+        }
+        _ => Ok(Kept::Other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_say_what_was_said() {
+        let committed =
+            Committed { offset: 7, leader_epoch: 3, metadata: "m".into(), committed_ms: 11, expires_ms: None };
+        let place = Place { group: "g", topic: "t", partition: 5 };
+        let id = Uuid([1; 16]);
+        for committed in [Some((id, committed)), None] {
+            let (key, value) = offset(place, committed.as_ref().map(|(id, committed)| (*id, committed))).expect("short");
+            let kept = Kept::Offset { group: "g".into(), topic: "t".into(), partition: 5, committed };
+            assert_eq!(read(key, value), Ok(kept));
+        }
+        for snapshot in [Some(Snapshot { version: 1, state: Bytes::from_static(b"state") }), None] {
+            let (key, value) = group("g", snapshot.as_ref());
+            assert_eq!(read(key, value), Ok(Kept::Group { group: "g".into(), snapshot }));
+        }
+        assert_eq!(read(Bytes::from_static(&[0, 2, 0, 1, b'g']), None), Ok(Kept::Other), "Kafka's own groups");
+    }
+
+    #[test]
+    fn a_snapshot_cut_short_is_an_error() {
+        let (key, _) = group("g", None);
+        for len in 0..8 {
+            let value = Bytes::from(vec![0; len]);
+            assert_eq!(read(key.clone(), Some(value)), Err(DecodeError::Truncated { missing: 8 - len }));
+        }
+    }
+}

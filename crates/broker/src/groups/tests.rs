@@ -1,0 +1,469 @@
+//! Committed offsets and groups' snapshots on real logs, and a model of them.
+
+use super::*;
+use crate::config::Properties;
+use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
+use crate::coordinator::{Records, Unwritten};
+use crate::space::Space;
+use fullbore_rules::group::classic::Joining;
+use fullbore_rules::group::{Committer, Snapshot};
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
+use fullbore_wire::apis::leave_group::MemberIdentity;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+const HOUR_MS: i64 = 60 * 60 * 1000;
+
+/// A broker's groups, and what they need. What is dropped without [`Opened::close`] was killed.
+struct Opened {
+    pub groups: Arc<Groups>,
+    pub control: Control,
+    logs: Arc<Logs>,
+    stop: watch::Sender<bool>,
+    _lock: FolderLock,
+}
+
+async fn open(folder: &Path, clock: Clock, text: &str) -> Opened {
+    let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
+    let config = Arc::new(config);
+    let lock = FolderLock::take(folder).expect("free");
+    let space = Arc::new(Space::open(lock.folder(), 0));
+    let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space)).expect("opens");
+    let logs = Logs::open_with(folder, config.as_ref().into(), space).expect("opens");
+    let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
+    let mut origin = crate::classic::Origin::Kept;
+    control.follow(Box::new(move |before, after| {
+        crate::follow_image::follow(&followed, &of_config, before, after, origin);
+        origin = crate::classic::Origin::New;
+    }));
+    let groups = Groups::by(clock, &config, control.clone(), Arc::clone(&logs), Metrics::default());
+    let stop = watch::Sender::new(false);
+    groups.start(&config, &stop).await.expect("starts");
+    groups.prepare(Missing::Create).await.expect("there is room");
+    groups.loaded().await;
+    Opened { groups, control, logs, stop, _lock: lock }
+}
+
+impl Opened {
+    /// Stops as a broker does.
+    fn close(self) {
+        self.logs.close();
+        self.stop.send_replace(true);
+    }
+
+    async fn topic(&self, name: &str) -> TopicName {
+        let wanted = CreateTopic { name: name.into(), num_partitions: 8, replication_factor: -1, ..Default::default() };
+        let made = self.control.create_topics(CreateTopics { topics: vec![wanted], validate_only: false }).await;
+        TopicName { id: made[0].as_ref().expect("created").id, name: name.into() }
+    }
+
+    async fn delete(&self, topic: &TopicName) {
+        let deleted = self.control.delete_topics(vec![TopicRef::Id(topic.id)]).await;
+        deleted[0].as_ref().expect("deleted");
+    }
+
+    fn ask(&self, group: &str, offsets: Vec<CommitOffset>) -> commit::Commit {
+        let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8 };
+        self.groups.commit(&group.into(), &committer, offsets, &Unwritten::default()).expect("it may")
+    }
+
+    async fn commit(&self, group: &str, offsets: Vec<CommitOffset>) -> Vec<(usize, ErrorCode)> {
+        self.ask(group, offsets).done(&self.groups).await.expect("kept")
+    }
+
+    fn forget(&self, group: &str, offset: DeleteOffset) -> crate::coordinator::Pending<Result<(), ErrorCode>> {
+        let shard = self.groups.serving(group).expect("it serves");
+        self.groups.forget_offsets(&shard, group, vec![offset])
+    }
+
+    fn get(&self, group: &str, topic: &TopicName, partition: i32) -> Option<Committed> {
+        self.groups.offsets.read(group, |held| held?.get(&topic.id)?.partitions.get(&partition).cloned())
+    }
+
+    fn held(&self) -> usize {
+        self.groups.offsets.held()
+    }
+}
+
+fn committed(offset: i64, committed_ms: i64) -> Committed {
+    let metadata = format!("of {offset}").into_boxed_str();
+    Committed { offset, leader_epoch: -1, metadata, committed_ms, expires_ms: None }
+}
+
+fn one(topic: &TopicName, partition: i32, committed: Committed) -> CommitOffset {
+    CommitOffset { topic: topic.clone(), partition, committed }
+}
+
+fn deletion(topic: &TopicName, partition: i32, committed_ms: Option<i64>) -> DeleteOffset {
+    DeleteOffset { topic: topic.clone(), partition, committed_ms }
+}
+
+async fn reopened(opened: Opened, folder: &Path) -> Opened {
+    let Opened { logs, control, groups, stop, _lock } = opened;
+    logs.close();
+    stop.send_replace(true);
+    // The tasks hold the groups, and with them the control plane.
+    drop((logs, control));
+    while Arc::strong_count(&groups) > 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop((groups, _lock));
+    open(folder, Clock::start(), "").await
+}
+
+fn join_request(protocol_type: &str) -> JoinGroupRequest {
+    JoinGroupRequest {
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 10_000,
+        protocol_type: protocol_type.into(),
+        protocols: vec![JoinGroupRequestProtocol { name: "range".into(), ..Default::default() }],
+        ..Default::default()
+    }
+}
+
+fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joining<'a> {
+    Joining { request, version: 3, client_id: "c", client_host: "/h", new_member_id }
+}
+
+/// A member joins and leaves.
+async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
+    let (request, member_id) = (join_request("consumer"), Text::from("m"));
+    let image = groups.control.image();
+    let joined = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
+        group.join(joining(&request, &member_id), &*image, ticket, now, effects);
+    });
+    // Nobody else is waited for.
+    let entry = groups.find(id).expect("it is there");
+    let deadline = entry.lock().group.next_deadline();
+    if let Some(deadline) = deadline {
+        let mut effects = Effects::new();
+        let mut inner = entry.lock();
+        inner.group.tick(deadline, &mut effects);
+        groups.follow(&entry, inner, effects);
+    }
+    let Answer::Join(_) = joined.answer().await else { panic!("refused") };
+    let member = MemberIdentity { member_id, ..Default::default() };
+    let left = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
+        group.leave(&[member], ticket, now, effects);
+    });
+    left.answer().await;
+}
+
+#[tokio::test]
+async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start() {
+    for set_by in [-24 * HOUR_MS, 0, 24 * HOUR_MS] {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let clock = Clock::starting_at(clock::wall_ms() - set_by);
+        let opened = open(folder.path(), clock, "").await;
+        let (id, before) = (Text::from("g"), clock::wall_ms());
+        come_and_go(&opened.groups, &id).await;
+        let since = opened.groups.look(&id, |group| group.empty_since()).flatten();
+        assert!(since.is_some_and(|since| (before..=clock::wall_ms()).contains(&since)), "{since:?}, set by {set_by}");
+        let t = opened.topic("t").await;
+        opened.commit("g", vec![one(&t, 0, committed(1, before))]).await;
+        opened.groups.expire(&id, 12 * HOUR_MS).await;
+        assert!(opened.groups.has_offsets(&id), "set by {set_by}");
+        opened.groups.expire(&id, 0).await;
+        assert!(!opened.groups.has_offsets(&id), "set by {set_by}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_group_committed_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let (with_epoch, with_expiry) =
+        (Committed { leader_epoch: 7, ..committed(5, 1) }, Committed { expires_ms: Some(99), ..committed(6, 2) });
+    let offsets = vec![
+        one(&t, 0, with_epoch.clone()),
+        one(&t, 1, committed(6, 2)),
+        one(&t, 1, committed(7, 3)),
+        one(&t, 2, with_expiry.clone()),
+    ];
+    assert_eq!(opened.commit("g", offsets).await, []);
+    assert_eq!(opened.commit("other", vec![one(&t, 0, committed(8, 4))]).await, []);
+    for _ in 0..2 {
+        assert_eq!(opened.get("g", &t, 0), Some(with_epoch.clone()));
+        assert_eq!(opened.get("g", &t, 1), Some(committed(7, 3)), "the last of a request counts");
+        assert_eq!(opened.get("g", &t, 2), Some(with_expiry.clone()));
+        assert_eq!((opened.get("g", &t, 3), opened.get("none", &t, 0), opened.held()), (None, None, 4));
+        let mut ids = opened.groups.ids();
+        ids.sort_unstable();
+        assert_eq!(ids, ["g", "other"]);
+        opened = reopened(opened, folder.path()).await;
+    }
+    opened.close();
+}
+
+#[tokio::test]
+async fn a_deletion_may_mean_one_commit_only() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 10)), one(&t, 1, committed(1, 10))]).await;
+    for (partition, only) in [(0, Some(9)), (1, Some(10)), (1, None)] {
+        opened.forget("g", deletion(&t, partition, only)).kept().await.expect("kept").expect("kept");
+    }
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!((opened.get("g", &t, 0), opened.held()), (Some(committed(1, 10)), 1));
+    opened.forget("g", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
+    assert_eq!((opened.groups.offsets.has("g"), opened.held()), (false, 0));
+}
+
+#[tokio::test]
+async fn a_topic_takes_its_offsets_along() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), Clock::start(), "").await;
+    let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
+    opened.commit("both", vec![one(&gone, 0, committed(1, 1)), one(&kept, 0, committed(2, 1))]).await;
+    opened.commit("one", vec![one(&gone, 0, committed(3, 1))]).await;
+    opened.delete(&gone).await;
+    let again = opened.topic("gone").await;
+    let late = opened.commit("one", vec![one(&kept, 0, committed(4, 1)), one(&gone, 0, committed(5, 1))]).await;
+    assert_eq!(late, [(1, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
+    // Whoever forgets the topic's offsets does so in time, and the next start by itself.
+    opened.groups.forget_topic(gone.id).await;
+    for _ in 0..2 {
+        let of_gone = ["both", "one"].map(|group| (opened.get(group, &gone, 0), opened.get(group, &again, 0)));
+        assert_eq!(of_gone, [(None, None), (None, None)]);
+        assert_eq!((opened.get("both", &kept, 0), opened.held()), (Some(committed(2, 1)), 2));
+        opened = reopened(opened, folder.path()).await;
+    }
+}
+
+#[tokio::test]
+async fn past_the_limit_only_new_partitions_are_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "fullbore.offsets.max=3").await;
+    let t = opened.topic("t").await;
+    let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
+    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
+    // Those on their way take their places already.
+    let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
+    assert_eq!(first.done(&opened.groups).await, Ok(vec![(3, full), (4, full)]));
+    assert_eq!(second.done(&opened.groups).await, Ok(vec![(0, full)]));
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2)), one(&t, 3, committed(2, 2))]).await, [(1, full)]);
+    opened.forget("g", deletion(&t, 1, None)).kept().await.expect("kept").expect("kept");
+    assert_eq!(opened.commit("h", vec![one(&t, 0, committed(3, 3))]).await, []);
+    assert_eq!((opened.held(), opened.get("g", &t, 0)), (3, Some(committed(2, 2))));
+}
+
+#[tokio::test]
+async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let image = opened.control.image();
+    let snapshot = |protocol_type: &str| {
+        let mut group = Group::new(opened.groups.settings, 0);
+        let mut effects = Effects::new();
+        group.join(joining(&join_request(protocol_type), &"m".into()), &*image, Ticket(0), 0, &mut effects);
+        group.tick(group.next_deadline().expect("it waits for others"), &mut effects);
+        group.snapshot()
+    };
+    let (old, new): (Snapshot, Snapshot) = (snapshot("old"), snapshot("new"));
+    for (group, snapshot) in [("a", &old), ("b", &old), ("b", &new), ("c", &old)] {
+        opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await;
+        let shard = opened.groups.serving(group).expect("it serves");
+        let record = records::group(group, Some(snapshot));
+        shard.write(Records::Known(vec![record]), drop).kept().await.expect("kept");
+    }
+    opened.groups.delete("a", true).await.expect("deleted");
+    opened.groups.delete("c", false).await.expect("deleted");
+    let opened = reopened(opened, folder.path()).await;
+    let found = ["a", "b", "c"].map(|group| opened.groups.look(group, |group| group.protocol_type().to_owned()));
+    assert_eq!(found, [None, Some("new".to_owned()), Some(String::new())], "c has only its offsets");
+    assert_eq!(opened.held(), 2);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_not_in_memory_either() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
+    let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
+    opened.logs.close();
+    assert_eq!(asked.done(&opened.groups).await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    assert_eq!((opened.get("g", &t, 0), opened.get("g", &t, 1)), (Some(committed(1, 1)), None));
+    assert_eq!(opened.groups.offsets_coming.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn groups_go_with_their_topic_and_begin_anew() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
+    let deleted = opened.control.delete_topics(vec![TopicRef::Name("__consumer_offsets".into())]).await;
+    deleted[0].as_ref().expect("deleted");
+    while opened.held() > 0 || !opened.groups.ids().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(opened.groups.prepare(Missing::Create).await, Ok(()));
+    assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
+}
+
+/// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_commit_of_many_at_once_is_answered() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = Arc::new(open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await);
+    let t = opened.topic("t").await;
+    let commit_all = |task: i32| {
+        let (opened, t) = (Arc::clone(&opened), t.clone());
+        async move {
+            let group = format!("g{task}");
+            for offset in 0..200 {
+                let commit = opened.ask(&group, vec![one(&t, 0, committed(offset, offset))]);
+                if offset % 3 == 0 {
+                    drop(commit);
+                } else {
+                    assert_eq!(commit.done(&opened.groups).await, Ok(vec![]));
+                    assert_eq!(opened.get(&group, &t, 0), Some(committed(offset, offset)));
+                }
+            }
+        }
+    };
+    let tasks: Vec<_> = (0..16).map(|task| tokio::spawn(commit_all(task))).collect();
+    for task in tasks {
+        task.await.expect("done");
+    }
+    let opened = reopened(Arc::into_inner(opened).expect("the tasks are done"), folder.path()).await;
+    let found = (0..16).map(|task| opened.get(&format!("g{task}"), &t, 0));
+    assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
+}
+
+/// What may happen; the numbers choose among few groups, topics and partitions.
+#[derive(Debug, Clone)]
+enum Step {
+    Commit {
+        group: u8,
+        offsets: Vec<(u8, i32, i64)>,
+    },
+    Delete {
+        group: u8,
+        topic: u8,
+        partition: i32,
+        only: Option<i64>,
+    },
+    DeleteGroup {
+        group: u8,
+    },
+    /// Deletes the topic and creates it again.
+    Renew {
+        topic: u8,
+    },
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (group, topic, partition) = (0..3_u8, 0..3_u8, 0..2_i32);
+    let offset = (topic.clone(), partition.clone(), 0..5_i64);
+    prop_oneof![
+        8 => (group.clone(), prop::collection::vec(offset, 0..5))
+            .prop_map(|(group, offsets)| Step::Commit { group, offsets }),
+        3 => (group.clone(), topic.clone(), partition, prop::option::of(0..5_i64))
+            .prop_map(|(group, topic, partition, only)| Step::Delete { group, topic, partition, only }),
+        1 => group.prop_map(|group| Step::DeleteGroup { group }),
+        1 => topic.prop_map(|topic| Step::Renew { topic }),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// Group, topic's number, partition, and what was committed, which says its time, too.
+type Model = BTreeMap<(u8, u8, i32), i64>;
+
+/// The simplest that could be right.
+fn expect(model: &mut Model, step: &Step) {
+    match step {
+        Step::Commit { group, offsets } => {
+            model.extend(offsets.iter().map(|(topic, partition, at)| ((*group, *topic, *partition), *at)));
+        }
+        Step::Delete { group, topic, partition, only } => {
+            let key = (*group, *topic, *partition);
+            if model.get(&key).is_some_and(|at| only.is_none_or(|only| only == *at)) {
+                model.remove(&key);
+            }
+        }
+        Step::DeleteGroup { group } => model.retain(|(of, _, _), _| of != group),
+        Step::Renew { topic } => model.retain(|(_, of, _), _| of != topic),
+        Step::Restart => {}
+    }
+}
+
+fn held(opened: &Opened, topics: &[TopicName]) -> Model {
+    let keys = (0..3_u8).flat_map(|group| (0..3_u8).flat_map(move |topic| (0..2).map(move |p| (group, topic, p))));
+    let of = |key: &(u8, u8, i32)| opened.get(&format!("g{}", key.0), &topics[usize::from(key.1)], key.2);
+    keys.filter_map(|key| Some((key, of(&key)?.offset))).collect()
+}
+
+/// Waits for what was asked for before; every group is in a shard of its own or shares one.
+async fn settle(opened: &Opened) {
+    for group in 0..3 {
+        let shard = opened.groups.serving(&format!("g{group}")).expect("it serves");
+        shard.write(Records::Known(vec![]), drop).kept().await.expect("kept");
+    }
+}
+
+/// Steps follow one another without waiting for answers, so that many share a batch.
+async fn run(steps: Vec<Step>) {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let mut topics = Vec::new();
+    for number in 0..3 {
+        topics.push(opened.topic(&format!("t{number}")).await);
+    }
+    let mut model = Model::new();
+    for step in &steps {
+        expect(&mut model, step);
+        match step {
+            Step::Commit { group, offsets } => {
+                let row = |(topic, partition, at): &(u8, i32, i64)| {
+                    one(&topics[usize::from(*topic)], *partition, committed(*at, *at))
+                };
+                drop(opened.ask(&format!("g{group}"), offsets.iter().map(row).collect()));
+            }
+            Step::Delete { group, topic, partition, only } => {
+                let offset = deletion(&topics[usize::from(*topic)], *partition, *only);
+                drop(opened.forget(&format!("g{group}"), offset));
+            }
+            Step::DeleteGroup { group } => {
+                // One that is not there has no offsets.
+                let _ = opened.groups.delete(&format!("g{group}"), true).await;
+            }
+            Step::Renew { topic: number } => {
+                let at = usize::from(*number);
+                opened.delete(&topics[at]).await;
+                topics[at] = opened.topic(&format!("t{number}")).await;
+                settle(&opened).await;
+                assert_eq!(held(&opened, &topics), model);
+            }
+            Step::Restart => {
+                settle(&opened).await;
+                opened = reopened(opened, folder.path()).await;
+                assert_eq!(held(&opened, &topics), model);
+                assert_eq!(opened.held(), model.len(), "nothing is held that nobody finds");
+            }
+        }
+    }
+    settle(&opened).await;
+    assert_eq!(held(&opened, &topics), model);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!(held(&opened, &topics), model);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_log_and_a_map_agree(steps in prop::collection::vec(step(), 0..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        runtime.block_on(run(steps));
+    }
+}
