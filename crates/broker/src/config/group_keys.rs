@@ -108,14 +108,16 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         1,
         "Partitions of __consumer_offsets, over which groups are spread. Counts when the topic is created, at the first use of a group.",
     )
-    .allow(Allowed::Between(1, 1_000)),
+    .allow(Allowed::Between(1, 1_000))
+    .differs("at most 1000"),
     Key::int(
         "offsets.topic.segment.bytes",
         Some("104857600"),
         1,
         "Its segment.bytes, and the largest batch in it: max.message.bytes. Counts when the topic is created.",
     )
-    .allow(Allowed::Between(1_048_576, 2_147_483_647)),
+    .allow(Allowed::Between(1_048_576, 2_147_483_647))
+    .differs("at least 1 MiB"),
     Key::int(
         "offsets.topic.compression.codec",
         Some("0"),

@@ -16,7 +16,7 @@ mod queue;
 mod resources;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

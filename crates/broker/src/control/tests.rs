@@ -216,7 +216,7 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
 }
 
 /// Makes the database of this folder one of an older schema.
-fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
+pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(folder.join("control.db")).expect("opens");
     let later = ["broker_configs", "resource_configs"];
     for table in &later[(schema - 1).min(2)..] {

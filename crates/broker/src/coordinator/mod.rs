@@ -9,6 +9,8 @@
 mod pending;
 mod replay;
 mod shard;
+#[cfg(test)]
+mod tests;
 mod topic;
 mod unwritten;
 

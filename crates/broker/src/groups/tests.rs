@@ -18,14 +18,22 @@ const HOUR_MS: i64 = 60 * 60 * 1000;
 
 /// A broker's groups, and what they need. What is dropped without [`Opened::close`] was killed.
 struct Opened {
-    pub groups: Arc<Groups>,
-    pub control: Control,
+    groups: Arc<Groups>,
+    config: Arc<BrokerConfig>,
+    control: Control,
     logs: Arc<Logs>,
     stop: watch::Sender<bool>,
     _lock: FolderLock,
 }
 
 async fn open(folder: &Path, clock: Clock, text: &str) -> Opened {
+    let opened = unstarted(folder, clock, text);
+    opened.start().await;
+    opened
+}
+
+/// Nothing of the groups is loaded yet.
+fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
@@ -39,14 +47,16 @@ async fn open(folder: &Path, clock: Clock, text: &str) -> Opened {
         origin = crate::classic::Origin::New;
     }));
     let groups = Groups::by(clock, &config, control.clone(), Arc::clone(&logs), Metrics::default());
-    let stop = watch::Sender::new(false);
-    groups.start(&config, &stop).await.expect("starts");
-    groups.prepare(Missing::Create).await.expect("there is room");
-    groups.loaded().await;
-    Opened { groups, control, logs, stop, _lock: lock }
+    Opened { groups, config, control, logs, stop: watch::Sender::new(false), _lock: lock }
 }
 
 impl Opened {
+    async fn start(&self) {
+        self.groups.start(&self.config, &self.stop).await.expect("starts");
+        self.groups.prepare(Missing::Create).await.expect("there is room");
+        self.groups.loaded().await;
+    }
+
     /// Stops as a broker does.
     fn close(self) {
         self.logs.close();
@@ -101,8 +111,14 @@ fn deletion(topic: &TopicName, partition: i32, committed_ms: Option<i64>) -> Del
 }
 
 async fn reopened(opened: Opened, folder: &Path) -> Opened {
-    let Opened { logs, control, groups, stop, _lock } = opened;
-    logs.close();
+    opened.logs.close();
+    killed(opened).await;
+    open(folder, Clock::start(), "").await
+}
+
+/// Leaves the folder as it is at this moment.
+async fn killed(opened: Opened) {
+    let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
     // The tasks hold the groups, and with them the control plane.
     drop((logs, control));
@@ -110,7 +126,6 @@ async fn reopened(opened: Opened, folder: &Path) -> Opened {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     drop((groups, _lock));
-    open(folder, Clock::start(), "").await
 }
 
 fn join_request(protocol_type: &str) -> JoinGroupRequest {
@@ -125,6 +140,15 @@ fn join_request(protocol_type: &str) -> JoinGroupRequest {
 
 fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joining<'a> {
     Joining { request, version: 3, client_id: "c", client_host: "/h", new_member_id }
+}
+
+/// Of a group of one member.
+fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
+    let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
+    let image = opened.control.image();
+    group.join(joining(&join_request(protocol_type), &"m".into()), &*image, Ticket(0), 0, &mut effects);
+    group.tick(group.next_deadline().expect("it waits for others"), &mut effects);
+    group.snapshot()
 }
 
 /// A member joins and leaves.
@@ -256,15 +280,7 @@ async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), Clock::start(), "").await;
     let t = opened.topic("t").await;
-    let image = opened.control.image();
-    let snapshot = |protocol_type: &str| {
-        let mut group = Group::new(opened.groups.settings, 0);
-        let mut effects = Effects::new();
-        group.join(joining(&join_request(protocol_type), &"m".into()), &*image, Ticket(0), 0, &mut effects);
-        group.tick(group.next_deadline().expect("it waits for others"), &mut effects);
-        group.snapshot()
-    };
-    let (old, new): (Snapshot, Snapshot) = (snapshot("old"), snapshot("new"));
+    let (old, new) = (snapshot_of(&opened, "old"), snapshot_of(&opened, "new"));
     for (group, snapshot) in [("a", &old), ("b", &old), ("b", &new), ("c", &old)] {
         opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await;
         let shard = opened.groups.serving(group).expect("it serves");
@@ -307,6 +323,79 @@ async fn groups_go_with_their_topic_and_begin_anew() {
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
     let opened = reopened(opened, folder.path()).await;
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
+}
+
+/// Writes into the database what brokers of schema 3 kept there: groups `g0` and on with a snapshot, and an offset for each partition.
+fn keep_in_database(folder: &Path, topic: &TopicName, groups: usize, snapshot: &Snapshot) {
+    let mut connection = crate::control::tests::age(folder, 3);
+    let transaction = connection.transaction().expect("begun");
+    for group in 0..groups {
+        let id = format!("g{group}");
+        let row = rusqlite::params![id, snapshot.version, &snapshot.state[..]];
+        transaction.execute("INSERT INTO groups VALUES (?1, ?2, ?3)", row).expect("written");
+        for partition in 0..8 {
+            let row = rusqlite::params![id, topic.id.0, partition, group * 10 + partition];
+            let insert = "INSERT INTO group_offsets VALUES (?1, ?2, ?3, ?4, -1, 'm', 11, NULL)";
+            transaction.execute(insert, row).expect("written");
+        }
+    }
+    transaction.commit().expect("written");
+}
+
+/// The move is broken off at each of its steps in turn, as a kill would, and the next start does it again.
+#[tokio::test]
+async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
+    const GROUPS: usize = 40;
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let t = opened.topic("t").await;
+    let snapshot = snapshot_of(&opened, "moved");
+    opened.logs.close();
+    killed(opened).await;
+    let mut steps = 0;
+    loop {
+        let copy = tempfile::tempdir().expect("tempdir");
+        let copied = std::process::Command::new("cp").arg("-rT").args([folder.path(), copy.path()]).status();
+        assert!(copied.expect("cp runs").success());
+        keep_in_database(copy.path(), &t, GROUPS, &snapshot);
+        let opened = unstarted(copy.path(), Clock::start(), "");
+        let is_done = {
+            let mut moving = std::pin::pin!(opened.groups.start(&opened.config, &opened.stop));
+            let mut left = steps;
+            std::future::poll_fn(|context| match moving.as_mut().poll(context) {
+                std::task::Poll::Ready(done) => {
+                    done.expect("moved");
+                    std::task::Poll::Ready(true)
+                }
+                std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(false),
+                std::task::Poll::Pending => {
+                    left -= 1;
+                    std::task::Poll::Pending
+                }
+            })
+            .await
+        };
+        killed(opened).await;
+        let opened = open(copy.path(), Clock::start(), "").await;
+        assert_eq!((opened.held(), opened.groups.ids().len()), (GROUPS * 8, GROUPS), "after {steps} steps");
+        for group in 0..GROUPS {
+            let id = format!("g{group}");
+            let kind = opened.groups.look(&id, |group| group.protocol_type().to_owned());
+            assert_eq!(kind.as_deref(), Some("moved"), "after {steps} steps");
+            for partition in 0..8 {
+                let offset = opened.get(&id, &t, partition).map(|committed| committed.offset);
+                assert_eq!(offset, Some((group * 10) as i64 + i64::from(partition)), "after {steps} steps");
+            }
+        }
+        opened.forget("g0", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
+        let opened = reopened(opened, copy.path()).await;
+        assert_eq!((opened.get("g0", &t, 0), opened.held()), (None, GROUPS * 8 - 1), "it is not moved again");
+        if is_done {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 3, "{steps} steps");
 }
 
 /// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.

@@ -1,0 +1,158 @@
+//! Shards on a real log.
+
+use super::*;
+use crate::classic::{AppendError, Logs, Origin};
+use crate::config::{BrokerConfig, Properties};
+use bytes::Bytes;
+use fullbore_wire::Uuid;
+use fullbore_wire::batch::Compression;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+struct Opened {
+    shard: Arc<Shard>,
+    logs: Arc<Logs>,
+    folder: tempfile::TempDir,
+}
+
+const ID: Uuid = Uuid([7; 16]);
+
+fn opened(compression: Compression, text: &str) -> Opened {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let logs = logs(folder.path(), text, Origin::New);
+    let topic = InternalTopic::new(ID, 1, compression, &logs);
+    Opened { shard: Arc::clone(&topic.shards()[0]), logs, folder }
+}
+
+fn logs(folder: &std::path::Path, text: &str, origin: Origin) -> Arc<Logs> {
+    let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
+    let logs = Logs::open(folder, (&config).into()).expect("opens");
+    logs.put_topic(("__state", ID), 1, &Arc::new(config.topic_defaults), origin);
+    logs
+}
+
+fn record(key: &str, value: Option<Vec<u8>>) -> KeyValue {
+    (Bytes::copy_from_slice(key.as_bytes()), value.map(Bytes::from))
+}
+
+/// Keys and the lengths of values, as a start finds them.
+fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
+    let mut found = Vec::new();
+    let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");
+    replay(shard.partition(), |k, value| found.push((key(k), value.map(|value| value.len())))).expect("readable");
+    found
+}
+
+#[tokio::test]
+async fn writes_are_told_in_order_and_one_that_is_late_sees_what_was_told() {
+    let Opened { shard, .. } = opened(Compression::None, "");
+    assert_eq!(shard.status(), Status::Serving, "there is nothing to load");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = |name: &'static str| {
+        let told = Arc::clone(&told);
+        move |kept: Result<(), AppendError>| {
+            kept.expect("kept");
+            told.lock().push(name);
+            name
+        }
+    };
+    let seen = Arc::clone(&told);
+    let late = Records::Late(Box::new(move || vec![record(&seen.lock().join("+"), None)]));
+    let first = shard.write(Records::Known(vec![record("a", Some(vec![1]))]), tell("first"));
+    drop(shard.write(Records::Known(vec![]), tell("empty")));
+    let last = shard.write(late, tell("late"));
+    assert_eq!(last.kept().await, Ok("late"), "all before it were appended with it");
+    assert_eq!(first.kept().await, Ok("first"));
+    assert_eq!(*told.lock(), ["first", "empty", "late"]);
+    assert_eq!(read(&shard), [("a".to_owned(), Some(1)), ("first+empty".to_owned(), None)]);
+}
+
+#[tokio::test]
+async fn a_write_of_any_size_is_read_again() {
+    for compression in [Compression::None, Compression::Zstd] {
+        let Opened { shard, logs, folder } = opened(compression, "message.max.bytes=104857600");
+        let many: Vec<_> = (0..100_u8).map(|n| record(&format!("many-{n}"), Some(vec![n; 20_000]))).collect();
+        let large = vec![record("large", Some(vec![5; 3 << 20]))];
+        let small = vec![record("small", Some(vec![1]))];
+        let mut expected = Vec::new();
+        let mut pending = Vec::new();
+        for records in [small.clone(), many, small.clone(), large, small] {
+            let seen = |(key, value): &KeyValue| {
+                (String::from_utf8_lossy(key).into_owned(), value.as_ref().map(Bytes::len))
+            };
+            expected.extend(records.iter().map(seen));
+            pending.push(shard.write(Records::Known(records), |kept| kept));
+        }
+        for pending in pending {
+            assert_eq!(pending.kept().await, Ok(Ok(())));
+        }
+        assert_eq!(read(&shard), expected);
+        logs.close();
+        let logs = self::logs(folder.path(), "", Origin::Kept);
+        let topic = InternalTopic::new(ID, 1, compression, &logs);
+        let shard = &topic.shards()[0];
+        assert_eq!(shard.status(), Status::Loading);
+        shard.partition().opened().await.expect("whole");
+        assert_eq!(read(shard), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
+    let Opened { shard, logs, .. } = opened(Compression::None, "message.max.bytes=1000000");
+    let write = |key: &str, len| shard.write(Records::Known(vec![record(key, Some(vec![0; len]))]), |kept| kept);
+    let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
+    assert_eq!(large.kept().await, Ok(Err(AppendError::TooLarge)));
+    assert_eq!((before.kept().await, after.kept().await), (Ok(Ok(())), Ok(Ok(()))));
+    assert_eq!(read(&shard).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["before", "after"]);
+    logs.close();
+    assert_eq!(write("gone", 1).kept().await, Ok(Err(AppendError::Gone)));
+}
+
+#[tokio::test]
+async fn what_nobody_awaits_is_appended_all_the_same() {
+    let Opened { shard, .. } = opened(Compression::None, "");
+    let unwritten = Unwritten::default();
+    let pending = shard.write(Records::Known(vec![record("a", None)]), drop);
+    unwritten.note(&shard);
+    let there = async {
+        while read(&shard).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        never = unwritten.carry_out() => match never {},
+        () = there => {}
+    }
+    pending.kept().await.expect("kept");
+    drop(shard.write(Records::Known(vec![record("b", None)]), drop));
+    while read(&shard).len() < 2 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Askers on several threads, of whom each finds the writer taken by another now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everybody_is_told_whoever_appends() {
+    let Opened { shard, .. } = opened(Compression::None, "");
+    let asker = |number: usize| {
+        let shard = Arc::clone(&shard);
+        tokio::spawn(async move {
+            for round in 0..500 {
+                let pending = shard.write(Records::Known(vec![record(&format!("{number}-{round}"), None)]), drop);
+                if round % 5 == 0 { drop(pending) } else { pending.kept().await.expect("kept") }
+            }
+            shard.write(Records::Known(vec![]), drop).kept().await.expect("kept");
+        })
+    };
+    let askers: Vec<_> = (0..8).map(asker).collect();
+    for asker in askers {
+        asker.await.expect("no panic");
+    }
+    let found = read(&shard);
+    assert_eq!(found.len(), 8 * 500);
+    for number in 0..8 {
+        let of_one = found.iter().filter_map(|(key, _)| key.strip_prefix(&format!("{number}-")));
+        assert!(of_one.map(|round| round.parse::<i32>().expect("a number")).eq(0..500), "in the order asked");
+    }
+}
