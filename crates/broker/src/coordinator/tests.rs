@@ -45,7 +45,7 @@ fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
 
 #[tokio::test]
 async fn writes_are_told_in_order_and_one_that_is_late_sees_what_was_told() {
-    let Opened { shard, .. } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     assert_eq!(shard.status(), Status::Serving, "there is nothing to load");
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = |name: &'static str| {
@@ -99,7 +99,7 @@ async fn a_write_of_any_size_is_read_again() {
 
 #[tokio::test]
 async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
-    let Opened { shard, logs, .. } = opened(Compression::None, "message.max.bytes=1000000");
+    let Opened { shard, logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000000");
     let write = |key: &str, len| shard.write(Records::Known(vec![record(key, Some(vec![0; len]))]), |kept| kept);
     let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
     assert_eq!(large.kept().await, Ok(Err(AppendError::TooLarge)));
@@ -111,7 +111,7 @@ async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
 
 #[tokio::test]
 async fn what_nobody_awaits_is_appended_all_the_same() {
-    let Opened { shard, .. } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let unwritten = Unwritten::default();
     let pending = shard.write(Records::Known(vec![record("a", None)]), drop);
     unwritten.note(&shard);
@@ -134,7 +134,7 @@ async fn what_nobody_awaits_is_appended_all_the_same() {
 /// Askers on several threads, of whom each finds the writer taken by another now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn everybody_is_told_whoever_appends() {
-    let Opened { shard, .. } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let asker = |number: usize| {
         let shard = Arc::clone(&shard);
         tokio::spawn(async move {
