@@ -5,6 +5,7 @@
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
 //! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
+//! * [`coordinator`]: what the group coordinator writes to `__consumer_offsets`.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
 //! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
 //!
@@ -22,6 +23,7 @@ pub mod api;
 pub mod apis;
 pub mod batch;
 pub mod consumer_protocol;
+pub mod coordinator;
 mod error_code;
 
 pub use codec::{
