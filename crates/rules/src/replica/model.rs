@@ -142,8 +142,6 @@ proptest! {
 /// Schedules for the faults that chance takes long to find.
 fn schedule(fault: Fault) -> Option<Vec<Action>> {
     use Action::*;
-    let images = [Image { at: 0 }, Image { at: 1 }, Image { at: 2 }];
-    let write = |at| Produce { at, is_acks_all: false };
     let (round, lag) = (|at| Round { at }, Pass { ms: world::LAG_MS + 1 });
     let next = Deliver { pick: 0 };
     let then: Vec<Action> = match fault {
@@ -172,7 +170,33 @@ fn schedule(fault: Fault) -> Option<Vec<Action>> {
         }
         _ => return None,
     };
-    Some([&images[..], &then].concat())
+    Some([&IMAGES[..], &then].concat())
+}
+
+const IMAGES: [Action; 3] = [Action::Image { at: 0 }, Action::Image { at: 1 }, Action::Image { at: 2 }];
+
+const fn write(at: At) -> Action {
+    Action::Produce { at, is_acks_all: false }
+}
+
+/// The second leader does not know yet that the record is committed, and the third broker has not got it.
+#[test]
+fn nobody_joins_before_it_has_what_there_was_when_the_leader_began() {
+    use Action::*;
+    let next = Deliver { pick: 0 };
+    let commit = [Fence { at: 2 }, Image { at: 0 }, write(0), Round { at: 1 }, Fetch { at: 1 }, next, Drop { pick: 0 }];
+    let lead =
+        [Unfence { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }, Fetch { at: 2 }, next, next, next];
+    assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
+}
+
+/// A leader that does not hear of the leader in between, under which the third broker truncated.
+#[test]
+fn what_followers_had_in_another_epoch_says_nothing() {
+    use Action::*;
+    let begin = [write(0), Round { at: 2 }, Round { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }];
+    let back = [Round { at: 2 }, Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, Round { at: 1 }, Round { at: 1 }];
+    assert_eq!(run(&[&IMAGES[..], &begin, &back].concat(), 1, None), Ok(()));
 }
 
 #[test]
