@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
 use fullbore_wire::batch::{self, BatchView, Compression, RecordIter, check_records, compress, decompress};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
+use fullbore_wire::coordinator::Record;
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
@@ -39,6 +40,18 @@ pub fn batches(data: &[u8]) {
         read(&batch);
     }
     assert!(total <= bytes.len());
+}
+
+/// Records of `__consumer_offsets` as a coordinator replays them. The first byte says how long the key is.
+pub fn coordinator(data: &[u8]) {
+    let [key_len, rest @ ..] = data else { return };
+    let (key, value) = rest.split_at(rest.len().min(usize::from(*key_len)));
+    for value in [None, Some(Bytes::copy_from_slice(value))] {
+        let Ok(once) = Record::decode(Bytes::copy_from_slice(key), value) else { continue };
+        let written = once.encode().expect("what was decoded can be encoded");
+        let twice = Record::decode(written.0.clone(), written.1.clone()).expect("our own bytes");
+        assert_eq!(twice.encode(), Ok(written));
+    }
 }
 
 /// Each codec alone: strangers' bytes are decompressed within a bound, and our own come back.

@@ -5,10 +5,12 @@
 //!
 //! - [`group`]: who is in a consumer group, and in which generation.
 //! - [`compaction`]: what of a log is to be cleaned, and which records survive.
+//! - [`replica`]: who leads a partition and who follows, and up to where readers may see it.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
 //! - [`telemetry`]: which clients may tell their metrics when.
 
 pub mod compaction;
 pub mod group;
+pub mod replica;
 pub mod sequence;
 pub mod telemetry;

@@ -2,6 +2,8 @@
 //!
 //! A process of its own, because its allocator counts what each thread allocates.
 
+#[path = "wire/records.rs"]
+mod records;
 #[path = "wire/schema.rs"]
 mod schema;
 
@@ -9,7 +11,9 @@ use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
+use fullbore_wire::coordinator::{Key, Record, Value};
 use fullbore_wire::{Codec, Part, REQUEST_ELEMENTS_MAX, Reader, Records, Version};
+use records::{behind, for_every_record, key, value};
 use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -137,6 +141,7 @@ fn memory_is_bounded_when_every_array_claims_all_that_is_left() {
             let (len, cost) = embedded::<ConsumerProtocolAssignment>(number, &mut dice);
             check(cost, len, format!("ConsumerProtocolAssignment {number}"));
         }
+        for_every_record!(record, &mut dice, &mut check);
     }
     println!("at worst {} bytes for each byte: {}", worst.0, worst.1);
     assert!(worst.0 > BYTES_PER_BYTE_MAX - 10, "the bound says no more than is needed: {worst:?}");
@@ -147,6 +152,18 @@ fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     let message = Schema::of::<T>(Version { number, flexible: false }).claims(CLAIMED, dice);
     let bytes = Bytes::from([&number.to_be_bytes()[..], &message].concat());
     (bytes.len(), peak_of(|| consumer_protocol::decode::<T>(bytes)))
+}
+
+/// Reads a random record, and a value that claims behind its key.
+fn record<K: Key>(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
+    for version in K::Value::VERSIONS {
+        let claims = behind(version, &records::schema::<K::Value>(version).claims(CLAIMED, dice));
+        for value in [value::<K>(version, dice), claims] {
+            let key = key::<K>(dice);
+            let len = value.len() + key.len();
+            check(peak_of(|| Record::decode(key, Some(value))), len, format!("record type {} {version}", K::TYPE));
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,36 @@
 //! A group of the consumer protocol (KIP-848), in parts: `ConsumerGroup*Key.json` and `ConsumerGroup*Value.json`.
+//!
+//! Two fields of those files say `"default": null` without quotes, which Kafka's generator does not take for null: the
+//! default is an empty struct or list, and null is written. Kafka's bytes are what counts here.
 
+use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::frame::Writer;
 use crate::message::message;
-use crate::{Text, Uuid};
+use crate::{StructSpec, Text, Uuid};
 use bytes::Bytes;
+
+/// A struct that may be null in a tagged field: there a varint says whether it follows, 0 or 1.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaggedOption<T>(pub Option<T>);
+
+impl<T: Codec> Codec for TaggedOption<T> {
+    fn size_min(_: Version) -> usize {
+        1
+    }
+
+    fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        w.put_uvarint(u32::from(self.0.is_some()));
+        self.0.as_ref().map_or(Ok(()), |value| value.encode(w, v))
+    }
+
+    fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError> {
+        if r.uvarint()? == 0 { Ok(TaggedOption(None)) } else { T::decode(r, v).map(|value| TaggedOption(Some(value))) }
+    }
+
+    fn specs(specs: &mut Vec<StructSpec>) {
+        T::specs(specs);
+    }
+}
 
 message! {
     /// Which group.
@@ -77,8 +105,10 @@ message! {
         rebalance_timeout_ms: i32, 0.., default -1;
         /// The assignor that it wants, or null.
         server_assignor: Option<Text>, 0..;
-        /// What a member that speaks the classic protocol has besides, or null.
-        classic_member_metadata: Option<ClassicMemberMetadata>, 0.., tag 0;
+        /// What a member that speaks the classic protocol has besides; null for every other, which Kafka writes. Left out, it
+        /// is an empty one to Kafka, so that the member would speak the classic protocol.
+        classic_member_metadata: TaggedOption<ClassicMemberMetadata>, 0..,
+            default TaggedOption(Some(ClassicMemberMetadata::default())), tag 0;
     }
 
     /// What a member that speaks the classic protocol has besides.
@@ -161,8 +191,8 @@ message! {
         topic_id: Uuid, 0..;
         /// The partitions.
         partitions: Vec<i32>, 0..;
-        /// The epoch in which the member got each of them, or null (KIP-1251).
-        assignment_epochs: Option<Vec<i32>>, 0.., tag 0;
+        /// The epoch in which the member got each of them (KIP-1251); empty or null from brokers that do not know.
+        assignment_epochs: Option<Vec<i32>>, 0.., default Some(Vec::new()), tag 0;
     }
 
     /// Which group and expression.

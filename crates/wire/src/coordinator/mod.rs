@@ -28,7 +28,7 @@ pub use consumer::{
     ConsumerGroupPartitionMetadataValue, ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue, PartitionMetadata,
-    TopicMetadata, TopicPartition, TopicPartitions,
+    TaggedOption, TopicMetadata, TopicPartition, TopicPartitions,
 };
 pub use offsets::{OffsetCommitKey, OffsetCommitValue};
 pub use partition::partition_for;

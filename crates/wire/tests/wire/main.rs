@@ -1,11 +1,13 @@
 //! The protocol tests: round trips, another implementation as the oracle, hostile bytes.
 
 mod consumer_protocol;
+mod coordinator;
 mod fuzz;
 mod hostile;
 mod mutate;
 mod oracle;
 mod produce;
 mod recode;
+mod records;
 mod round_trip;
 mod schema;

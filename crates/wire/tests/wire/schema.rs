@@ -194,6 +194,10 @@ impl Message<'_> {
         if let Some(element) = inside(type_name, "Vec") {
             return self.array(element);
         }
+        if let Some(there) = inside(type_name, "TaggedOption") {
+            self.out.push(1);
+            return self.value(there);
+        }
         match type_name {
             "bool" => {
                 let value = self.tagged || self.dice.one_in(2);

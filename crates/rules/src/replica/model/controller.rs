@@ -1,0 +1,110 @@
+//! Who elects and keeps the ISR, as `rules` relies on it: Kafka's `ReplicationControlManager` for one partition,
+//! without ELR.
+
+use super::Fault;
+use crate::replica::{AlterPartition, BrokerRegistration, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+
+/// The metadata; brokers hold copies.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    pub partition: PartitionRegistration,
+    pub brokers: Brokers,
+    fault: Option<Fault>,
+}
+
+impl Controller {
+    pub fn new(ids: [i32; 3], fault: Option<Fault>) -> Controller {
+        let brokers = ids.map(|id| (id, BrokerRegistration { epoch: 1, ..Default::default() })).into();
+        let partition = PartitionRegistration {
+            replicas: ids.to_vec(),
+            isr: ids.to_vec(),
+            elr: Vec::new(),
+            leader: Some(ids[0]),
+            leader_epoch: 0,
+            partition_epoch: 0,
+        };
+        Controller { partition, brokers, fault }
+    }
+
+    fn broker(&mut self, id: i32) -> &mut BrokerRegistration {
+        self.brokers.get_mut(&id).expect("three brokers are registered")
+    }
+
+    /// The broker is dead as far as the controller knows: it leaves the ISR, unless it is the last, and does not
+    /// lead.
+    pub fn fence(&mut self, id: i32) {
+        self.broker(id).is_fenced = true;
+        let partition = &mut self.partition;
+        let leaves = partition.isr.contains(&id) && partition.isr.len() > 1;
+        if leaves {
+            partition.isr.retain(|member| *member != id);
+        }
+        if partition.leader == Some(id) {
+            partition.leader = None;
+            self.elect();
+        } else if leaves {
+            partition.partition_epoch += 1;
+        }
+    }
+
+    pub fn unfence(&mut self, id: i32) {
+        self.broker(id).is_fenced = false;
+        if self.partition.leader.is_none() {
+            self.elect();
+        }
+    }
+
+    /// The broker is to lead, if it may.
+    pub fn prefer(&mut self, id: i32) {
+        let partition = &mut self.partition;
+        if partition.isr.contains(&id) && partition.leader != Some(id) && !self.brokers[&id].is_fenced {
+            partition.leader = Some(id);
+            partition.leader_epoch += 1;
+            partition.partition_epoch += 1;
+        }
+    }
+
+    /// The broker comes back; its epoch.
+    pub fn register(&mut self, id: i32) -> i64 {
+        self.fence(id);
+        self.broker(id).epoch += 1;
+        self.unfence(id);
+        self.brokers[&id].epoch
+    }
+
+    fn elect(&mut self) {
+        let is_unclean = self.fault == Some(Fault::UncleanElection);
+        let from = if is_unclean { &self.partition.replicas } else { &self.partition.isr };
+        let leader = from.iter().copied().find(|id| !self.brokers[id].is_fenced);
+        let partition = &mut self.partition;
+        partition.leader = leader;
+        if let Some(leader) = leader.filter(|leader| !partition.isr.contains(leader)) {
+            partition.isr = vec![leader];
+        }
+        partition.leader_epoch += 1;
+        partition.partition_epoch += 1;
+    }
+
+    /// A leader asks for another ISR.
+    pub fn alter(&mut self, from: i32, asked: &AlterPartition) -> Result<PartitionRegistration, ErrorCode> {
+        if self.partition.leader != Some(from) || asked.leader_epoch != self.partition.leader_epoch {
+            return Err(ErrorCode::FENCED_LEADER_EPOCH);
+        }
+        if asked.partition_epoch != self.partition.partition_epoch && self.fault != Some(Fault::AnyPartitionEpoch) {
+            return Err(ErrorCode::INVALID_UPDATE_VERSION);
+        }
+        let is_checked = self.fault != Some(Fault::AnyBrokerEpoch);
+        let is_eligible = |member: &crate::replica::BrokerState| {
+            let broker = &self.brokers[&member.broker_id];
+            let is_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
+            !is_checked || (!broker.is_fenced && is_same)
+        };
+        if !asked.new_isr.iter().all(is_eligible) {
+            return Err(ErrorCode::INELIGIBLE_REPLICA);
+        }
+        self.partition.isr = asked.new_isr.iter().map(|member| member.broker_id).collect();
+        self.partition.partition_epoch += 1;
+        Ok(self.partition.clone())
+    }
+}

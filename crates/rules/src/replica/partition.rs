@@ -1,0 +1,416 @@
+//! The role of one partition on one broker, and the events that change it.
+//!
+//! Not here: how a leader decides (see `leader`). Invariant: an event of another leader epoch than the present one
+//! changes nothing.
+
+use super::leader::Leader;
+use super::{AlterPartition, Brokers, NO_EPOCH, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+
+/// What is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `min.insync.replicas` of the topic.
+    pub min_insync_replicas: usize,
+    /// `replica.lag.time.max.ms`.
+    pub replica_lag_time_max_ms: i64,
+}
+
+/// The log as it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalLog {
+    /// Where it begins.
+    pub start_offset: i64,
+    /// Where it ends.
+    pub end_offset: i64,
+    /// What the checkpoint says, or 0.
+    pub high_watermark: i64,
+}
+
+/// What holds when an event comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Now<'a> {
+    /// Milliseconds of a clock that only goes forward.
+    pub ms: i64,
+    /// The epoch in which this broker is registered.
+    pub broker_epoch: i64,
+    /// The brokers, as of the newest metadata that this broker has.
+    pub brokers: &'a Brokers,
+}
+
+/// A follower's fetch, whose log is the beginning of the leader's: one that diverges says nothing of what the
+/// follower will keep (see [`super::epochs::divergence`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowerFetch {
+    /// The follower.
+    pub broker_id: i32,
+    /// Its broker epoch, or [`super::NO_BROKER_EPOCH`].
+    pub broker_epoch: i64,
+    /// The leader epoch it follows.
+    pub leader_epoch: i32,
+    /// Where its log ends.
+    pub offset: i64,
+}
+
+/// What follows from an event.
+#[must_use]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// The role is another, or the same in a new leader epoch. Comes first.
+    pub role: Option<RoleChange>,
+    /// The high watermark moved to here: readers and producers may go on.
+    pub high_watermark: Option<i64>,
+    /// To be asked of the control plane, whose answer goes to [`Partition::altered`].
+    pub propose: Option<AlterPartition>,
+}
+
+/// What the broker is to do for the partition from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleChange {
+    /// Lead: new batches have this epoch, which begins at this offset. Whoever waited under an earlier epoch asks
+    /// [`Partition::acknowledgement`] again.
+    Lead {
+        /// The leader epoch.
+        epoch: i32,
+        /// The log end.
+        start_offset: i64,
+    },
+    /// Follow: fetches to the leader of an earlier epoch end. Without a leader, there is nothing to do but to wait
+    /// for one.
+    Follow {
+        /// The leader epoch.
+        epoch: i32,
+        /// Whom.
+        leader: Option<i32>,
+    },
+    /// Neither: this broker has no replica any more.
+    Stop,
+}
+
+/// Whether an answer to acks=all may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// Not yet.
+    Wait,
+    /// The records are on every replica in sync, and those are enough.
+    Done,
+    /// They are not, and this is the answer.
+    Refused(ErrorCode),
+}
+
+#[derive(Clone, Debug)]
+enum Role {
+    Neither,
+    Follower { leader: Option<i32> },
+    Leader(Leader),
+}
+
+/// One partition on one broker (Kafka's `kafka.cluster.Partition`).
+#[derive(Clone, Debug)]
+pub struct Partition {
+    broker_id: i32,
+    settings: Settings,
+    log_end: i64,
+    high_watermark: i64,
+    leader_epoch: i32,
+    partition_epoch: i32,
+    role: Role,
+}
+
+impl Partition {
+    /// The partition before the broker has heard of it: neither leader nor follower.
+    pub fn new(broker_id: i32, log: LocalLog, settings: Settings) -> Partition {
+        Partition {
+            broker_id,
+            settings,
+            log_end: log.end_offset,
+            high_watermark: log.high_watermark.max(log.start_offset).min(log.end_offset),
+            leader_epoch: NO_EPOCH,
+            partition_epoch: NO_EPOCH,
+            role: Role::Neither,
+        }
+    }
+
+    /// Up to where readers may see the log.
+    pub fn high_watermark(&self) -> i64 {
+        self.high_watermark
+    }
+
+    /// The leader epoch, or [`NO_EPOCH`].
+    pub fn leader_epoch(&self) -> i32 {
+        self.leader_epoch
+    }
+
+    /// Who leads, as far as this broker knows.
+    pub fn leader(&self) -> Option<i32> {
+        match &self.role {
+            Role::Neither => None,
+            Role::Follower { leader } => *leader,
+            Role::Leader(_) => Some(self.broker_id),
+        }
+    }
+
+    /// Whether this broker leads.
+    pub fn is_leader(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    /// The ISR, where this broker leads.
+    pub fn isr(&self) -> &[i32] {
+        match &self.role {
+            Role::Leader(leader) => leader.state.isr(),
+            _ => &[],
+        }
+    }
+
+    /// Whether [`Partition::tick`] may have something to do.
+    pub fn has_followers(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
+    }
+
+    /// Takes the partition as the metadata has it now. One that is not newer than the last one changes nothing: what
+    /// is asked for stays asked for.
+    ///
+    /// A new leader epoch forgets what was known of the followers, also where the leader stays: metadata may be
+    /// passed over, and in the epoch of another leader a follower may have truncated. Kafka keeps it there.
+    pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
+        if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
+            return Effects::default();
+        }
+        let is_new_epoch = registration.leader_epoch > self.leader_epoch;
+        self.leader_epoch = registration.leader_epoch;
+        self.partition_epoch = registration.partition_epoch;
+        let role = if !registration.replicas.contains(&self.broker_id) {
+            self.stop()
+        } else if registration.leader == Some(self.broker_id) {
+            self.lead(registration, is_new_epoch, now)
+        } else {
+            self.follow(registration.leader, is_new_epoch)
+        };
+        Effects { role, high_watermark: self.advance(now), propose: None }
+    }
+
+    fn stop(&mut self) -> Option<RoleChange> {
+        let was = std::mem::replace(&mut self.role, Role::Neither);
+        (!matches!(was, Role::Neither)).then_some(RoleChange::Stop)
+    }
+
+    fn lead(&mut self, registration: &PartitionRegistration, is_new_epoch: bool, now: &Now<'_>) -> Option<RoleChange> {
+        let since_epoch = match &mut self.role {
+            Role::Leader(leader) if !is_new_epoch => {
+                leader.assign(self.broker_id, registration, now.ms);
+                return None;
+            }
+            Role::Leader(leader) => leader.since_epoch,
+            _ => self.leader_epoch,
+        };
+        self.role = Role::Leader(Leader::new(self.broker_id, registration, since_epoch, self.log_end, now.ms));
+        Some(RoleChange::Lead { epoch: self.leader_epoch, start_offset: self.log_end })
+    }
+
+    fn follow(&mut self, leader: Option<i32>, is_new_epoch: bool) -> Option<RoleChange> {
+        let is_change = is_new_epoch || matches!(self.role, Role::Neither);
+        self.role = Role::Follower { leader };
+        is_change.then_some(RoleChange::Follow { epoch: self.leader_epoch, leader })
+    }
+
+    /// Takes other settings.
+    pub fn configure(&mut self, settings: Settings, now: &Now<'_>) -> Effects {
+        self.settings = settings;
+        Effects { high_watermark: self.advance(now), ..Effects::default() }
+    }
+
+    /// Whether this is the epoch that a request believes in; -1 believes nothing.
+    ///
+    /// # Errors
+    /// FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for one that is not known here yet.
+    pub fn check_leader_epoch(&self, epoch: i32) -> Result<(), ErrorCode> {
+        match epoch {
+            NO_EPOCH => Ok(()),
+            older if older < self.leader_epoch => Err(ErrorCode::FENCED_LEADER_EPOCH),
+            newer if newer > self.leader_epoch => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a batch may be appended.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER; with acks=all NOT_ENOUGH_REPLICAS where the ISR is below its least.
+    pub fn check_append(&self, is_acks_all: bool) -> Result<(), ErrorCode> {
+        match &self.role {
+            Role::Leader(leader) if is_acks_all && leader.is_under_min_isr(&self.settings) => {
+                Err(ErrorCode::NOT_ENOUGH_REPLICAS)
+            }
+            Role::Leader(_) => Ok(()),
+            _ => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        }
+    }
+
+    /// As leader: the log now ends here.
+    pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
+        debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
+        self.log_end = log_end;
+        Effects { high_watermark: self.advance(now), ..Effects::default() }
+    }
+
+    /// As leader: a follower has the log up to where it fetches.
+    ///
+    /// # Errors Those of [`Partition::check_leader_epoch`], where the fetch must name its epoch;
+    /// NOT_LEADER_OR_FOLLOWER; UNKNOWN_LEADER_EPOCH for a broker that has no replica as far as is known here;
+    /// OFFSET_OUT_OF_RANGE past the log end.
+    pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
+        self.check_leader_epoch(fetch.leader_epoch)?;
+        let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
+        if fetch.leader_epoch == NO_EPOCH {
+            return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+        }
+        let at = leader.followers.iter().position(|replica| replica.broker_id == fetch.broker_id);
+        let at = at.ok_or(ErrorCode::UNKNOWN_LEADER_EPOCH)?;
+        if fetch.offset > self.log_end {
+            return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
+        }
+        leader.followers[at].fetched(fetch, self.log_end, now.ms)?;
+        let epochs = (self.leader_epoch, self.partition_epoch);
+        let joins = leader.may_join(&leader.followers[at], self.high_watermark, now);
+        let propose = joins.then(|| {
+            let proposal = leader.proposal(epochs, Some(fetch.broker_id), &[], now);
+            leader.state.propose(proposal, Some(fetch.broker_id))
+        });
+        Ok(Effects { role: None, high_watermark: self.advance(now), propose })
+    }
+
+    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, or again for what
+    /// failed.
+    pub fn tick(&mut self, now: &Now<'_>) -> Effects {
+        let epochs = (self.leader_epoch, self.partition_epoch);
+        let Role::Leader(leader) = &mut self.role else { return Effects::default() };
+        let propose = match leader.state.is_pending() {
+            true => leader.state.again(),
+            false => {
+                let lagging = leader.lagging(self.log_end, &self.settings, now);
+                (!lagging.is_empty()).then(|| {
+                    let proposal = leader.proposal(epochs, None, &lagging, now);
+                    leader.state.propose(proposal, None)
+                })
+            }
+        };
+        // One that no longer keeps up, and is not in the ISR, is no longer waited for.
+        Effects { role: None, high_watermark: self.advance(now), propose }
+    }
+
+    /// As leader: the control plane answered, with the partition as it is now or with an error. An answer to what is
+    /// no longer asked for says nothing.
+    ///
+    /// An error that does not say that the change was refused leaves it open whether it was carried out. Then it is
+    /// asked for again with the next [`Partition::tick`], or newer metadata settles it.
+    pub fn altered(
+        &mut self,
+        proposal: &AlterPartition,
+        answer: Result<&PartitionRegistration, ErrorCode>,
+        now: &Now<'_>,
+    ) -> Effects {
+        let Role::Leader(leader) = &mut self.role else { return Effects::default() };
+        if !leader.state.is_asked(proposal) {
+            return Effects::default();
+        }
+        match answer {
+            Ok(registration) if registration.partition_epoch != self.partition_epoch => {
+                return self.apply(registration, now);
+            }
+            // It was so already; or the control plane says that it was not done.
+            Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
+            // There is newer metadata, which says what is.
+            Err(
+                ErrorCode::FENCED_LEADER_EPOCH
+                | ErrorCode::INVALID_UPDATE_VERSION
+                | ErrorCode::NEW_LEADER_ELECTED
+                | ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+                | ErrorCode::UNKNOWN_TOPIC_ID,
+            ) => {}
+            Err(_) => leader.state.failed(),
+        }
+        Effects { high_watermark: self.advance(now), ..Effects::default() }
+    }
+
+    /// Whether acks=all may be answered for records that were appended under `epoch` and end before `end_offset`.
+    pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
+        match &self.role {
+            Role::Leader(leader) if epoch >= leader.since_epoch => {
+                if self.high_watermark < end_offset {
+                    Acknowledgement::Wait
+                } else if leader.state.maximal_len() < leader.isr_min(&self.settings) {
+                    Acknowledgement::Refused(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                } else {
+                    Acknowledgement::Done
+                }
+            }
+            // Another leader may have had its log truncated meanwhile.
+            _ => Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        }
+    }
+
+    /// The end of what ListOffsets may tell (KIP-207).
+    ///
+    /// # Errors OFFSET_NOT_AVAILABLE while the high watermark has not reached where this leader began, since an
+    /// earlier leader may have told a larger one; NOT_LEADER_OR_FOLLOWER.
+    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+        match &self.role {
+            Role::Leader(leader) if self.high_watermark < leader.epoch_start_offset => {
+                Err(ErrorCode::OFFSET_NOT_AVAILABLE)
+            }
+            Role::Leader(_) => Ok(self.high_watermark),
+            _ => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        }
+    }
+
+    /// As follower: whether what the leader of `epoch` answered may be appended or truncate the log.
+    ///
+    /// # Errors
+    /// Those of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER.
+    pub fn check_following(&self, epoch: i32) -> Result<(), ErrorCode> {
+        self.check_leader_epoch(epoch)?;
+        match &self.role {
+            Role::Follower { leader: Some(_) } if epoch != NO_EPOCH => Ok(()),
+            _ => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        }
+    }
+
+    /// As follower: an answer that did not diverge was appended. The log now ends here, and the leader's high
+    /// watermark is that.
+    ///
+    /// # Errors
+    /// Those of [`Partition::check_following`], which was to be asked before the append.
+    pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
+        self.check_following(epoch)?;
+        self.log_end = log_end;
+        Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
+    }
+
+    /// As follower: the log was truncated, or begun anew, and ends here. Below the high watermark only an unclean
+    /// election leads.
+    pub fn truncated(&mut self, log_end: i64) {
+        debug_assert!(!self.is_leader(), "a leader's log is not truncated");
+        self.log_end = log_end;
+        self.high_watermark = self.high_watermark.min(log_end);
+    }
+
+    /// As follower: the log now begins here; what is before was committed, or is gone.
+    pub fn started_at(&mut self, log_start: i64) -> Effects {
+        self.log_end = self.log_end.max(log_start);
+        Effects { high_watermark: self.raise(log_start), ..Effects::default() }
+    }
+
+    /// As leader: moves the high watermark up to what is replicated.
+    fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
+        let Role::Leader(leader) = &self.role else { return None };
+        self.raise(leader.replicated(self.log_end, &self.settings, now)?)
+    }
+
+    fn raise(&mut self, high_watermark: i64) -> Option<i64> {
+        (high_watermark > self.high_watermark).then(|| {
+            self.high_watermark = high_watermark;
+            high_watermark
+        })
+    }
+}

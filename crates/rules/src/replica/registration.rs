@@ -1,0 +1,62 @@
+//! A partition and a broker as the cluster's metadata has them, and the change of the ISR that a leader asks for.
+
+use std::collections::BTreeMap;
+
+/// A broker epoch that nobody knows; it is not checked.
+pub const NO_BROKER_EPOCH: i64 = -1;
+/// A leader epoch or partition epoch that nobody knows.
+pub const NO_EPOCH: i32 = -1;
+
+/// One partition (Kafka's `PartitionRegistration`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionRegistration {
+    /// The brokers that have a replica, the preferred leader first.
+    pub replicas: Vec<i32>,
+    /// Those in sync: each has every record below the high watermark.
+    pub isr: Vec<i32>,
+    /// Those that left the ISR below the least one and still have every record below the high watermark (KIP-966).
+    /// Who elects needs it; no rule here does.
+    pub elr: Vec<i32>,
+    /// The leader, if there is one.
+    pub leader: Option<i32>,
+    /// Goes up with each election.
+    pub leader_epoch: i32,
+    /// Goes up with each change of this partition.
+    pub partition_epoch: i32,
+}
+
+/// One broker (Kafka's `BrokerRegistration`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrokerRegistration {
+    /// Goes up each time a broker of this id registers.
+    pub epoch: i64,
+    /// It is not to serve.
+    pub is_fenced: bool,
+    /// It is about to stop.
+    pub is_shutting_down: bool,
+}
+
+/// The cluster's brokers by id.
+pub type Brokers = BTreeMap<i32, BrokerRegistration>;
+
+/// A member of the ISR that is asked for, with the broker epoch that its last fetch had (KIP-903).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerState {
+    /// The broker.
+    pub broker_id: i32,
+    /// Its epoch, or [`NO_BROKER_EPOCH`].
+    pub broker_epoch: i64,
+}
+
+/// What a leader asks the control plane for (KIP-497). To be carried out only if both epochs are the current ones
+/// and every member may be in the ISR; what was not carried out because of the latter is refused with
+/// INELIGIBLE_REPLICA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlterPartition {
+    /// The asking leader's epoch.
+    pub leader_epoch: i32,
+    /// The partition epoch that this is a change of.
+    pub partition_epoch: i32,
+    /// The whole new ISR.
+    pub new_isr: Vec<BrokerState>,
+}
