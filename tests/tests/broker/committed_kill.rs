@@ -1,15 +1,20 @@
-//! kill -9 while several connections commit: what was acknowledged is there afterwards, or something newer
-//! (invariant: committed offsets never go back unless reset).
+//! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there afterwards, or
+//! something newer (invariants: committed offsets never go back unless reset; no generation is given twice).
+//! `FULLBORE_COMMIT_ROUNDS` says how often (default 6).
 
 use fullbore_tests::{Broker, Client};
+use fullbore_wire::api::Request;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
+use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-const ROUNDS: usize = 6;
+const ROUNDS: &str = "6";
 const CONNECTIONS: usize = 4;
 /// Connections 0 and 1 share the first group and its partition.
 const GROUPS: [&str; CONNECTIONS] = ["shared", "shared", "alone-2", "alone-3"];
@@ -62,12 +67,68 @@ fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count:
     }
 }
 
+/// What a member knows of its group.
+#[derive(Default)]
+struct Generations {
+    /// The last whose assignment it was told.
+    seen: i32,
+    /// The last that it has committed, as an offset.
+    committed: i32,
+}
+
+/// Joins, commits as a member and leaves, over and over, until the broker is gone. Each generation is one that nobody had.
+fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
+    let group = || Text::from("rebalancing");
+    loop {
+        let protocol = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
+        let join = JoinGroupRequest {
+            group_id: group(),
+            session_timeout_ms: 6_000,
+            rebalance_timeout_ms: 1_000,
+            protocol_type: Text::from("consumer"),
+            protocols: vec![protocol],
+            ..Default::default()
+        };
+        let Some(joined) = call(&mut client, &join, 3) else { return };
+        let generation_id = joined.generation_id;
+        assert_eq!(joined.error_code, ErrorCode::NONE);
+        assert!(generation_id > last.seen, "generation {generation_id} after {}", last.seen);
+        let member_id = joined.member_id;
+        let sync =
+            SyncGroupRequest { group_id: group(), generation_id, member_id: member_id.clone(), ..Default::default() };
+        let Some(synced) = call(&mut client, &sync, 3) else { return };
+        assert_eq!(synced.error_code, ErrorCode::NONE);
+        last.seen = generation_id;
+        let commit = OffsetCommitRequest {
+            generation_id_or_member_epoch: generation_id,
+            member_id: member_id.clone(),
+            ..request("rebalancing", i64::from(generation_id))
+        };
+        let Some(committed) = call(&mut client, &commit, COMMIT) else { return };
+        assert_eq!(committed.topics[0].partitions[0].error_code, ErrorCode::NONE);
+        last.committed = generation_id;
+        let leaving = MemberIdentity { member_id, ..Default::default() };
+        let leave = LeaveGroupRequest { group_id: group(), members: vec![leaving], ..Default::default() };
+        let Some(left) = call(&mut client, &leave, 3) else { return };
+        assert_eq!(left.members[0].error_code, ErrorCode::NONE);
+    }
+}
+
+/// None once the broker is gone.
+fn call<R: Request>(client: &mut Client, request: &R, version: i16) -> Option<R::Response> {
+    client.try_send(request, version).ok()?;
+    client.try_receive::<R>(version).map(|(_, response)| response)
+}
+
 #[test]
 fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
-    let mut broker = Broker::start(&[]);
+    let rounds = std::env::var("FULLBORE_COMMIT_ROUNDS").unwrap_or_else(|_| ROUNDS.to_owned());
+    let rounds: usize = rounds.parse().expect("FULLBORE_COMMIT_ROUNDS is a number");
+    let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     broker.client().create_topic("t", 1, &[]);
     let next = AtomicI64::new(1);
-    for round in 0..ROUNDS {
+    let mut generations = Generations::default();
+    for round in 0..rounds {
         let count = AtomicUsize::new(0);
         let clients: Vec<Client> = GROUPS.iter().map(|_| broker.client()).collect();
         let seen = Mutex::new(vec![Seen::default(); CONNECTIONS]);
@@ -79,6 +140,9 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                     seen.lock().expect("no holder panics")[index] = of_one;
                 });
             }
+            let member = broker.client();
+            let generations = &mut generations;
+            scope.spawn(move || rebalance_until_killed(member, generations));
             fullbore_tests::wait_until("enough commits", Duration::from_secs(60), || {
                 count.load(Ordering::SeqCst) >= ENOUGH
             });
@@ -86,6 +150,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
         });
         broker.restart();
         let mut client = broker.client();
+        let (found, acknowledged) = (committed(&mut client, "rebalancing"), i64::from(generations.committed));
+        assert!(found >= acknowledged || acknowledged == 0, "round {round}: {found}, acknowledged {acknowledged}");
         let seen = seen.into_inner().expect("no holder panicked");
         for index in [2, 3] {
             let found = committed(&mut client, GROUPS[index]);
