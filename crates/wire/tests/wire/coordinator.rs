@@ -78,6 +78,11 @@ proptest! {
     fn every_record_of_every_version_keeps_its_bytes(seed: u64) {
         for_every_record!(comes_back, seed);
     }
+}
+
+proptest! {
+    // Each record is cut at each byte.
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
     fn a_record_cut_short_is_refused(seed: u64) {
