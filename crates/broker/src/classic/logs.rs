@@ -30,6 +30,7 @@ use super::flusher::Flusher;
 use super::housekeeping;
 use super::log_dir::LogDir;
 use super::partition::Partition;
+use super::succession::Succession;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::seldom::Seldom;
 use crate::space::Space;
@@ -113,6 +114,7 @@ impl Logs {
             flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
             opener: Arc::default(),
             deletion: Arc::default(),
+            succession: Succession::default(),
             cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
