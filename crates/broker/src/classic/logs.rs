@@ -171,6 +171,11 @@ impl Logs {
         self.topics.write().insert(id, topic);
     }
 
+    /// Whatever was there at the start has been told of.
+    pub fn all_told(&self) {
+        self.log_dir.opener.all_told();
+    }
+
     /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {

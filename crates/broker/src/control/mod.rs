@@ -17,6 +17,7 @@ mod owner;
 mod queue;
 mod resources;
 mod store;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +50,7 @@ pub use internal::{is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use offsets::{Committed, GroupOffsets, Offsets};
 pub use resources::ConfiguredResource;
+pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
@@ -58,6 +60,8 @@ pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
+    /// Who asks, as the log tells it; `None` is this broker itself.
+    by: Option<Arc<str>>,
 }
 
 struct Shared {
@@ -97,7 +101,12 @@ impl Control {
             queue,
             thread: Some(thread),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), by: None })
+    }
+
+    /// The same, for somebody whom the log names with what is changed.
+    pub fn asked_by(&self, who: &str) -> Control {
+        Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
     /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
@@ -208,7 +217,7 @@ impl Control {
 
     async fn ask(&self, command: Command) -> Outcome {
         match self.enter().await {
-            Ok(place) => place.ask(command).outcome().await,
+            Ok(place) => place.ask_by(command, self.by.clone()).outcome().await,
             Err(refusal) => refuse_all(&command, &refusal),
         }
     }
@@ -230,11 +239,15 @@ impl<'a> Place<'a> {
 
     /// Takes the place, without waiting. Commands are served in the order in which this was called.
     pub fn ask(self, command: Command) -> Pending {
+        self.ask_by(command, None)
+    }
+
+    fn ask_by(self, command: Command, by: Option<Arc<str>>) -> Pending {
         let gone = refuse_all(&command, &stopped());
         let queue = command.is_of_groups().then(|| Arc::clone(self.queue));
         let (answer, outcome) = oneshot::channel();
         let own = self.own.map(asker::Own::taken);
-        self.queue.push(self.permit, own, Asked { command, answer });
+        self.queue.push(self.permit, own, Asked { command, by, answer });
         Pending { queue, gone: Some(gone), outcome }
     }
 }
