@@ -1,23 +1,28 @@
 //! What the broker's log tells at its default level: changes of topics and configurations with who asked, and recoveries.
 
-use fullbore_tests::{Batch, Broker, alter_resource};
+use fullbore_tests::{Batch, Broker, alter_resource, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use std::time::Duration;
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const SOON: Duration = Duration::from_secs(30);
 
 /// The one line that has these words, each.
 fn line(broker: &Broker, words: &[&str]) -> String {
-    broker.wait_for_stderr(words[0]);
-    let stderr = broker.stderr();
-    let mut lines = stderr.lines().filter(|line| words.iter().all(|word| line.contains(word)));
-    let found = lines.next().unwrap_or_else(|| panic!("no line with {words:?} in:\n{stderr}"));
-    assert_eq!(lines.next(), None, "{words:?} once");
-    found.to_owned()
+    let found = || {
+        let stderr = broker.stderr();
+        let lines = stderr.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    wait_until(&format!("a line with {words:?}"), SOON, || !found().is_empty());
+    let mut lines = found();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines.remove(0)
 }
 
 #[test]

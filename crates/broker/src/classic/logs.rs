@@ -28,12 +28,13 @@ use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use super::flusher::Flusher;
 use super::housekeeping;
+use super::log::Log;
 use super::log_dir::LogDir;
 use super::partition::Partition;
 use super::succession::Succession;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::seldom::Seldom;
-use crate::space::Space;
+use crate::space::{Space, is_full};
 
 /// The broker-wide settings of the log; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
@@ -310,7 +311,7 @@ impl Logs {
             let Some(mut log) = partition.leave(AppendError::Gone) else {
                 continue;
             };
-            let result = log.finish();
+            let result = self.finish(&mut log);
             let is_whole = !log.broken && result.is_ok();
             left.push(Left {
                 key: partition.key(),
@@ -323,9 +324,18 @@ impl Logs {
         let all = list_partitions(dir)?;
         rustix::fs::syncfs(fs::File::open(dir)?)?;
         self.log_dir.checkpoints.finish(left, all)?;
-        files::replace(&dir.join(CLEAN_SHUTDOWN), b"{\"version\":0,\"brokerEpoch\":-1}")?;
+        let marker = dir.join(CLEAN_SHUTDOWN);
+        let space = &self.log_dir.space;
+        space.freeing(is_full, || files::replace(&marker, b"{\"version\":0,\"brokerEpoch\":-1}"))?;
         files::sync_dir(dir)?;
         finished
+    }
+
+    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered by
+    /// the next start.
+    fn finish(&self, log: &mut Log) -> io::Result<()> {
+        let space = &self.log_dir.space;
+        if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
     }
 }
 

@@ -244,6 +244,7 @@ impl Partition {
                 return Err(error);
             }
         };
+        space.note_written();
         let log_start_offset = log.log_start;
         if log.written.is_ready() {
             self.log_dir.flusher.page_cache.take(&mut log.written);

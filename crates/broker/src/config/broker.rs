@@ -356,6 +356,15 @@ mod tests {
             "fullbore.produce.version.max=12: must be between 13 and 14"
         );
         assert_eq!(refusal("num.partitions=many"), "num.partitions=many: must be between 1 and 100000");
+        assert_eq!(refusal("num.io.threads=2147483648"), "num.io.threads=2147483648: must be at most 2147483647");
+        assert_eq!(
+            refusal("fullbore.disk.reserve.bytes=9223372036854775808"),
+            "fullbore.disk.reserve.bytes=9223372036854775808: must be at most 9223372036854775807"
+        );
+        assert_eq!(
+            refusal("log.retention.ms=99999999999999999999"),
+            "log.retention.ms=99999999999999999999: must be at most 9223372036854775807"
+        );
         assert_eq!(refusal("log.retention.ms=0"), "log.retention.ms=0: must be -1 or a number of at least 1");
         assert_eq!(refusal("auto.create.topics.enable=yes"), "auto.create.topics.enable=yes: must be true or false");
         assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one folder");
