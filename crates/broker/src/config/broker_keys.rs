@@ -94,7 +94,7 @@ const KEYS: &[Key] = &[
     Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection over which no byte has come or gone for so long is closed, an eighth later at most; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .differs("a client that waits for an answer is not idle"),
-    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses. 1 serves one at a time, as Kafka does.")
+    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
     Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection read and not answered yet; past it, reading pauses. One request is always let in.")
