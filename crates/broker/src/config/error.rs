@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration, as one line a user can act on.
 //!
-//! Not the place where anything is checked. Every message names the key and, where there is one, the
-//! value that was refused.
+//! Not the place where anything is checked. Every message names the key, the value that was refused where there is one, and
+//! where it was set where that is known.
 
 use fullbore_tls::is_secret;
 use std::fmt;
@@ -9,6 +9,8 @@ use std::fmt;
 /// A configuration that is refused: `key=value: what is allowed`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
+    /// Where it was set, as the line begins: `server.properties:12: ` or `--set `. Empty where that is not known.
+    pub place: String,
     /// The key at fault, or a line of the file where no key could be read.
     pub key: String,
     /// The value as typed; `None` where the fault is not in a value.
@@ -21,21 +23,84 @@ impl ConfigError {
     /// `key=value: message`, or `key: message` where the value is a secret.
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
         let value = (!is_secret(key)).then(|| value.to_owned());
-        Self { key: key.into(), value, message: message.into() }
+        Self { place: String::new(), key: key.into(), value, message: message.into() }
     }
 
     /// `key: message`
     pub fn of_key(key: &str, message: impl Into<String>) -> Self {
-        Self { key: key.into(), value: None, message: message.into() }
+        Self { place: String::new(), key: key.into(), value: None, message: message.into() }
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Some(value) => write!(f, "{}={}: {}", self.key, value, self.message),
-            None => write!(f, "{}: {}", self.key, self.message),
+            Some(value) => write!(f, "{}{}={}: {}", self.place, self.key, value, self.message),
+            None => write!(f, "{}{}: {}", self.place, self.key, self.message),
         }
+    }
+}
+
+/// All that is wrong with a configuration, one line each.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Mistakes(Vec<ConfigError>);
+
+impl Mistakes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One more.
+    pub fn add(&mut self, mistake: ConfigError) {
+        self.0.push(mistake);
+    }
+
+    /// Those of another look as well.
+    pub fn append(&mut self, mut others: Mistakes) {
+        self.0.append(&mut others.0);
+    }
+
+    /// What was found, or what is wrong with it is one more.
+    pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
+        found.map_err(|mistakes| self.append(mistakes.into())).ok()
+    }
+
+    /// Those of a second look that do not follow from these, which are about values that it did not see.
+    pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
+        let follows = |other: &ConfigError| {
+            self.0.iter().any(|first| other.key == first.key || other.message.contains(&first.key))
+        };
+        others.0.retain(|other| !follows(other));
+        self.append(others);
+    }
+
+    /// Says of each where its key was set.
+    pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
+        self.0.iter_mut().for_each(|mistake| mistake.place = place_of(&mistake.key));
+    }
+}
+
+impl From<ConfigError> for Mistakes {
+    fn from(mistake: ConfigError) -> Self {
+        Mistakes(vec![mistake])
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{mistake}")?;
+        }
+        Ok(())
     }
 }
 
