@@ -36,7 +36,8 @@ fn each_change_of_topics_and_configurations_is_one_line_with_who_asked() {
     let grown = client.call(&CreatePartitionsRequest { topics, timeout_ms: 30_000, ..Default::default() }, 3);
     assert_eq!(grown.results[0].error_code, ErrorCode::NONE);
     let asked = MetadataRequestTopic { name: Some("by-itself".into()), ..Default::default() };
-    client.call(&MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: true, ..Default::default() }, 9);
+    client
+        .call(&MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: true, ..Default::default() }, 9);
     client.delete_topic("made");
     for words in [
         ["topics created", "made", "partitions=3", "retention.ms=77000", &id],
@@ -71,12 +72,8 @@ fn a_thousand_topics_of_one_request_are_one_short_line() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let name = |n: usize| format!("bulk-{n:04}");
-    let topic = |n| CreatableTopic {
-        name: name(n).into(),
-        num_partitions: 1,
-        replication_factor: 1,
-        ..Default::default()
-    };
+    let topic =
+        |n| CreatableTopic { name: name(n).into(), num_partitions: 1, replication_factor: 1, ..Default::default() };
     client.call(&CreateTopicsRequest { topics: (0..1000).map(topic).collect(), ..Default::default() }, 7);
     let topic_names = (0..1000).map(|n| name(n).into()).collect();
     client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 60_000, ..Default::default() }, 3);

@@ -209,7 +209,11 @@ impl Checkpoints {
                 None => _ = unrecovered.insert(key, KILLED),
             }
         }
-        let written = [(RECOVERY_POINTS, &entries.recovery_points), (LOG_STARTS, &entries.log_starts), (UNRECOVERED, &unrecovered)];
+        let written = [
+            (RECOVERY_POINTS, &entries.recovery_points),
+            (LOG_STARTS, &entries.log_starts),
+            (UNRECOVERED, &unrecovered),
+        ];
         // The reserve is for this, too: a stop on a full disk is as clean as any other.
         written.into_iter().try_for_each(|(name, offsets)| {
             self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))

@@ -208,8 +208,7 @@ mod tests {
     async fn what_waits_for_its_flush_while_its_topic_is_deleted_is_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log =
-            Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topic_defaults).expect("opened");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topic_defaults).expect("opened");
         log.log_end = 3;
         let waiting = FlushTicket { upto: 3, flushed: log.subscribe() };
         log.went_with_its_topic();

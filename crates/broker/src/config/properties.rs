@@ -37,9 +37,13 @@ impl Properties {
     /// continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` can be wrong.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let (mut properties, mut wrong) = (Self::default(), None);
-        properties.read(text, |_| String::new(), |number, mistake| {
-            wrong.get_or_insert(ConfigError { key: format!("line {number}"), ..mistake });
-        });
+        properties.read(
+            text,
+            |_| String::new(),
+            |number, mistake| {
+                wrong.get_or_insert(ConfigError { key: format!("line {number}"), ..mistake });
+            },
+        );
         wrong.map_or(Ok(properties), Err)
     }
 

@@ -152,7 +152,7 @@ mod tests {
             let pushing = async {
                 for number in 0..50 {
                     handover.enter().await;
-                handover.push(number);
+                    handover.push(number);
                 }
                 Ok::<_, Infallible>(())
             };
