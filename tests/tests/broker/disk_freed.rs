@@ -241,6 +241,7 @@ fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
     for others in [0, 100] {
         let Some(mut filled) = Filled::beside(others) else { return };
         filled.broker.stop();
+        assert!(filled.broker.data_dir().join(".kafka_cleanshutdown").exists(), "beside {others}");
         filled.fill();
         filled.broker.restart();
         filled.serves_reads();
