@@ -34,6 +34,9 @@ pub struct Serve {
     log: Option<String>,
 }
 
+/// How a mistake in a `--set` is told.
+const SET: &str = "--set ";
+
 impl Serve {
     /// What is configured, or everything that is wrong with it.
     fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
@@ -69,8 +72,8 @@ impl Serve {
             properties.set_at("listeners", listener_of(listen)?, "--listen: ");
         }
         for pair in &self.settings {
-            if let Err(mistake) = properties.set_pair(pair) {
-                mistakes.add(mistake);
+            if let Err(mistake) = properties.set_pair(pair, SET) {
+                mistakes.add(SET, mistake);
             }
         }
         Ok((properties, mistakes))

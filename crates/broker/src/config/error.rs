@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration, as one line a user can act on.
 //!
-//! Not the place where anything is checked. Every message names the key, the value that was refused where there is one, and
-//! where it was set where that is known.
+//! Not the place where anything is checked. Every message names the key and, where there is one, the
+//! value that was refused.
 
 use fullbore_tls::is_secret;
 use std::fmt;
@@ -9,8 +9,6 @@ use std::fmt;
 /// A configuration that is refused: `key=value: what is allowed`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
-    /// Where it was set, as the line begins: `server.properties:12: ` or `--set `. Empty where that is not known.
-    pub place: String,
     /// The key at fault, or a line of the file where no key could be read.
     pub key: String,
     /// The value as typed; `None` where the fault is not in a value.
@@ -23,27 +21,28 @@ impl ConfigError {
     /// `key=value: message`, or `key: message` where the value is a secret.
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
         let value = (!is_secret(key)).then(|| value.to_owned());
-        Self { place: String::new(), key: key.into(), value, message: message.into() }
+        Self { key: key.into(), value, message: message.into() }
     }
 
     /// `key: message`
     pub fn of_key(key: &str, message: impl Into<String>) -> Self {
-        Self { place: String::new(), key: key.into(), value: None, message: message.into() }
+        Self { key: key.into(), value: None, message: message.into() }
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Some(value) => write!(f, "{}{}={}: {}", self.place, self.key, value, self.message),
-            None => write!(f, "{}{}: {}", self.place, self.key, self.message),
+            Some(value) => write!(f, "{}={}: {}", self.key, value, self.message),
+            None => write!(f, "{}: {}", self.key, self.message),
         }
     }
 }
 
-/// All that is wrong with a configuration, one line each.
+/// All that is wrong with a configuration, one line each, with where it was set as the line begins: `server.properties:12: `
+/// or `--set `. Nothing where that is not known.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Mistakes(Vec<ConfigError>);
+pub struct Mistakes(Vec<(String, ConfigError)>);
 
 impl Mistakes {
     /// Whether there are none.
@@ -56,9 +55,9 @@ impl Mistakes {
         self.0.len()
     }
 
-    /// One more.
-    pub fn add(&mut self, mistake: ConfigError) {
-        self.0.push(mistake);
+    /// One more, of something set at this place.
+    pub fn add(&mut self, place: impl Into<String>, mistake: ConfigError) {
+        self.0.push((place.into(), mistake));
     }
 
     /// Those of another look as well.
@@ -74,21 +73,21 @@ impl Mistakes {
     /// Those of a second look that do not follow from these, which are about values that it did not see.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
-            self.0.iter().any(|first| other.key == first.key || other.message.contains(&first.key))
+            self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))
         };
-        others.0.retain(|other| !follows(other));
+        others.0.retain(|(_, other)| !follows(other));
         self.append(others);
     }
 
     /// Says of each where its key was set.
     pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
-        self.0.iter_mut().for_each(|mistake| mistake.place = place_of(&mistake.key));
+        self.0.iter_mut().for_each(|(place, mistake)| *place = place_of(&mistake.key));
     }
 }
 
 impl From<ConfigError> for Mistakes {
     fn from(mistake: ConfigError) -> Self {
-        Mistakes(vec![mistake])
+        Mistakes(vec![(String::new(), mistake)])
     }
 }
 
@@ -96,9 +95,9 @@ impl std::error::Error for Mistakes {}
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, mistake) in self.0.iter().enumerate() {
+        for (index, (place, mistake)) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{mistake}")?;
+            write!(f, "{separator}{place}{mistake}")?;
         }
         Ok(())
     }

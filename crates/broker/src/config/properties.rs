@@ -16,7 +16,7 @@ pub struct Properties {
     values: BTreeMap<String, Typed>,
 }
 
-/// A value, and where it was typed as [`ConfigError::place`] has it.
+/// A value, and where it was typed as [`Mistakes`] have it.
 #[derive(Clone, PartialEq, Eq)]
 struct Typed {
     value: String,
@@ -36,21 +36,22 @@ impl Properties {
     /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, lines
     /// continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` can be wrong.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let (mut properties, mut wrong) = (Self::default(), None);
+        let (mut properties, mut first) = (Self::default(), None);
         properties.read(
             text,
             |_| String::new(),
             |number, mistake| {
-                wrong.get_or_insert(ConfigError { key: format!("line {number}"), ..mistake });
+                first.get_or_insert(ConfigError { key: format!("line {number}"), ..mistake });
             },
         );
-        wrong.map_or(Ok(properties), Err)
+        first.map_or(Ok(properties), Err)
     }
 
     /// As [`Properties::parse`], of a file of which values and mistakes tell name and line. What can be read counts.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
-        properties.read(text, |number| format!("{name}:{number}: "), |_, mistake| mistakes.add(mistake));
+        let place = |number| format!("{name}:{number}: ");
+        properties.read(text, place, |number, mistake| mistakes.add(place(number), mistake));
         (properties, mistakes)
     }
 
@@ -60,8 +61,7 @@ impl Properties {
             match unescape(key).zip(unescape(value)) {
                 Some((key, value)) => self.set_at(key, value, &place(number)),
                 None => {
-                    let why = "\\u must be followed by four hexadecimal digits";
-                    wrong(number, ConfigError { place: place(number), ..ConfigError::of_key(key, why) });
+                    wrong(number, ConfigError::of_key(key, "\\u must be followed by four hexadecimal digits"));
                 }
             }
         }
@@ -72,19 +72,18 @@ impl Properties {
         self.set_at(key, value, "");
     }
 
-    /// Sets or replaces one value that was typed at a place, as [`ConfigError::place`] has it.
+    /// Sets or replaces one value that was typed at a place, as [`Mistakes`] have it.
     pub fn set_at(&mut self, key: impl Into<String>, value: impl Into<String>, place: &str) {
         self.values.insert(key.into(), Typed { value: value.into(), place: place.to_owned() });
     }
 
-    /// Sets from `key=value`, as given to `--set`.
-    pub fn set_pair(&mut self, pair: &str) -> Result<(), ConfigError> {
-        const PLACE: &str = "--set ";
+    /// Sets from `key=value`, as typed at a place.
+    pub fn set_pair(&mut self, pair: &str, place: &str) -> Result<(), ConfigError> {
         let (key, value) = pair.split_once('=').unwrap_or_default();
         if key.trim().is_empty() {
-            return Err(ConfigError { place: PLACE.to_owned(), ..ConfigError::of_key(pair, "must be key=value") });
+            return Err(ConfigError::of_key(pair, "must be key=value"));
         }
-        self.set_at(key.trim(), value.trim(), PLACE);
+        self.set_at(key.trim(), value.trim(), place);
         Ok(())
     }
 
@@ -93,7 +92,7 @@ impl Properties {
         self.values.get(key).map(|typed| typed.value.as_str())
     }
 
-    /// Where it was set, as [`ConfigError::place`] has it; nothing where that is not known.
+    /// Where it was set, as [`Mistakes`] have it; nothing where that is not known.
     pub fn place_of(&self, key: &str) -> String {
         self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }
