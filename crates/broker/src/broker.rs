@@ -165,6 +165,7 @@ impl Broker {
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space))?;
         let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_images(&control, &logs, &config);
+        logs.all_told();
         warn_of_strays(&logs);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let metrics = Metrics::default();

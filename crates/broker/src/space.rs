@@ -22,6 +22,8 @@ use crate::seldom::Seldom;
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
+/// Beside it for a moment, to see whether what is said to be free can be had.
+const PROBE: &str = "disk-probe";
 /// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
 const SHARE: u64 = 16;
 /// Of a file system.
@@ -31,8 +33,6 @@ const FREE_MIN: u64 = 256 << 10;
 /// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
 /// if another program takes what is free.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// How long the disk is called full after a write that found no room: what is said to be free cannot always be had.
-const FULL_FOR: Duration = Duration::from_secs(10);
 /// Between two tries to take up room that is said to be free and cannot be had.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
@@ -54,8 +54,6 @@ pub struct Space {
 /// When things happened last.
 #[derive(Debug, Default)]
 struct Times {
-    /// A write found no room.
-    full: Option<Instant>,
     /// Whether it has not been told since that it is over.
     says_full: bool,
     /// There was less room to take up than is said to be free.
@@ -76,11 +74,23 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Bytes that are kept where so many are configured, on a file system of so many.
+fn reserve_of(configured: u64, total: u64) -> u64 {
+    configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
+}
+
 impl Space {
     /// Of a folder, which exists: takes the reserve, unless there is no room for it.
     pub fn open(folder: &Path, reserve_bytes: u64) -> Space {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
-        let wanted = reserve_bytes.min(total / SHARE) / BLOCK * BLOCK;
+        let wanted = reserve_of(reserve_bytes, total);
+        if wanted != reserve_bytes {
+            tracing::warn!(
+                "fullbore.disk.reserve.bytes={reserve_bytes}: {wanted} are kept: whole blocks of {BLOCK}, and no more than a sixteenth of \
+                 the file system of {}",
+                folder.display()
+            );
+        }
         let space = Space {
             folder: folder.to_owned(),
             wanted,
@@ -113,7 +123,6 @@ impl Space {
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         let mut times = self.times.lock();
-        times.full = Some(Instant::now());
         if self.line.due().is_some() {
             times.says_full = true;
             tracing::error!(
@@ -125,7 +134,22 @@ impl Space {
         }
     }
 
-    /// Whether a write has found no room a while ago, and there is not much more now.
+    /// Takes note that there was room for records, which is not much where it is only the rest of a page.
+    pub fn note_written(&self) {
+        if self.is_full() && !self.is_tight() {
+            self.note_room();
+        }
+    }
+
+    fn note_room(&self) {
+        self.full.store(false, Ordering::Relaxed);
+        if std::mem::take(&mut self.times.lock().says_full) {
+            // As loud as what it takes back.
+            tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
+        }
+    }
+
+    /// Whether the last write found no room, and there has not been much since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -133,6 +157,11 @@ impl Space {
     /// Bytes that the reserve takes up now.
     pub fn reserved(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
+    }
+
+    /// Whether at least half of the reserve is there.
+    pub fn has_half(&self) -> bool {
+        self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
 
     /// The right to write, unless the reserve was given up and there is no room for it yet.
@@ -172,15 +201,17 @@ impl Space {
         if self.is_tight() {
             // Others have filled it.
             self.note_full();
+        } else if self.is_full() && taken && self.can_write() {
+            self.note_room();
         }
-        let mut times = self.times.lock();
-        if self.is_full() && taken && !is_within(times.full, FULL_FOR) && self.free() >= self.wanted.max(FREE_MIN) {
-            self.full.store(false, Ordering::Relaxed);
-            if std::mem::take(&mut times.says_full) {
-                // As loud as what it takes back.
-                tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
-            }
-        }
+    }
+
+    /// Whether there is not only said to be room: a quota may leave less.
+    fn can_write(&self) -> bool {
+        let probe = self.folder.join(PROBE);
+        let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
+        let _ = fs::remove_file(&probe);
+        written.is_ok()
     }
 
     /// Whether there is hardly any room now.
@@ -291,9 +322,27 @@ mod tests {
             assert!(freed.is_ok() && tries == tries_needed && space.is_full(), "{tries} for {enough}");
             assert_eq!(space.reserved(), 1 << 20, "there is room, so it is taken back at once");
         }
-        space.times.lock().full = None;
         space.look();
+        assert!(!space.is_full(), "what cannot be had is not called room, and what can be is at once");
+        space.note_full();
+        space.note_written();
         assert!(!space.is_full());
+    }
+
+    #[test]
+    fn a_reserve_is_whole_blocks_and_at_most_a_sixteenth() {
+        for (configured, total, kept) in [
+            (0, 1 << 30, 0),
+            (1, 1 << 30, BLOCK),
+            (5000, 1 << 30, 2 * BLOCK),
+            (8 << 20, 1 << 30, 8 << 20),
+            (8 << 20, 48 << 20, 3 << 20),
+            (u64::MAX, 1 << 30, 64 << 20),
+            (u64::MAX, u64::MAX, u64::MAX / SHARE / BLOCK * BLOCK),
+            (8 << 20, 1000, 0),
+        ] {
+            assert_eq!(reserve_of(configured, total), kept, "{configured} of {total}");
+        }
     }
 
     #[test]

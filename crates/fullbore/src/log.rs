@@ -22,8 +22,8 @@ impl Debug {
     }
 }
 
-/// Warnings of everything, the start and stop of the broker, and new certificates.
-const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore_broker::net::tls=info";
+/// Warnings of everything, the start and stop of the broker, what was changed and recovered, and new certificates.
+const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,fullbore_broker::net::tls=info";
 /// The tools say themselves what their users should know.
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

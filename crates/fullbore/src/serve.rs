@@ -5,7 +5,7 @@ use crate::log::{self, Debug};
 use crate::output::line;
 use clap::Args;
 use fullbore_broker::Broker;
-use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_broker::config::{BrokerConfig, Mistakes, Properties, Warning};
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,29 +34,49 @@ pub struct Serve {
     log: Option<String>,
 }
 
+/// How a mistake in a `--set` is told.
+const SET: &str = "--set ";
+
 impl Serve {
-    /// The file, over it `--data-dir`, `--listen` and `--set`, of which no two may say the same.
-    fn properties(&self) -> Result<Properties, Failure> {
-        let mut properties = match &self.config {
-            None => Properties::default(),
+    /// What is configured, or everything that is wrong with it.
+    fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
+        let (properties, mut mistakes) = self.properties()?;
+        match BrokerConfig::from_properties(&properties) {
+            Ok(valid) if mistakes.is_empty() => return Ok(valid),
+            Ok(_) => {}
+            Err(others) => mistakes.append(others),
+        }
+        Err(match mistakes.len() {
+            1 => mistakes.into(),
+            count => Failure::new(format!("{count} mistakes in the configuration\n{mistakes}")),
+        })
+    }
+
+    /// The file, over it `--data-dir`, `--listen` and `--set`, of which no two may say the same; and what of it is no
+    /// property.
+    fn properties(&self) -> Result<(Properties, Mistakes), Failure> {
+        let (mut properties, mut mistakes) = match &self.config {
+            None => (Properties::default(), Mistakes::default()),
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| {
                     Failure::new(format!("cannot read the configuration file {}: {error}", path.display()))
                 })?;
-                Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
+                Properties::parse_file(&path.display().to_string(), &text)
             }
         };
         self.check_said_once()?;
         if let Some(data_dir) = &self.data_dir {
-            properties.set("log.dirs", data_dir.as_str());
+            properties.set_at("log.dirs", data_dir.as_str(), "--data-dir: ");
         }
         if let Some(listen) = &self.listen {
-            properties.set("listeners", listener_of(listen)?);
+            properties.set_at("listeners", listener_of(listen)?, "--listen: ");
         }
         for pair in &self.settings {
-            properties.set_pair(pair).map_err(|error| Failure::new(format!("--set {error}")))?;
+            if let Err(mistake) = properties.set_pair(pair, SET) {
+                mistakes.add(SET, mistake);
+            }
         }
-        Ok(properties)
+        Ok((properties, mistakes))
     }
 
     /// A flag that `--set` overrode would be a broker somewhere else than its owner believes.
@@ -91,7 +111,7 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
 /// Serves until SIGINT or SIGTERM.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     log::of_broker(serve.log.as_deref(), debug)?;
-    let (config, warnings) = BrokerConfig::from_properties(&serve.properties()?)?;
+    let (config, warnings) = serve.configuration()?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -158,8 +178,55 @@ mod tests {
         serve: Serve,
     }
 
+    fn serve(flags: &[&str]) -> Serve {
+        Line::try_parse_from(std::iter::once(&"serve").chain(flags)).expect("flags").serve
+    }
+
     fn properties(flags: &[&str]) -> Result<Properties, Failure> {
-        Line::try_parse_from(std::iter::once(&"serve").chain(flags)).expect("flags").serve.properties()
+        serve(flags).properties().map(|(properties, _)| properties)
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once_with_where_it_was_set() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "# a comment\nnum.partitions=0\nlog.retention.ms=\\\n  soon\nbroken=\\u12\nnode.id=7\nlog.segment.bytes=1\n\
+                    fullbore.nothing=1\nssl.key.password=TOPSECRET\nssl.key.pasword=TOPSECRET\nnode.id=8\nbroker.id=9\n\
+                    group.consumer.session.timeout.ms=1\ngroup.consumer.heartbeat.interval.ms=1\nlog.segment.bytes=2";
+        writeln!(file, "{text}").expect("written");
+        let path = file.path().to_str().expect("UTF-8");
+        let flags = ["--config", path, "--set", "num.io.threads=x", "--set", "y", "--listen", "nobody"];
+        let refused = serve(&flags).configuration().expect_err("all wrong").to_string();
+        let lines: Vec<&str> = refused.lines().collect();
+        for (place, named) in [
+            (format!("{path}:2: num.partitions=0: "), "between 1 and"),
+            (format!("{path}:3: log.retention.ms=soon: "), "at least"),
+            (format!("{path}:5: broken: "), "hexadecimal"),
+            (format!("{path}:8: fullbore.nothing=1: "), "is not a key"),
+            (format!("{path}:10: ssl.key.pasword: "), "did you mean ssl.key.password"),
+            (format!("{path}:12: broker.id=9: "), "node.id=8"),
+            (format!("{path}:13: group.consumer.session.timeout.ms=1: "), "between"),
+            (format!("{path}:14: group.consumer.heartbeat.interval.ms=1: "), "between"),
+            (format!("{path}:15: log.segment.bytes=2: "), "between"),
+            ("--set num.io.threads=x: ".to_owned(), "must be"),
+            ("--set y: ".to_owned(), "must be key=value"),
+            ("--listen: listeners=PLAINTEXT://nobody: ".to_owned(), "host:port"),
+        ] {
+            let found = lines.iter().filter(|line| line.starts_with(&place) && line.contains(named)).count();
+            assert_eq!(found, 1, "{place}{named} in:\n{refused}");
+        }
+        assert_eq!((lines[0], lines.len()), ("12 mistakes in the configuration", 13), "{refused}");
+        assert!(!refused.contains("TOPSECRET"), "{refused}");
+    }
+
+    #[test]
+    fn a_warning_tells_where_its_key_was_set() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "\nnum.partitons=3").expect("written");
+        let path = file.path().to_str().expect("UTF-8");
+        let (_, warnings) = serve(&["--config", path, "--set", "typo=1"]).configuration().expect("valid");
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(warnings[0].starts_with(&format!("{path}:2: num.partitons: is not a key")), "{warnings:?}");
+        assert!(warnings[1].starts_with("--set typo: is not a key"), "{warnings:?}");
     }
 
     #[test]
@@ -218,7 +285,7 @@ mod tests {
         assert!(missing.contains("/no/such.properties"), "{missing}");
         let listen = properties(&["--listen", "SASL_SSL://h:1"]).expect_err("not spoken").to_string();
         assert_eq!(listen, "--listen SASL_SSL://h:1: SASL_SSL is not offered yet; write HOST:PORT");
-        let pair = properties(&["--set", "x"]).expect_err("no value").to_string();
+        let pair = serve(&["--set", "x"]).configuration().expect_err("no value").to_string();
         assert_eq!(pair, "--set x: must be key=value");
     }
 }

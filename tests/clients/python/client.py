@@ -164,6 +164,38 @@ def big(codec):
     same(read(topic, 3), records)
 
 
+@case("an idempotent producer goes on while its topic is deleted and made again")
+def made_again():
+    """What was delivered to the last of the topics is there, in order and once; nothing ends for ever."""
+    topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
+    settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
+    producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})
+
+    def on_delivery(error, message):
+        errors.append(error) if error else delivered.append((int(message.value()), message.offset()))
+
+    count, lives = 0, 5
+    for life in range(lives):
+        first = len(delivered)
+        deadline = time.time() + WAIT_S
+        while len(delivered) < first + 500 and not fatal:
+            assert time.time() < deadline, f"life {life}: {len(delivered) - first} delivered, {errors[:3]}"
+            producer.produce(topic, b"%d" % count, partition=0, on_delivery=on_delivery)
+            count += 1
+            producer.poll(0.001)
+        if life + 1 < lives:
+            ADMIN.delete_topics([topic], request_timeout=WAIT_S)[topic].result(WAIT_S)
+            try:
+                creates(topic)
+            except KafkaException as error:  # the producer has asked for it, which makes it, too
+                assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
+    assert producer.flush(WAIT_S) == 0 and not fatal and not errors, (fatal, errors[:3])
+    assert [number for number, _ in delivered] == list(range(count)), "delivered once each and in order"
+    last = max(i for i, (_, offset) in enumerate(delivered) if offset == 0)
+    found = read(topic, len(delivered) - last)
+    assert [(int(m.value()), m.offset()) for m in found] == delivered[last:]
+
+
 @case("produce above message.max.bytes is refused")
 def too_big():
     topic, record = new_topic("too-big"), (None, os.urandom(1_500_000), [])

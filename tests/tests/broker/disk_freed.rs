@@ -28,11 +28,21 @@ struct Filled {
 
 impl Filled {
     fn new() -> Option<Filled> {
+        Filled::beside(0)
+    }
+
+    /// With so many partitions more, of which each has a log to be finished and its entries in the checkpoint files.
+    fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
         let broker = Broker::start_in(&disk.path().join("data"), &[]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
             client.create_topic(topic, 1, &[("segment.bytes", "4194304")]);
+        }
+        if others > 0 {
+            client.create_topic("others", others, &[]);
+            let id = client.init_producer_id();
+            (0..others).for_each(|n| _ = client.produced("others", n, &Batch::of(&["v"]).from_producer(id, 0, 0)));
         }
         let small = produce_until(&mut client, SMALL, |sent| sent == 30);
         let large = produce_until(&mut client, LARGE, |_| false);
@@ -223,6 +233,59 @@ fn kills_on_a_full_disk_take_nothing_back_and_lose_nothing() {
         assert_eq!(client.latest(LARGE, 0), filled.large);
         assert_eq!(client.fetch_records(LARGE, 0).len() as i64, filled.large - start, "round {round}");
     }
+}
+
+/// A stop writes the last index entries, checkpoints and a marker, for which there is the reserve.
+#[test]
+fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
+    for others in [0, 100] {
+        let Some(mut filled) = Filled::beside(others) else { return };
+        filled.broker.stop();
+        assert!(filled.broker.data_dir().join(".kafka_cleanshutdown").exists(), "beside {others}");
+        filled.fill();
+        filled.broker.restart();
+        filled.serves_reads();
+        let stderr = filled.broker.stderr();
+        assert!(!stderr.contains("not stopped cleanly"), "{stderr}");
+        let mut client = filled.broker.client();
+        assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+        filled.takes_records_again(SMALL, filled.small);
+    }
+}
+
+/// The status line of /healthz.
+fn health(broker: &Broker) -> String {
+    let said = broker.stdout();
+    let (_, rest) = said.split_once("http://").expect("it tells where its metrics are");
+    let (address, _) = rest.split_once('/').expect("a path");
+    let mut page = std::net::TcpStream::connect(address).expect("it listens");
+    page.write_all(b"GET /healthz HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut page, &mut answer).expect("answered");
+    answer.lines().next().expect("a status line").to_owned()
+}
+
+#[test]
+fn healthz_says_what_the_last_append_saw_and_without_one_what_can_be_written() {
+    let Some(disk) = SmallDisk::mount(DISK) else { return };
+    let broker = Broker::start_in(&disk.path().join("data"), &["fullbore.admin.listener=127.0.0.1:0"]);
+    wait_until("it tells where its metrics are", SOON, || broker.stdout().contains("/metrics"));
+    let mut client = broker.client();
+    client.create_topic(SMALL, 1, &[]);
+    client.produced(SMALL, 0, &batch());
+    assert!(health(&broker).contains("200"));
+    for _ in 0..3 {
+        fill(&disk);
+        wait_until("no room is left", SOON, || client.produce(SMALL, 0, &batch()).error_code.is_err());
+        assert!(health(&broker).contains("503"));
+        std::fs::remove_file(disk.path().join("ballast")).expect("ours");
+        wait_until("records are taken again", SOON, || !client.produce(SMALL, 0, &batch()).error_code.is_err());
+        assert!(health(&broker).contains("200"));
+    }
+    fill(&disk);
+    wait_until("others have filled the disk", SOON, || health(&broker).contains("503"));
+    std::fs::remove_file(disk.path().join("ballast")).expect("ours");
+    wait_until("nobody writes, and there is room", SOON, || health(&broker).contains("200"));
 }
 
 #[test]

@@ -95,6 +95,38 @@ fn a_full_disk_is_a_storage_error_the_log_stays_whole_and_goes_on_when_there_is_
     }
 }
 
+/// A whole window is in flight when the disk fills up. An error of its sequence would have clients give up their epoch, or count as
+/// a mistake of theirs.
+#[test]
+fn what_follows_a_batch_that_found_no_room_is_refused_for_the_same_reason() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let broker = Broker::start_in(&disk.path().join("data"), &[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let id = client.init_producer_id();
+    let ballast = ballast(&disk, 2 << 20);
+    let mut next = 0;
+    let mut codes = Vec::new();
+    while codes.last().is_none_or(|code| *code == ErrorCode::NONE) {
+        let window = next..next + 5;
+        window.clone().for_each(|sequence| _ = client.send_produce(TOPIC, 0, &batch(id, sequence)));
+        codes = window.map(|_| client.receive_produced().error_code).collect();
+        next += 5;
+    }
+    let taken = codes.iter().filter(|code| **code == ErrorCode::NONE).count();
+    assert!(codes[taken..].iter().all(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR), "{codes:?}");
+    next -= i32::try_from(5 - taken).expect("small");
+
+    fs::remove_file(ballast).expect("ours");
+    let early = client.produce(TOPIC, 0, &batch(id, next + 1)).error_code;
+    assert!(early.is_err(), "{early:?}");
+    for sequence in next..next + 5 {
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+    }
+    let early = client.produce(TOPIC, 0, &batch(id, next + 6)).error_code;
+    assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
+}
+
 /// Topics and producer ids need the disk too: refused while it is full, not half made.
 #[test]
 fn a_full_disk_refuses_topics_and_a_restart_finds_none_of_them() {

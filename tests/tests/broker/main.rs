@@ -47,6 +47,7 @@ mod start;
 mod telemetry;
 mod tls;
 mod tls_tools;
+mod told;
 mod topics;
 mod unsecured;
 mod versions;

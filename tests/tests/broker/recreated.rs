@@ -2,6 +2,7 @@
 //! for their answers.
 
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, topic_data, wait_until};
+use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
@@ -127,6 +128,43 @@ fn what_was_decided_is_carried_out_though_the_client_has_gone() {
     broker.stop();
     broker.restart();
     assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
+}
+
+/// librdkafka ends for ever where its next batch is refused for its sequence.
+#[test]
+fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let id = client.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    client.create_topic(VICTIM, 1, &[]);
+    let mut next = 0;
+    for round in 0..ROUNDS {
+        for offset in 0..3 {
+            assert_eq!(client.produced(VICTIM, 0, &one(next)), offset, "round {round}");
+            next += 1;
+        }
+        if round % 2 == 0 {
+            client.delete_topic(VICTIM);
+        } else {
+            // Made again while the older one's folder is there, and before anything is written made again once more.
+            for _ in 0..2 {
+                let topic_names = vec![VICTIM.into()];
+                client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 0, ..Default::default() }, 3);
+                client.create_topic(VICTIM, 1, &[]);
+            }
+            client.delete_topic(VICTIM);
+        }
+        assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        client.create_topic(VICTIM, 1, &[]);
+        // Sent behind the one that was refused; to take it would lose that one.
+        let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
+        assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+        assert_eq!(client.latest(VICTIM, 0), 0);
+    }
+    assert_eq!(client.produced(VICTIM, 0, &one(next)), 0);
+    assert_eq!(client.produced(VICTIM, 0, &one(next)), 0, "a retry is the same batch");
+    assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
 #[test]

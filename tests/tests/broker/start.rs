@@ -117,6 +117,24 @@ fn a_bad_value_is_named_with_its_key_and_what_is_allowed() {
 }
 
 #[test]
+fn several_bad_values_are_told_at_once_with_file_and_line() {
+    let folder = folder();
+    let file = folder.path().join("server.properties");
+    fs::write(&file, "# ours\nnum.partitions=0\n\nlog.cleanup.policy=compress\n").expect("ours");
+    let config = format!("--config={}", file.display());
+    let refused = serve_refused(&folder.path().join("data"), &[&config, "auto.create.topics.enable=maybe"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
+    for line in [
+        format!("{}:2: num.partitions=0: must be between 1 and", file.display()),
+        format!("{}:4: log.cleanup.policy=compress: ", file.display()),
+        "--set auto.create.topics.enable=maybe: must be true or false".to_owned(),
+    ] {
+        assert!(refused.stderr.lines().any(|said| said.starts_with(&line)), "{line} in:\n{}", refused.stderr);
+    }
+    assert_eq!(refused.stderr.lines().count(), 4, "{}", refused.stderr);
+}
+
+#[test]
 fn an_unknown_key_warns_and_the_broker_starts() {
     let broker = Broker::start(&["num.partitons=3"]);
     assert_serves(&broker);

@@ -15,7 +15,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         name: &resource.resource_name,
         changes: replacement(&resource.configs),
     });
-    let outcomes = alter(call.broker, asked.collect(), request.validate_only).await;
+    let outcomes = alter(call.broker, &call.control(), asked.collect(), request.validate_only).await;
     let responses =
         request.resources.iter().zip(outcomes).map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<AlterConfigsRequest>(&AlterConfigsResponse { responses, ..Default::default() })

@@ -9,11 +9,10 @@ use crate::broker::Shared;
 use crate::config::Resource;
 use crate::control::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerScope, ConfigChange, Refusal, check_name,
+    AlterTopicConfigs, BrokerScope, ConfigChange, Control, Refusal, check_name,
 };
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
@@ -29,7 +28,8 @@ pub struct Alteration<'a> {
 
 /// Makes them; the outcomes are in the order asked.
 pub async fn alter(
-    broker: &Arc<Shared>,
+    broker: &Shared,
+    control: &Control,
     alterations: Vec<Alteration<'_>>,
     validate_only: bool,
 ) -> Vec<Result<(), Refusal>> {
@@ -45,7 +45,7 @@ pub async fn alter(
             _ => Err(invalid("Each resource must appear at most once.")),
         });
     }
-    let done = wanted.make(broker, validate_only).await;
+    let done = wanted.make(control, validate_only).await;
     let outcome = |place: Result<Place, Refusal>| match place {
         Ok(Place::Topic(at)) => done.topics[at].clone(),
         Ok(Place::Broker(at)) => done.brokers[at].clone(),
@@ -106,20 +106,20 @@ impl Wanted {
         }
     }
 
-    async fn make(self, broker: &Arc<Shared>, validate_only: bool) -> Done {
+    async fn make(self, control: &Control, validate_only: bool) -> Done {
         let mut done = Done::default();
         if !self.topics.is_empty() {
             let asked = AlterTopicConfigs { topics: self.topics, validate_only };
-            let topics = broker.control.alter_topic_configs(asked).await;
+            let topics = control.alter_topic_configs(asked).await;
             done.topics = topics.into_iter().map(|topic| topic.map(drop)).collect();
         }
         if !self.brokers.is_empty() {
             let asked = AlterBrokerConfigs { brokers: self.brokers, validate_only };
-            done.brokers = broker.control.alter_broker_configs(asked).await;
+            done.brokers = control.alter_broker_configs(asked).await;
         }
         if !self.resources.is_empty() {
             let asked = AlterResourceConfigs { resources: self.resources, validate_only };
-            done.resources = broker.control.alter_resource_configs(asked).await;
+            done.resources = control.alter_resource_configs(asked).await;
         }
         done
     }

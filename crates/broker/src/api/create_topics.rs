@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let message = format!("A request may create {TOPICS_MAX} topics, and this one has {count}.");
         vec![Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message)); count]
     } else {
-        call.broker.control.create_topics(wanted).await
+        call.control().create_topics(wanted).await
     };
     let image = call.broker.control.image();
     let topics = request

@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         request.topic_names.into_iter().map(by_name).collect()
     };
     let outcomes = match timeout(WAIT_MAX, call.broker.logs.deletions_have_room()).await {
-        Ok(()) => call.broker.control.delete_topics(asked.iter().map(target).collect()).await,
+        Ok(()) => call.control().delete_topics(asked.iter().map(target).collect()).await,
         Err(_) => asked.iter().map(|_| Err(too_many())).collect(),
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);

@@ -16,7 +16,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         name: &resource.resource_name,
         changes: changes(&resource.configs),
     });
-    let outcomes = alter(call.broker, asked.collect(), request.validate_only).await;
+    let outcomes = alter(call.broker, &call.control(), asked.collect(), request.validate_only).await;
     let answers = request.resources.iter().zip(outcomes);
     let responses = answers.map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<IncrementalAlterConfigsRequest>(&IncrementalAlterConfigsResponse { responses, ..Default::default() })

@@ -62,7 +62,7 @@ pub use fetch::sessions::Sessions;
 pub use produce::Decompression;
 
 use crate::broker::Shared;
-use crate::control::Refusal;
+use crate::control::{Control, Refusal, shown};
 use crate::coordinator::Unwritten;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
@@ -200,6 +200,15 @@ impl Reply {
 }
 
 impl Call<'_> {
+    /// The control plane, asked by this client.
+    fn control(&self) -> Control {
+        let by = match self.header.client_id.as_deref() {
+            Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
+            _ => self.client.peer.to_string(),
+        };
+        self.broker.control.asked_by(&by)
+    }
+
     /// The request's body.
     fn body<R: Request>(&mut self, version: Version) -> Result<R, Fault> {
         decode_request(&mut self.reader, version).map_err(|error| Fault::Body { api: R::KEY, error })

@@ -209,9 +209,15 @@ impl Checkpoints {
                 None => _ = unrecovered.insert(key, KILLED),
             }
         }
-        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &entries.recovery_points)?;
-        files::write_offsets(&self.dir.join(LOG_STARTS), &entries.log_starts)?;
-        files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)
+        let written = [
+            (RECOVERY_POINTS, &entries.recovery_points),
+            (LOG_STARTS, &entries.log_starts),
+            (UNRECOVERED, &unrecovered),
+        ];
+        // The reserve is for this, too: a stop on a full disk is as clean as any other.
+        written.into_iter().try_for_each(|(name, offsets)| {
+            self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
+        })
     }
 }
 

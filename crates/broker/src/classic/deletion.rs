@@ -162,7 +162,12 @@ impl Partition {
             return;
         }
         self.leaving.store(true, Release);
-        let was_open = self.leave(AppendError::Deleted).is_some();
+        let left = self.leave(AppendError::Deleted);
+        let was_open = left.is_some();
+        if let Some(log) = left {
+            log.went_with_its_topic();
+            self.log_dir.succession.leave(self.key(), log.producers.stops());
+        }
         self.log_dir.cleaner.wait_until_left(self);
         if let Err(error) = self.give_folder_away(was_open) {
             // Its topic id keeps a topic created later from taking it for its own.

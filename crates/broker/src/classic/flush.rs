@@ -133,6 +133,14 @@ impl Log {
         self.tell(Flushed::Failed);
     }
 
+    /// The topic is deleted, which is on the disk: of what waits for its flush nothing can be lost any more, and who wrote
+    /// it need not write it again.
+    pub fn went_with_its_topic(&self) {
+        if !self.broken {
+            self.tell(Flushed::Upto(self.log_end));
+        }
+    }
+
     fn tell(&self, news: Flushed) {
         if let Some(sender) = &self.flushed {
             sender.send_replace(news);
@@ -194,6 +202,18 @@ mod tests {
         assert_eq!(ticket(&mut log).wait().await, Err(AppendError::Storage));
         assert_eq!(log.append(&batch, 0, 0, &config), Err(AppendError::Storage));
         assert_eq!(log.recovery_point, 0);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_its_flush_while_its_topic_is_deleted_is_answered_as_written() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topic_defaults).expect("opened");
+        log.log_end = 3;
+        let waiting = FlushTicket { upto: 3, flushed: log.subscribe() };
+        log.went_with_its_topic();
+        drop(log);
+        assert_eq!(waiting.wait().await, Ok(()));
     }
 
     #[test]

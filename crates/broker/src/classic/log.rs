@@ -103,6 +103,11 @@ impl Log {
         })
     }
 
+    /// Whether batches of its producer are to come before this one.
+    pub fn is_ahead(&self, batch: &BatchView<'_>) -> bool {
+        stamp_of(batch).is_ok_and(|stamp| self.producers.ahead(&stamp) > 0)
+    }
+
     /// Everything that can be said of a batch without its sequence; its stamp.
     pub fn check(&self, batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<Stamp, AppendError> {
         if self.broken {

@@ -14,6 +14,7 @@ use super::cleaner::Cleaner;
 use super::deletion::Deletion;
 use super::flusher::Flusher;
 use super::opener::Opener;
+use super::succession::Succession;
 use crate::seldom::Seldom;
 use crate::space::Space;
 
@@ -25,6 +26,7 @@ pub struct LogDir {
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub deletion: Arc<Deletion>,
+    pub succession: Succession,
     pub cleaner: Arc<Cleaner>,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,

@@ -28,11 +28,13 @@ use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use super::flusher::Flusher;
 use super::housekeeping;
+use super::log::Log;
 use super::log_dir::LogDir;
 use super::partition::Partition;
+use super::succession::Succession;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::seldom::Seldom;
-use crate::space::Space;
+use crate::space::{Space, is_full};
 
 /// The broker-wide settings of the log; names are Kafka's.
 #[derive(Debug, Clone, Copy)]
@@ -113,6 +115,7 @@ impl Logs {
             flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
             opener: Arc::default(),
             deletion: Arc::default(),
+            succession: Succession::default(),
             cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
@@ -167,6 +170,11 @@ impl Logs {
         }
         // The registry is locked for this only: a topic may have thousands of partitions.
         self.topics.write().insert(id, topic);
+    }
+
+    /// Whatever was there at the start has been told of.
+    pub fn all_told(&self) {
+        self.log_dir.opener.all_told();
     }
 
     /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
@@ -311,7 +319,7 @@ impl Logs {
             let Some(mut log) = partition.leave(AppendError::Gone) else {
                 continue;
             };
-            let result = log.finish();
+            let result = self.finish(&mut log);
             let is_whole = !log.broken && result.is_ok();
             left.push(Left {
                 key: partition.key(),
@@ -324,9 +332,18 @@ impl Logs {
         let all = list_partitions(dir)?;
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
-        files::replace(&dir.join(CLEAN_SHUTDOWN), b"{\"version\":0,\"brokerEpoch\":-1}")?;
+        let marker = dir.join(CLEAN_SHUTDOWN);
+        let space = &self.log_dir.space;
+        space.freeing(is_full, || files::replace(&marker, b"{\"version\":0,\"brokerEpoch\":-1}"))?;
         files::sync_dir(dir)?;
         finished
+    }
+
+    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered by
+    /// the next start.
+    fn finish(&self, log: &mut Log) -> io::Result<()> {
+        let space = &self.log_dir.space;
+        if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
     }
 }
 

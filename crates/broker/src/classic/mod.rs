@@ -41,6 +41,7 @@ mod segment;
 mod snapshot;
 mod stamping;
 mod steps;
+mod succession;
 mod times;
 mod waiters;
 

@@ -10,12 +10,14 @@ use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::give_way;
 use super::partition::Partition;
+use crate::control::CHANGES;
 
 /// Partitions to be opened.
 #[derive(Debug)]
@@ -30,7 +32,36 @@ struct Queue {
     asked: VecDeque<Arc<Partition>>,
     /// Nobody waits for them, and they may be deleted meanwhile.
     rest: VecDeque<Weak<Partition>>,
+    recovery: Recovery,
     is_stopping: bool,
+}
+
+/// The recovery of what a crash may have left torn, for the log.
+#[derive(Debug, Default)]
+struct Recovery {
+    /// Partitions, and how many of them are not done.
+    partitions: usize,
+    left: usize,
+    /// When all were known.
+    began: Option<Instant>,
+}
+
+impl Recovery {
+    fn tell_if_done(&self) {
+        if let Some(began) = self.began
+            && self.partitions > 0
+            && self.left == 0
+        {
+            let took_ms = began.elapsed().as_millis();
+            tracing::info!(target: CHANGES, partitions = self.partitions, took_ms, "recovered");
+        }
+    }
+}
+
+/// What a thread opens next.
+enum Next {
+    Asked(Arc<Partition>),
+    InTime(Weak<Partition>),
 }
 
 impl Default for Opener {
@@ -86,32 +117,56 @@ impl Opener {
     pub fn ask_in_time(&self, partition: &Arc<Partition>) {
         let mut queue = self.queue.lock();
         if !queue.is_stopping {
+            queue.recovery.partitions += 1;
+            queue.recovery.left += 1;
             queue.rest.push_back(Arc::downgrade(partition));
             self.changed.notify_one();
         }
     }
 
+    /// All that is to be opened in time is known. Says how much that is, and later that it is done.
+    pub fn all_told(&self) {
+        let mut queue = self.queue.lock();
+        queue.recovery.began = Some(Instant::now());
+        if queue.recovery.partitions > 0 {
+            let partitions = queue.recovery.partitions;
+            tracing::info!(target: CHANGES, partitions, "the broker was not stopped cleanly since they were last open: recovering");
+        }
+        queue.recovery.tell_if_done();
+    }
+
     fn run(&self) {
         give_way();
-        while let Some(partition) = self.next() {
-            // Before it is looked at: who asks from now on may ask for another try.
-            partition.asked_for.store(false, Release);
-            partition.open_now();
+        while let Some(next) = self.next() {
+            match next {
+                Next::Asked(partition) => {
+                    // Before it is looked at: who asks from now on may ask for another try.
+                    partition.asked_for.store(false, Release);
+                    partition.open_now();
+                }
+                Next::InTime(partition) => {
+                    if let Some(partition) = partition.upgrade() {
+                        partition.open_now();
+                    }
+                    let mut queue = self.queue.lock();
+                    queue.recovery.left -= 1;
+                    queue.recovery.tell_if_done();
+                }
+            }
         }
     }
 
-    fn next(&self) -> Option<Arc<Partition>> {
+    fn next(&self) -> Option<Next> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
                 return None;
             }
             if let Some(partition) = queue.asked.pop_front() {
-                return Some(partition);
+                return Some(Next::Asked(partition));
             }
-            match queue.rest.pop_front().map(|partition| partition.upgrade()) {
-                Some(Some(partition)) => return Some(partition),
-                Some(None) => {}
+            match queue.rest.pop_front() {
+                Some(partition) => return Some(Next::InTime(partition)),
                 None => self.changed.wait(&mut queue),
             }
         }

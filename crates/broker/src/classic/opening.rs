@@ -238,7 +238,9 @@ impl Partition {
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
-        Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())
+        let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
+        log.producers.succeed(self.log_dir.succession.take(&self.key()));
+        Ok(log)
     }
 
     /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name

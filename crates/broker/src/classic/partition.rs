@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::sequence::ProducerState;
+use fullbore_rules::sequence::{ProducerState, Refusal};
 use fullbore_wire::batch::BatchView;
 use fullbore_wire::{Records, Uuid};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -240,10 +240,14 @@ impl Partition {
                 if error == AppendError::Full {
                     space.note_full();
                 }
+                // What was sent behind a batch that found no room is early only because of that.
+                let follows = error == AppendError::Sequence(Refusal::OutOfOrderSequence) && log.is_ahead(batch);
+                let error = if follows && space.is_full() { AppendError::Full } else { error };
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
         };
+        space.note_written();
         let log_start_offset = log.log_start;
         if log.written.is_ready() {
             self.log_dir.flusher.page_cache.take(&mut log.written);

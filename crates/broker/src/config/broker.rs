@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::broker_keys::broker_key;
 use super::cleaner_keys;
 use super::dynamic::{BrokerValues, DynamicConfig};
-use super::error::{ConfigError, Warning};
+use super::error::{ConfigError, Mistakes, Warning};
 use super::group_keys::GroupConfig;
 use super::inert::{gather_stock, judge_known, judge_unknown};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
@@ -93,17 +93,22 @@ pub struct BrokerConfig {
 
 impl BrokerConfig {
     /// Checks everything the user typed. The warnings name keys that change nothing, or stop producers.
-    pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), ConfigError> {
-        let (checked, mut warnings) = check(typed)?;
-        let (config, listener_warnings) = Self::read(&reader(BrokerValues::at_start(&checked)), &checked)?;
+    ///
+    /// # Errors
+    /// Everything that is wrong, with where it was set.
+    pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), Mistakes> {
+        let mut mistakes = Mistakes::default();
+        let (checked, mut warnings) = check(typed, &mut mistakes);
+        let read = Self::read(&reader(BrokerValues::at_start(&checked)), &checked);
+        let read = read.map_err(|others| mistakes.append_unrelated(others)).ok();
+        let Some((config, listener_warnings)) = read.filter(|_| mistakes.is_empty()) else {
+            mistakes.place(|key| typed.place_of(key));
+            return Err(mistakes);
+        };
         warnings.extend(listener_warnings);
         let mut warnings = gather_stock(warnings, typed);
+        warnings.iter_mut().for_each(|warning| warning.key.insert_str(0, &typed.place_of(&warning.key)));
         warnings.extend(unreachable_replicas(&config));
-        if config.cleaner.threads > 0 && config.cleaner.map_bytes() <= 1 << 20 {
-            let bytes = config.cleaner.dedupe_buffer_bytes.to_string();
-            let message = "must be more than 1 MiB for each of log.cleaner.threads";
-            return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
-        }
         Ok((config, warnings))
     }
 
@@ -112,20 +117,41 @@ impl BrokerConfig {
         BrokerValues { properties: &self.checked, dynamic }
     }
 
-    fn read<F>(values: &Reader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), ConfigError>
+    fn read<F>(values: &Reader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), Mistakes>
     where
         F: Fn(&str) -> Option<String>,
     {
-        let (listeners, warnings) = read_listeners(values, checked)?;
         let text_of = |name| values.text(name).unwrap_or_default();
         let admin = "fullbore.admin.listener";
+        let mut mistakes = Mistakes::default();
+        let found = (
+            mistakes.keep(read_listeners(values, checked)),
+            mistakes.keep(node_id(values, checked)),
+            mistakes.keep(data_dir(&text_of("log.dirs"))),
+            mistakes.keep(parse_admin(admin, &text_of(admin))),
+            mistakes.keep(read_cleaner(values)),
+            mistakes.keep(GroupConfig::read(values)),
+            mistakes.keep(LiveConfig::read(values)),
+        );
+        let (
+            Some((listeners, warnings)),
+            Some(node_id),
+            Some(data_dir),
+            Some(admin_listener),
+            Some(cleaner),
+            Some(groups),
+            Some(live),
+        ) = found
+        else {
+            return Err(mistakes);
+        };
         let config = Self {
-            node_id: node_id(values, checked)?,
-            data_dir: data_dir(&text_of("log.dirs"))?,
+            node_id,
+            data_dir,
             listeners,
             ssl_handshake_timeout_ms: values.number("fullbore.ssl.handshake.timeout.ms"),
             ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
-            admin_listener: parse_admin(admin, &text_of(admin))?,
+            admin_listener,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
             num_partitions: values.number("num.partitions"),
             default_replication_factor: values.number("default.replication.factor"),
@@ -144,7 +170,7 @@ impl BrokerConfig {
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
-            cleaner: cleaner_keys::read(values),
+            cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
@@ -155,9 +181,9 @@ impl BrokerConfig {
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
             request_partition_size_limit: values.number("max.request.partition.size.limit"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
-            groups: GroupConfig::read(values)?,
+            groups,
             produce_version_max: values.number("fullbore.produce.version.max"),
-            live: LiveConfig::read(values)?,
+            live,
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
@@ -165,21 +191,35 @@ impl BrokerConfig {
     }
 }
 
-/// Each value against its row; keys without a row become warnings or refusals.
-fn check(typed: &Properties) -> Result<(Properties, Vec<Warning>), ConfigError> {
+/// Each value against its row; keys without a row become warnings or refusals. Values that are refused are left out.
+fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warning>) {
     let mut checked = Properties::default();
     let mut warnings = Vec::new();
     for (name, value) in typed.iter() {
-        match (broker_key(name), ssl::of_one_listener(name)) {
+        let valid = match (broker_key(name), ssl::of_one_listener(name)) {
             (Some(key), _) => {
-                warnings.extend(judge_known(key, value)?);
-                checked.set(name, key.check(value)?);
+                let valid = judge_known(key, value).and_then(|warning| Ok((warning, key.check(value)?)));
+                valid.map(|(warning, value)| (warning, Some((name.to_owned(), value))))
             }
-            (None, Some(own)) => checked.set(own.canonical, own.key.check_as(name, value)?),
-            (None, None) => warnings.push(judge_unknown(name, value)?),
+            (None, Some(own)) => own.key.check_as(name, value).map(|value| (None, Some((own.canonical, value)))),
+            (None, None) => judge_unknown(name, value).map(|warning| (Some(warning), None)),
+        };
+        if let Some((warning, value)) = mistakes.keep(valid) {
+            warnings.extend(warning);
+            value.into_iter().for_each(|(name, value)| checked.set(name, value));
         }
     }
-    Ok((checked, warnings))
+    (checked, warnings)
+}
+
+fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<CleanerSettings, ConfigError> {
+    let cleaner = cleaner_keys::read(values);
+    if cleaner.threads > 0 && cleaner.map_bytes() <= 1 << 20 {
+        let bytes = cleaner.dedupe_buffer_bytes.to_string();
+        let message = "must be more than 1 MiB for each of log.cleaner.threads";
+        return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
+    }
+    Ok(cleaner)
 }
 
 /// One broker holds one replica of a partition.
@@ -236,7 +276,7 @@ mod tests {
     use super::super::topic_keys::TOPIC_KEYS;
     use super::*;
 
-    fn parse(text: &str) -> Result<(BrokerConfig, Vec<Warning>), ConfigError> {
+    fn parse(text: &str) -> Result<(BrokerConfig, Vec<Warning>), Mistakes> {
         BrokerConfig::from_properties(&Properties::parse(text)?)
     }
 
@@ -356,6 +396,15 @@ mod tests {
             "fullbore.produce.version.max=12: must be between 13 and 14"
         );
         assert_eq!(refusal("num.partitions=many"), "num.partitions=many: must be between 1 and 100000");
+        assert_eq!(refusal("num.io.threads=2147483648"), "num.io.threads=2147483648: must be at most 2147483647");
+        assert_eq!(
+            refusal("fullbore.disk.reserve.bytes=9223372036854775808"),
+            "fullbore.disk.reserve.bytes=9223372036854775808: must be at most 9223372036854775807"
+        );
+        assert_eq!(
+            refusal("log.retention.ms=99999999999999999999"),
+            "log.retention.ms=99999999999999999999: must be at most 9223372036854775807"
+        );
         assert_eq!(refusal("log.retention.ms=0"), "log.retention.ms=0: must be -1 or a number of at least 1");
         assert_eq!(refusal("auto.create.topics.enable=yes"), "auto.create.topics.enable=yes: must be true or false");
         assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one folder");

@@ -39,6 +39,70 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// All that is wrong with a configuration, one line each, with where it was set as the line begins: `server.properties:12: `
+/// or `--set `. Nothing where that is not known.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Mistakes(Vec<(String, ConfigError)>);
+
+impl Mistakes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One more, of something set at this place.
+    pub fn add(&mut self, place: impl Into<String>, mistake: ConfigError) {
+        self.0.push((place.into(), mistake));
+    }
+
+    /// Those of another look as well.
+    pub fn append(&mut self, mut others: Mistakes) {
+        self.0.append(&mut others.0);
+    }
+
+    /// What was found, or what is wrong with it is one more.
+    pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
+        found.map_err(|mistakes| self.append(mistakes.into())).ok()
+    }
+
+    /// Those of a second look that do not follow from these, which are about values that it did not see.
+    pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
+        let follows = |other: &ConfigError| {
+            self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))
+        };
+        others.0.retain(|(_, other)| !follows(other));
+        self.append(others);
+    }
+
+    /// Says of each where its key was set.
+    pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
+        self.0.iter_mut().for_each(|(place, mistake)| *place = place_of(&mistake.key));
+    }
+}
+
+impl From<ConfigError> for Mistakes {
+    fn from(mistake: ConfigError) -> Self {
+        Mistakes(vec![(String::new(), mistake)])
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (place, mistake)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{place}{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A key that was set and changes nothing, with the reason. To be shown at start, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {

@@ -1,6 +1,6 @@
 //! The keys of consumer groups, and what the coordinator needs to know of them.
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
 use super::lookup::Reader;
 use fullbore_rules::group::consumer::assignor::Assignor;
@@ -194,7 +194,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, Mistakes> {
         Ok(Self {
             offsets_topic: OffsetsTopicConfig::read(values),
             groups_max: values.number("fullbore.groups.max"),
@@ -221,18 +221,29 @@ impl GroupConfig {
     }
 }
 
-fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<consumer::Settings, ConfigError> {
+fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<consumer::Settings, Mistakes> {
     let text = |name| values.text(name).unwrap_or_default();
     let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
     let names = text(assignors);
     let assignors = Assignor::list(&names)
-        .ok_or_else(|| ConfigError::of_value(assignors, &names, "must be uniform and range, one or both, once each"))?;
+        .ok_or_else(|| ConfigError::of_value(assignors, &names, "must be uniform and range, one or both, once each"));
+    let mut mistakes = Mistakes::default();
+    let found = (
+        mistakes.keep(assignors),
+        mistakes.keep(between(values, "group.consumer.session.timeout.ms", SESSION)),
+        mistakes.keep(between(values, "group.consumer.heartbeat.interval.ms", HEARTBEAT)),
+        mistakes.keep(between(values, "group.consumer.assignment.interval.ms", ASSIGNMENT)),
+    );
+    let (Some(assignors), Some(session_timeout_ms), Some(heartbeat_interval_ms), Some(assignment_interval_ms)) = found
+    else {
+        return Err(mistakes);
+    };
     let settings = consumer::Settings {
         is_enabled: text(protocols).split(',').any(|protocol| protocol.trim() == "consumer"),
-        session_timeout_ms: between(values, "group.consumer.session.timeout.ms", SESSION)?,
-        heartbeat_interval_ms: between(values, "group.consumer.heartbeat.interval.ms", HEARTBEAT)?,
+        session_timeout_ms,
+        heartbeat_interval_ms,
         unsettled_interval_ms: values.number("fullbore.group.consumer.unsettled.heartbeat.interval.ms"),
-        assignment_interval_ms: between(values, "group.consumer.assignment.interval.ms", ASSIGNMENT)?,
+        assignment_interval_ms,
         members_max: values.number("group.consumer.max.size"),
         assignors,
         regex_refresh_ms: values.number("group.consumer.regex.refresh.interval.ms"),
@@ -246,7 +257,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Resul
     if settings.heartbeat_interval_ms >= settings.session_timeout_ms {
         let (name, session) = ("group.consumer.heartbeat.interval.ms", settings.session_timeout_ms);
         let message = format!("must be less than group.consumer.session.timeout.ms={session}");
-        return Err(ConfigError::of_value(name, &settings.heartbeat_interval_ms.to_string(), message));
+        return Err(ConfigError::of_value(name, &settings.heartbeat_interval_ms.to_string(), message).into());
     }
     Ok(settings)
 }

@@ -234,11 +234,32 @@ impl Key {
     }
 
     fn refusal(&self, name: &str, value: &str) -> ConfigError {
-        let mut message = format!("must be {}", self.allowed_text());
+        let allowed = self.allowed_text();
+        let mut message = match self.greatest() {
+            // The range does not say where it ends, and that is what is wrong.
+            Some(greatest) if exceeds(value.trim(), greatest) && !allowed.contains(&greatest.to_string()) => {
+                format!("must be at most {greatest}")
+            }
+            _ => format!("must be {allowed}"),
+        };
         if let Some(differs) = self.differs.filter(|_| self.is_fixed()) {
             message.push_str(&format!(" (differs from Kafka: {differs})"));
         }
         ConfigError::of_value(name, value, message)
+    }
+
+    /// The greatest whole number that is accepted.
+    fn greatest(&self) -> Option<i64> {
+        let of_type = match self.of {
+            Type::Int => INT_MAX,
+            Type::Short => i64::from(i16::MAX),
+            Type::Long => i64::MAX,
+            _ => return None,
+        };
+        match self.allowed {
+            Allowed::Between(_, max) | Allowed::MinusOneOr(_, max) => Some(of_type.min(max)),
+            _ => Some(of_type),
+        }
     }
 
     /// The accepted values in words: "between 1 and 10", "true or false".
@@ -265,4 +286,11 @@ impl Key {
             (Allowed::Any, Type::List) => "a list with commas".into(),
         }
     }
+}
+
+/// Whether this is a whole number larger than that, of any length.
+fn exceeds(value: &str, greatest: i64) -> bool {
+    let digits = value.strip_prefix('+').unwrap_or(value);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number && digits.parse::<i64>().map_or(true, |number| number > greatest)
 }

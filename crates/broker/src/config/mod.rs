@@ -38,7 +38,7 @@ pub use describe::{
 };
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};
-pub use error::{ConfigError, Warning};
+pub use error::{ConfigError, Mistakes, Warning};
 pub use group_keys::{GroupConfig, OffsetsTopicConfig};
 pub use key::{Allowed, Effect, Key, Source, Type};
 pub use listener::Listener;

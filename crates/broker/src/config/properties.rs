@@ -1,6 +1,6 @@
 //! Java's `.properties` format: what the user typed, and nothing checked yet.
 //!
-//! Not the broker's configuration. A key set twice has its last value, as Java reads it.
+//! Not the broker's configuration. A key set twice has its last value, as Java reads it; where that was set is known.
 
 use fullbore_tls::is_secret;
 use std::collections::BTreeMap;
@@ -8,12 +8,19 @@ use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Mistakes};
 
 /// Keys and values as typed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties {
-    values: BTreeMap<String, String>,
+    values: BTreeMap<String, Typed>,
+}
+
+/// A value, and where it was typed as [`Mistakes`] have it.
+#[derive(Clone, PartialEq, Eq)]
+struct Typed {
+    value: String,
+    place: String,
 }
 
 impl fmt::Debug for Properties {
@@ -29,42 +36,70 @@ impl Properties {
     /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, lines
     /// continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` can be wrong.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let mut properties = Self::default();
+        let (mut properties, mut first) = (Self::default(), None);
+        properties.read(
+            text,
+            |_| String::new(),
+            |number, mistake| {
+                first.get_or_insert(ConfigError { key: format!("line {number}"), ..mistake });
+            },
+        );
+        first.map_or(Ok(properties), Err)
+    }
+
+    /// As [`Properties::parse`], of a file of which values and mistakes tell name and line. What can be read counts.
+    pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
+        let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
+        let place = |number| format!("{name}:{number}: ");
+        properties.read(text, place, |number, mistake| mistakes.add(place(number), mistake));
+        (properties, mistakes)
+    }
+
+    fn read(&mut self, text: &str, place: impl Fn(usize) -> String, mut wrong: impl FnMut(usize, ConfigError)) {
         for (number, line) in logical_lines(text) {
             let (key, value) = split(&line);
-            let unescaped = |part: &str| {
-                unescape(part).ok_or_else(|| {
-                    ConfigError::of_key(&format!("line {number}"), "\\u must be followed by four hexadecimal digits")
-                })
-            };
-            properties.set(unescaped(key)?, unescaped(value)?);
+            match unescape(key).zip(unescape(value)) {
+                Some((key, value)) => self.set_at(key, value, &place(number)),
+                None => {
+                    wrong(number, ConfigError::of_key(key, "\\u must be followed by four hexadecimal digits"));
+                }
+            }
         }
-        Ok(properties)
     }
 
     /// Sets or replaces one value.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
-        self.values.insert(key.into(), value.into());
+        self.set_at(key, value, "");
     }
 
-    /// Sets from `key=value`, as given to `--set`.
-    pub fn set_pair(&mut self, pair: &str) -> Result<(), ConfigError> {
-        let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::of_key(pair, "must be key=value"))?;
+    /// Sets or replaces one value that was typed at a place, as [`Mistakes`] have it.
+    pub fn set_at(&mut self, key: impl Into<String>, value: impl Into<String>, place: &str) {
+        self.values.insert(key.into(), Typed { value: value.into(), place: place.to_owned() });
+    }
+
+    /// Sets from `key=value`, as typed at a place.
+    pub fn set_pair(&mut self, pair: &str, place: &str) -> Result<(), ConfigError> {
+        let (key, value) = pair.split_once('=').unwrap_or_default();
         if key.trim().is_empty() {
             return Err(ConfigError::of_key(pair, "must be key=value"));
         }
-        self.set(key.trim(), value.trim());
+        self.set_at(key.trim(), value.trim(), place);
         Ok(())
     }
 
     /// The value as typed.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.values.get(key).map(String::as_str)
+        self.values.get(key).map(|typed| typed.value.as_str())
+    }
+
+    /// Where it was set, as [`Mistakes`] have it; nothing where that is not known.
+    pub fn place_of(&self, key: &str) -> String {
+        self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }
 
     /// All keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+        self.values.iter().map(|(key, typed)| (key.as_str(), typed.value.as_str()))
     }
 }
 

@@ -15,6 +15,7 @@ mod owner;
 mod queue;
 mod resources;
 mod store;
+mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -46,6 +47,7 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub use resources::ConfiguredResource;
+pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
@@ -55,6 +57,8 @@ pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
+    /// Who asks, as the log tells it; `None` is this broker itself.
+    by: Option<Arc<str>>,
 }
 
 struct Shared {
@@ -93,7 +97,12 @@ impl Control {
             queue: Some(queue),
             thread: Some(thread),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), by: None })
+    }
+
+    /// The same, for somebody whom the log names with what is changed.
+    pub fn asked_by(&self, who: &str) -> Control {
+        Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
     /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
@@ -199,7 +208,7 @@ impl Control {
         let Some(queue) = &self.shared.queue else { return gone };
         let (answer, outcome) = oneshot::channel();
         let Some(place) = queue.enter().await else { return gone };
-        place.send(Asked { command, answer });
+        place.send(Asked { command, by: self.by.clone(), answer });
         outcome.await.unwrap_or(gone)
     }
 }

@@ -19,6 +19,7 @@ use super::decide;
 use super::error::is_full;
 use super::image::{Image, Topic};
 use super::store::{Change, Store};
+use super::telling;
 use crate::config::BrokerConfig;
 use crate::space::Space;
 
@@ -28,6 +29,8 @@ pub(super) const PRODUCER_ID_BLOCK: i64 = 1000;
 /// A command and who waits for its outcome.
 pub(super) struct Asked {
     pub command: Command,
+    /// Who asked, as the log tells it; `None` is this broker itself.
+    pub by: Option<Arc<str>>,
     pub answer: oneshot::Sender<Outcome>,
 }
 
@@ -85,7 +88,10 @@ impl Owner {
         let failed = self.commit(image, image_changed, producer_ids, changes).err();
         for (asked, outcome) in decided {
             let outcome = match &failed {
-                None => outcome,
+                None => {
+                    telling::tell(&asked.command, &outcome, asked.by.as_deref().unwrap_or("this broker"));
+                    outcome
+                }
                 Some(refusal) => refuse_all(&asked.command, refusal),
             };
             // A caller that went away no longer wants to know.

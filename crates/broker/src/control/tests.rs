@@ -375,7 +375,7 @@ fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
     let (answer, outcome) = oneshot::channel();
-    (Asked { command, answer }, outcome)
+    (Asked { command, by: None, answer }, outcome)
 }
 
 fn create_command(name: &str) -> Command {

@@ -153,6 +153,11 @@ async fn read(
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
     loop {
+        tokio::select! {
+            biased;
+            () = queue.enter() => {}
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
+        }
         let frame = tokio::select! {
             biased;
             frame = input.frame() => frame?,
@@ -175,13 +180,14 @@ async fn read(
         };
         let Some((api, completion)) = admitted else {
             broker.metrics.unanswered();
+            queue.leave(1);
             continue;
         };
         let held = completion.bytes_held(frame_len).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
         let owed = Owed { api, received, label, _bytes: bytes };
-        queue.push(Admitted { completion, owed }).await;
+        queue.push(Admitted { completion, owed });
     }
 }
 
@@ -238,6 +244,7 @@ async fn write(
             frames.parts.append(&mut frame.parts);
         }
         output::write(stream, &frames, idleness).await.map_err(Ended::Output)?;
+        queue.leave(leaving.len());
         let answered = Instant::now();
         for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
             broker.metrics.answered(api, answered.duration_since(received), bytes);

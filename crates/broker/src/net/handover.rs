@@ -4,7 +4,8 @@
 //! very task that runs, which the runtime answers by waking another thread to take it over: two system calls and a switch for
 //! each request.
 //!
-//! Invariant: items leave in the order they came, at most `max` are held, and none is held by a half that waits.
+//! Invariant: items leave in the order they came, and at most `max` are between [`Handover::enter`] and [`Handover::leave`],
+//! wherever they are.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -20,29 +21,41 @@ pub struct Handover<T> {
 
 struct State<T> {
     items: VecDeque<T>,
+    /// Places taken: of items that are on their way here, here, and taken out and not done with.
+    taken: usize,
     is_closed: bool,
-    /// Whether the first half waits for room.
+    /// Whether the first half waits for a place.
     wants_room: bool,
 }
 
 impl<T> Handover<T> {
     pub fn new(max: usize) -> Self {
-        Handover { max, state: Mutex::new(State { items: VecDeque::new(), is_closed: false, wants_room: false }) }
+        let state = State { items: VecDeque::new(), taken: 0, is_closed: false, wants_room: false };
+        Handover { max, state: Mutex::new(state) }
     }
 
-    /// Adds an item once there is room.
-    pub async fn push(&self, item: T) {
-        let mut item = Some(item);
+    /// Takes a place for an item to come, once there is one.
+    pub async fn enter(&self) {
         poll_fn(|_| {
             let mut state = self.state.lock();
-            state.wants_room = state.items.len() >= self.max;
+            state.wants_room = state.taken >= self.max;
             if state.wants_room {
                 return Poll::Pending;
             }
-            state.items.extend(item.take());
+            state.taken += 1;
             Poll::Ready(())
         })
         .await;
+    }
+
+    /// Adds an item, which has a place.
+    pub fn push(&self, item: T) {
+        self.state.lock().items.push_back(item);
+    }
+
+    /// Gives places back: so many items are done with, or did not come.
+    pub fn leave(&self, count: usize) {
+        self.state.lock().taken -= count;
     }
 
     /// There will be no more items.
@@ -68,10 +81,10 @@ impl<T> Handover<T> {
         self.state.lock().items.pop_front()
     }
 
-    /// Whether the first half waits for room that there is.
+    /// Whether the first half waits for a place that there is.
     fn has_room_wanted(&self) -> bool {
         let state = self.state.lock();
-        state.wants_room && state.items.len() < self.max
+        state.wants_room && state.taken < self.max
     }
 }
 
@@ -89,7 +102,7 @@ pub async fn in_turn<T, A, B, E>(
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // Of a push that was given up.
+            // Who waited for a place may have given up.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)
@@ -138,15 +151,17 @@ mod tests {
             let (handover, wakes) = (Handover::new(max), Arc::new(Wakes::default()));
             let pushing = async {
                 for number in 0..50 {
-                    handover.push(number).await;
+                    handover.enter().await;
+                    handover.push(number);
                 }
                 Ok::<_, Infallible>(())
             };
             let popping = async {
                 let mut got = Vec::new();
                 while let Some(number) = handover.pop().await {
-                    assert!(handover.state.lock().items.len() < max, "one had room to leave");
+                    assert!(handover.state.lock().items.len() < max, "this one has a place still");
                     got.push(number);
+                    handover.leave(1);
                 }
                 Ok(got)
             };
@@ -165,7 +180,8 @@ mod tests {
         let handover = Handover::new(1);
         let pushing = async {
             for number in 0..20 {
-                handover.push(number).await;
+                handover.enter().await;
+                handover.push(number);
                 tokio::task::yield_now().await;
             }
             Ok::<_, Infallible>(())
@@ -175,6 +191,8 @@ mod tests {
             while let Some(number) = handover.pop().await {
                 tokio::time::sleep(std::time::Duration::from_micros(number % 3)).await;
                 got.push(number);
+                assert_eq!(handover.state.lock().items.len(), 0, "one place is for one, wherever it is");
+                handover.leave(1);
             }
             Ok(got)
         };
@@ -188,7 +206,8 @@ mod tests {
         let pushing = async {
             for number in 0..20_000 {
                 tokio::task::coop::consume_budget().await;
-                handover.push(number).await;
+                handover.enter().await;
+                handover.push(number);
                 pushed.store(number, Relaxed);
             }
             Ok::<_, Infallible>(())
@@ -197,6 +216,7 @@ mod tests {
             while let Some(number) = handover.pop().await {
                 tokio::task::coop::consume_budget().await;
                 longest.fetch_max(pushed.load(Relaxed).saturating_sub(number), Relaxed);
+                handover.leave(1);
             }
             Ok(())
         };

@@ -91,7 +91,12 @@ pub struct Producers {
     turns: u64,
     limit: usize,
     evicted: u64,
+    /// Where producers stopped on the deleted partition of the same name, until something is written here.
+    predecessor: Stops,
 }
+
+/// Where producers stopped: by producer id, their epoch and the sequence that would have been next.
+pub type Stops = HashMap<i64, (i16, i32)>;
 
 impl Default for Producers {
     fn default() -> Self {
@@ -102,13 +107,40 @@ impl Default for Producers {
 impl Producers {
     /// No producers yet, and room for `limit`, at least one.
     pub fn bounded(limit: usize) -> Producers {
-        Producers { by_id: HashMap::new(), idle: BTreeMap::new(), turns: 0, limit: limit.max(1), evicted: 0 }
+        Producers {
+            by_id: HashMap::new(),
+            idle: BTreeMap::new(),
+            turns: 0,
+            limit: limit.max(1),
+            evicted: 0,
+            predecessor: Stops::new(),
+        }
+    }
+
+    /// Has producers of a deleted partition of the same name go on where they stopped there, as long as nothing is
+    /// written here. Kafka before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal,
+    /// as it is for librdkafka, outlives its topic there.
+    pub fn succeed(&mut self, predecessor: Stops) {
+        self.predecessor = predecessor;
+    }
+
+    /// Where producers stopped here, and on the partition before this one if nothing was written since.
+    pub fn stops(&self) -> Stops {
+        let here = self.by_id.iter().map(|(&id, producer)| (id, (producer.epoch, producer.next_sequence())));
+        self.predecessor.iter().map(|(&id, &stop)| (id, stop)).chain(here).collect()
+    }
+
+    /// Whether the batch is the very next one of a producer of the deleted partition: one behind it is not, since it
+    /// may have overtaken those that were refused while there was no topic.
+    pub(super) fn continues_predecessor(&self, stamp: &Stamp) -> bool {
+        self.predecessor.get(&stamp.producer_id) == Some(&(stamp.producer_epoch, stamp.base_sequence))
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
     ///
     /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a
-    /// producer's first sequence certain. Elsewhere its state may have expired or been evicted.
+    /// producer's first sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or
+    /// been evicted.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -118,7 +150,7 @@ impl Producers {
         }
         match self.by_id.get(&stamp.producer_id) {
             Some(producer) => producer.check(stamp),
-            None if log_end_offset > 0 => Verdict::Append,
+            None if log_end_offset > 0 || self.continues_predecessor(stamp) => Verdict::Append,
             None => first_of_epoch(stamp),
         }
     }
@@ -132,6 +164,8 @@ impl Producers {
     /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
+        // The partition is written from now on, and any first sequence is taken.
+        self.predecessor = Stops::new();
         if !stamp.is_valid() {
             return;
         }

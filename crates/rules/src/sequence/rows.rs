@@ -91,6 +91,50 @@ fn row_1_a_partition_emptied_by_delete_records_accepts_any_first_sequence() {
     assert_eq!(Partition::written(5).produce(stamp(7, 0, 17, 5)), Append);
 }
 
+/// A partition whose producer 7 has written ten batches of three records before its topic was deleted and made again.
+fn made_again() -> Partition {
+    let mut before = Partition::new(5);
+    before.fill(10);
+    let mut after = Partition::new(5);
+    after.producers.succeed(before.producers.stops());
+    after
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_producer_goes_on_exactly_where_it_stopped() {
+    let refused = Refuse(OutOfOrderSequence);
+    let mut partition = made_again();
+    // What overtook the next one while there was no topic, what the old one had, another epoch, another producer.
+    for other in [third(11), third(9), stamp(7, 1, 30, 3), stamp(7, 0, 29, 3), stamp(8, 0, 30, 3)] {
+        assert_eq!(partition.produce(other), refused, "{other:?}");
+    }
+    assert_eq!(partition.produce(third(10)), Append);
+    assert_eq!(partition.produce(third(11)), Append);
+    assert_eq!(partition.produce(third(10)), Duplicate { base_offset: 0, timestamp: 0 });
+    assert_eq!(partition.produce(third(9)), refused, "which is not here");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_producer_may_begin_anew() {
+    assert_eq!(made_again().produce(third(0)), Append);
+    assert_eq!(made_again().produce(stamp(7, 1, 0, 3)), Append);
+    assert_eq!(made_again().produce(stamp(8, 0, 0, 3)), Append);
+}
+
+#[test]
+fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
+    let mut partition = made_again();
+    let mut unwritten = Partition::new(5);
+    unwritten.producers.succeed(partition.producers.stops());
+    assert_eq!(unwritten.produce(third(10)), Append, "nothing was written in between");
+    assert_eq!(partition.produce(third(10)), Append);
+    let mut next = Partition::new(5);
+    next.producers.succeed(partition.producers.stops());
+    assert_eq!(next.produce(third(10)), Refuse(OutOfOrderSequence));
+    assert_eq!(next.produce(third(11)), Append);
+    assert_eq!(next.producers.stops().len(), 1, "and nobody else");
+}
+
 #[test]
 fn row_2_every_batch_of_the_window_is_answered_with_its_original_offset() {
     for window in [5, 20, 64, 1024] {

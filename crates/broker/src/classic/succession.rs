@@ -1,0 +1,109 @@
+//! Where producers stopped on deleted partitions, for the next partition of the same name.
+//!
+//! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
+//! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
+//! next. Not on the disk: after a restart such a client is refused, as on a partition of which nothing is known.
+//!
+//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fullbore_rules::sequence::Stops;
+use parking_lot::Mutex;
+
+use super::checkpoints::Key;
+
+/// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few producers.
+const BYTES_MAX: usize = 8 << 20;
+/// Of a partition, besides its name twice, and of a producer in a map that is half full.
+const OF_PARTITION: usize = 256;
+const OF_PRODUCER: usize = 48;
+
+/// What deleted partitions leave behind.
+#[derive(Debug, Default)]
+pub struct Succession(Mutex<Left>);
+
+#[derive(Debug, Default)]
+struct Left {
+    /// By when they were deleted, the longest ago first.
+    by_age: BTreeMap<u64, (Key, Stops)>,
+    by_key: HashMap<Key, u64>,
+    deleted: u64,
+    bytes: usize,
+}
+
+impl Succession {
+    /// A partition is deleted, and this is where its producers stopped.
+    pub fn leave(&self, key: Key, stops: Stops) {
+        let mut left = self.0.lock();
+        left.take(&key);
+        if stops.is_empty() {
+            return;
+        }
+        left.bytes += bytes_of(&key, &stops);
+        left.deleted += 1;
+        let turn = left.deleted;
+        left.by_key.insert(key.clone(), turn);
+        left.by_age.insert(turn, (key, stops));
+        while left.bytes > BYTES_MAX
+            && let Some((_, (key, _))) = left.by_age.first_key_value()
+        {
+            let eldest = key.clone();
+            left.take(&eldest);
+        }
+    }
+
+    /// Where producers stopped on the last partition of this name; asked once, by the next one.
+    pub fn take(&self, key: &Key) -> Stops {
+        self.0.lock().take(key)
+    }
+}
+
+impl Left {
+    fn take(&mut self, key: &Key) -> Stops {
+        let found = self.by_key.remove(key).and_then(|turn| self.by_age.remove(&turn));
+        let Some((key, stops)) = found else { return Stops::new() };
+        self.bytes -= bytes_of(&key, &stops);
+        stops
+    }
+}
+
+fn bytes_of((topic, _): &Key, stops: &Stops) -> usize {
+    OF_PARTITION + 2 * topic.len() + OF_PRODUCER * stops.capacity()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stops(count: i64) -> Stops {
+        (0..count).map(|producer_id| (producer_id, (0, 7))).collect()
+    }
+
+    #[test]
+    fn what_a_partition_leaves_is_there_for_the_next_one_of_its_name_once() {
+        let succession = Succession::default();
+        let key = ("t".to_owned(), 0);
+        succession.leave(key.clone(), stops(3));
+        assert!(succession.take(&("t".to_owned(), 1)).is_empty());
+        assert_eq!(succession.take(&key), stops(3));
+        assert!(succession.take(&key).is_empty());
+        assert_eq!(succession.0.lock().bytes, 0);
+    }
+
+    #[test]
+    fn topics_made_and_deleted_for_ever_take_bounded_memory_and_the_last_ones_are_known() {
+        let succession = Succession::default();
+        for n in 0..100_000 {
+            succession.leave(("t".repeat(200), n), stops(1));
+        }
+        for n in 0..100 {
+            succession.leave(("many".to_owned(), n), stops(10_000));
+        }
+        let left = succession.0.lock();
+        assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
+        drop(left);
+        assert_eq!(succession.take(&("many".to_owned(), 99)).len(), 10_000);
+        assert!(succession.take(&("many".to_owned(), 0)).is_empty());
+    }
+}

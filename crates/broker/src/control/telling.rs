@@ -1,0 +1,204 @@
+//! What was changed, by whom, as lines of the log: one a command, once it is on the disk.
+//!
+//! Not offsets, groups and producer ids, which change all the time. Invariant: no secret is told, and whatever a request
+//! names, its line is short: the first few by name and the count of all.
+
+use std::fmt::Write;
+
+use fullbore_tls::is_secret;
+
+use super::command::{
+    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, BrokerScope, Command, ConfigChange, Outcome, Refusal,
+};
+use super::image::Topic;
+use crate::config::Resource;
+
+/// The log's target of these lines.
+pub(crate) const CHANGES: &str = "fullbore::changes";
+/// Topics, or whatever else a command changes, that are named.
+const NAMED_MAX: usize = 10;
+/// Settings of each that are named.
+const SETTINGS_MAX: usize = 20;
+/// Characters of one name or value.
+const CHARS_MAX: usize = 256;
+
+/// Tells what a command that is on the disk has changed, if it has.
+pub(super) fn tell(command: &Command, outcome: &Outcome, by: &str) {
+    let Some((what, changed)) = changed(command, outcome) else { return };
+    if !changed.is_empty() {
+        let (count, names) = (changed.len(), named(&changed));
+        tracing::info!(target: CHANGES, by, count, names, "{what}");
+    }
+}
+
+/// What was done, and each thing to which it was done, as far as it is told.
+fn changed(command: &Command, outcome: &Outcome) -> Option<(&'static str, Vec<String>)> {
+    Some(match (command, outcome) {
+        (Command::CreateTopics(asked), Outcome::Topics(topics)) if !asked.validate_only => {
+            ("topics created", each_done(topics, created))
+        }
+        (Command::CreatePartitions(asked), Outcome::Topics(topics)) if !asked.validate_only => {
+            ("partitions added", each_done(topics, |topic| format!("{} ({} now)", topic.name, topic.partitions)))
+        }
+        (Command::DeleteTopics(_), Outcome::Topics(topics)) => {
+            ("topics deleted", each_done(topics, |topic| format!("{} ({})", topic.name, topic.id)))
+        }
+        (Command::AlterTopicConfigs(asked), Outcome::Topics(topics)) if !asked.validate_only => {
+            ("topics configured", with_settings(of_topics(asked), topics))
+        }
+        (Command::AlterBrokerConfigs(asked), Outcome::Configured(each)) if !asked.validate_only => {
+            ("brokers configured", with_settings(of_brokers(asked), each))
+        }
+        (Command::AlterResourceConfigs(asked), Outcome::Configured(each)) if !asked.validate_only => {
+            ("groups or clients' metrics configured", with_settings(of_resources(asked), each))
+        }
+        _ => return None,
+    })
+}
+
+fn each_done<T: AsRef<Topic>>(topics: &[Result<T, Refusal>], told: impl Fn(&Topic) -> String) -> Vec<String> {
+    topics.iter().flatten().map(|topic| told(topic.as_ref())).collect()
+}
+
+fn created(topic: &Topic) -> String {
+    let mut told = format!("{} ({}; partitions={}", topic.name, topic.id, topic.partitions);
+    let set = topic.overrides.iter().map(|(name, value)| setting(name, '=', value));
+    extend(&mut told, ", ", set.collect());
+    told.push(')');
+    told
+}
+
+type Changes<'a> = (String, &'a [(String, ConfigChange)]);
+
+fn of_topics(asked: &AlterTopicConfigs) -> impl Iterator<Item = Changes<'_>> {
+    asked.topics.iter().map(|topic| (topic.name.clone(), topic.changes.as_slice()))
+}
+
+fn of_brokers(asked: &AlterBrokerConfigs) -> impl Iterator<Item = Changes<'_>> {
+    asked.brokers.iter().map(|broker| {
+        let whom = match broker.scope {
+            BrokerScope::This => "this broker",
+            BrokerScope::Every => "every broker",
+        };
+        (whom.to_owned(), broker.changes.as_slice())
+    })
+}
+
+fn of_resources(asked: &AlterResourceConfigs) -> impl Iterator<Item = Changes<'_>> {
+    asked.resources.iter().map(|asked| {
+        let kind = match asked.resource {
+            Resource::Group => "group",
+            Resource::ClientMetrics => "clients' metrics",
+        };
+        (format!("{kind} {}", shown(&asked.name)), asked.changes.as_slice())
+    })
+}
+
+fn with_settings<'a, T>(asked: impl Iterator<Item = Changes<'a>>, each: &[Result<T, Refusal>]) -> Vec<String> {
+    let done = asked.zip(each).filter(|(_, outcome)| outcome.is_ok());
+    done.map(|((name, changes), _)| format!("{name} ({})", settings(changes))).collect()
+}
+
+fn settings(changes: &[(String, ConfigChange)]) -> String {
+    let told = changes.iter().map(|(name, change)| match change {
+        ConfigChange::Set(value) => setting(name, '=', value),
+        ConfigChange::Append(value) => setting(name, '+', value),
+        ConfigChange::Subtract(value) => setting(name, '-', value),
+        ConfigChange::Delete => format!("{} unset", shown(name)),
+        ConfigChange::DeleteAll => "all else unset".to_owned(),
+    });
+    let mut text = String::new();
+    extend(&mut text, "", told.collect());
+    text
+}
+
+fn setting(name: &str, sign: char, value: &str) -> String {
+    let value = if is_secret(name) { "[hidden]".to_owned() } else { shown(value) };
+    match sign {
+        '=' => format!("{}={value}", shown(name)),
+        _ => format!("{} {sign}{value}", shown(name)),
+    }
+}
+
+fn extend(text: &mut String, first: &str, settings: Vec<String>) {
+    let mut separator = first;
+    for one in settings.iter().take(SETTINGS_MAX) {
+        let _ = write!(text, "{separator}{one}");
+        separator = ", ";
+    }
+    if settings.len() > SETTINGS_MAX {
+        let _ = write!(text, " and {} more", settings.len() - SETTINGS_MAX);
+    }
+}
+
+fn named(changed: &[String]) -> String {
+    let mut names = changed.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if changed.len() > NAMED_MAX {
+        let _ = write!(names, " and {} more", changed.len() - NAMED_MAX);
+    }
+    names
+}
+
+/// What a client has typed, on one line.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{AlterBrokerConfig, AlterTopicConfig};
+    use super::*;
+    use fullbore_wire::ErrorCode;
+
+    fn refused<T>() -> Result<T, Refusal> {
+        Err(Refusal::new(ErrorCode::INVALID_CONFIG, "no"))
+    }
+
+    fn broker_config(changes: Vec<(&str, ConfigChange)>) -> Command {
+        let changes = changes.into_iter().map(|(name, change)| (name.to_owned(), change)).collect();
+        let brokers = vec![AlterBrokerConfig { scope: BrokerScope::Every, changes }];
+        Command::AlterBrokerConfigs(AlterBrokerConfigs { brokers, validate_only: false })
+    }
+
+    #[test]
+    fn no_secret_is_told() {
+        let set = |name| (name, ConfigChange::Set("TOPSECRET".to_owned()));
+        let secrets = ["ssl.key.password", "ssl.keystore.key", "listener.name.in.ssl.keystore.certificate.chain"];
+        let command = broker_config(secrets.map(set).into_iter().chain([set("log.retention.ms")]).collect());
+        let (_, told) = changed(&command, &Outcome::Configured(vec![Ok(())])).expect("told");
+        assert_eq!(told[0].matches("TOPSECRET").count(), 1, "{told:?}");
+        assert_eq!(told[0].matches("[hidden]").count(), 3, "{told:?}");
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_short_whatever_was_typed() {
+        let long = ConfigChange::Set("\n".repeat(100_000));
+        let command = broker_config((0..1000).map(|_| ("a.key", long.clone())).collect());
+        let (_, told) = changed(&command, &Outcome::Configured(vec![Ok(())])).expect("told");
+        assert!(told[0].len() < 20_000 && !told[0].contains('\n'), "{}", told[0].len());
+        assert!(told[0].ends_with(" and 980 more)"));
+        let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
+        assert_eq!(named(&names), "t0, t1, t2, t3, t4, t5, t6, t7, t8, t9 and 990 more");
+    }
+
+    #[test]
+    fn what_was_refused_or_only_tried_is_not_told() {
+        let topic = |name: &str| AlterTopicConfig {
+            name: name.to_owned(),
+            changes: vec![
+                ("retention.ms".to_owned(), ConfigChange::Set("7".to_owned())),
+                ("cleanup.policy".to_owned(), ConfigChange::Append("compact".to_owned())),
+                ("segment.ms".to_owned(), ConfigChange::Delete),
+            ],
+        };
+        let mut asked = AlterTopicConfigs { topics: vec![topic("a"), topic("b")], validate_only: false };
+        let told = with_settings(of_topics(&asked), &[refused(), Ok(())]);
+        assert_eq!(told, ["b (retention.ms=7, cleanup.policy +compact, segment.ms unset)"]);
+        asked.validate_only = true;
+        assert!(changed(&Command::AlterTopicConfigs(asked), &Outcome::Topics(vec![])).is_none());
+    }
+}
