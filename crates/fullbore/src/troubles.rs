@@ -5,7 +5,7 @@
 use fullbore_bench::consume::Progress;
 use std::time::{Duration, Instant};
 
-/// How long something may stand in the way before it is told: leaders move.
+/// How long something may stand in the way before it is told: coordinators move.
 const AFTER: Duration = Duration::from_secs(1);
 /// Between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
@@ -31,18 +31,26 @@ impl Troubles {
         // What is tried again and again is no trouble in between.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
-        if now - begun < AFTER || self.told.is_some_and(|told| now - told < EVERY) {
-            return None;
-        }
-        self.told = Some(now);
-        Some(trouble)
+        (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
+    }
+
+    /// Whether the last line is a minute old; then there is another one.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.told.is_none_or(|told| now - told >= EVERY);
+        self.told = if is_due { Some(now) } else { self.told };
+        is_due
     }
 
     /// Tells what a run has to tell, but for what the command will fail with.
     pub fn of_run(&mut self, progress: &Progress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(|notice| eprintln!("{notice}"));
-        self.observe(progress.trouble());
+        // A run knows how long each partition waits.
+        if let Some(trouble) = progress.trouble()
+            && self.is_due(Instant::now())
+        {
+            eprintln!("waiting: {trouble}");
+        }
     }
 }
 

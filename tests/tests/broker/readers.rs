@@ -113,7 +113,9 @@ fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
 fn with_a_damaged_partition() -> Broker {
     let mut broker = written(3);
     let mut client = broker.client();
-    (0..20).for_each(|_| drop(client.produced(TOPIC, 0, &Batch::of(&["behind"]))));
+    for _ in 0..20 {
+        client.produced(TOPIC, 0, &Batch::of(&["behind"]));
+    }
     broker.kill();
     break_the_first_record(&broker);
     broker.restart();

@@ -136,24 +136,14 @@ impl<S: Sink> Cursor<S> {
     }
 
     /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`.
-    pub(super) fn read(
-        &mut self,
-        bytes: &[u8],
-        reading: Reading<'_>,
-        count: &mut Count,
-    ) -> Result<(), ConsumeError> {
+    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
         // What came before a batch that cannot be read is good.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
 
-    fn read_batches(
-        &mut self,
-        bytes: &[u8],
-        reading: Reading<'_>,
-        count: &mut Count,
-    ) -> Result<(), ConsumeError> {
+    fn read_batches(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
         let mut aborted = reading.aborted.map(Aborted::new);
         for batch in Batches(bytes) {
             let from = self.offset.unwrap_or(0);

@@ -48,11 +48,6 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// Whether a topic that matches may still come.
-    pub(super) fn waits(&self) -> bool {
-        self.matches.is_some()
-    }
-
     /// The topic was deleted, and nothing of it is being read any more. Who named it does not hear of the next of its name;
     /// for who matches names that one is as new as any other.
     pub(super) fn forget(&mut self, topic: &Text) {

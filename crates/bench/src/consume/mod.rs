@@ -123,7 +123,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    fn new(records_wanted: u64) -> Self {
+    fn new(records_wanted: u64, deleted: BTreeSet<Text>) -> Self {
         Progress {
             started: Instant::now(),
             records: AtomicU64::new(0),
@@ -136,7 +136,7 @@ impl Progress {
             trouble: Mutex::default(),
             waiting: Waiting::default(),
             notices: Mutex::default(),
-            deleted: Mutex::default(),
+            deleted: Mutex::new(deleted),
         }
     }
 
@@ -225,13 +225,16 @@ pub struct Plan {
     pub to_end: bool,
     /// Whether the run goes on though every topic it reads was deleted: there may be others.
     pub outlives_topics: bool,
+    /// Topics that were deleted before it began, which is not told again.
+    pub deleted: BTreeSet<Text>,
 }
 
 impl Plan {
     /// From the oldest record on until nothing comes for the timeout.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, Start::Earliest);
-        Plan { fetch, records, timeout, start, to_end: false, outlives_topics: false }
+        let deleted = BTreeSet::new();
+        Plan { fetch, records, timeout, start, to_end: false, outlives_topics: false, deleted }
     }
 }
 

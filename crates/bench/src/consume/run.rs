@@ -48,8 +48,6 @@ pub(super) struct Run<'a, S> {
     scout: Scout,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
-    /// Why leaders could not be looked up the last time.
-    trouble: Option<ClientError>,
 }
 
 /// A partition that nobody reads just now, and when to look its leader up.
@@ -87,19 +85,14 @@ struct Ended<S> {
 }
 
 impl<'a, S: Sink> Run<'a, S> {
-    pub(super) fn new(
-        cluster: &Cluster,
-        cursors: Vec<Cursor<S>>,
-        plan: &'a Plan,
-        growth: Option<Growth<S>>,
-    ) -> Self {
+    pub(super) fn new(cluster: &Cluster, cursors: Vec<Cursor<S>>, plan: &'a Plan, growth: Option<Growth<S>>) -> Self {
         let events = channel();
         let tells = events.0.clone();
         let due = Instant::now();
         Run {
             plan,
             growth,
-            progress: Arc::new(Progress::new(plan.records)),
+            progress: Arc::new(Progress::new(plan.records, plan.deleted.clone())),
             idle: cursors.into_iter().map(|cursor| Idle { cursor, due }).collect(),
             connecting: BTreeMap::new(),
             done: Vec::new(),
@@ -110,7 +103,6 @@ impl<'a, S: Sink> Run<'a, S> {
             scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(Box::new(answer))))),
             events,
             look_at: due,
-            trouble: None,
         }
     }
 
@@ -140,7 +132,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let given_up = self.given_up.iter().map(|(_, error)| error);
         let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
         let first = left_out.next().map(ToString::to_string);
-        let refused = || self.progress.waiting.refused(REFUSED_AFTER).map(|(error, count)| sentence(&error, count));
+        let refused = || self.progress.waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
         let unread = match first {
             Some(first) => Some(match left_out.count() {
                 0 => first,
@@ -158,8 +150,9 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// Whether there is nothing to read any more.
     fn is_over(&mut self) -> Result<bool, ConsumeError> {
-        let deleted = self.progress.deleted();
-        let may_come = self.idle.iter().any(|idle| !deleted.contains(&idle.cursor.topic));
+        let (deleted, now) = (self.progress.deleted(), Instant::now());
+        let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
+        let may_come = !self.idle.iter().all(is_gone);
         if may_come || !self.connecting.is_empty() || !self.lanes.is_empty() {
             return Ok(false);
         }
@@ -201,10 +194,9 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// With every partition being read the records are simply over; else that is why none came.
     fn time_is_up(&mut self) -> Result<(), ConsumeError> {
-        let known = self.trouble.take().filter(|_| self.waits()).map(Arc::new);
-        let waiting = || self.progress.waiting.first().map(|(error, _)| error);
+        let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
         let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
-        match known.or_else(waiting).or_else(silent) {
+        match waiting.or_else(silent) {
             Some(source) => Err(ConsumeError::Unreachable { waited: self.plan.timeout, source }),
             None => match self.given_up.pop() {
                 Some((_, error)) => Err(error),
@@ -213,19 +205,13 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Why some partition is not being read.
+    /// Why some partition has not been read for a while.
     fn trouble(&self) -> Option<String> {
         let waiting = &self.progress.waiting;
-        let refused = waiting.refused(Duration::ZERO).map(|(error, count)| sentence(&error, count));
+        let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
         let hang = || self.hang().map(|hang| hang.to_string());
-        let known = || self.trouble.as_ref().filter(|_| self.waits()).map(ToString::to_string);
-        let broken = || waiting.first().map(|(error, count)| sentence(&error, count));
-        refused.or_else(hang).or_else(known).or_else(broken)
-    }
-
-    /// Whether some partition is not being read.
-    fn waits(&self) -> bool {
-        !self.idle.is_empty() || !self.connecting.is_empty()
+        let broken = || waiting.first(REFUSED_AFTER, false).map(|(error, count)| sentence(&error, count));
+        refused.or_else(hang).or_else(broken)
     }
 
     /// A broker that does not answer, so that some partition is not being read.
@@ -251,7 +237,6 @@ impl<'a, S: Sink> Run<'a, S> {
         match found {
             Found::Topics(topics) => {
                 let mut places = HashMap::new();
-                self.trouble = None;
                 for (topic, found) in topics {
                     match found {
                         Ok(of_topic) => {
@@ -263,7 +248,13 @@ impl<'a, S: Sink> Run<'a, S> {
                         }
                         Err(ClientError::NoTopic(_)) => self.topic_is_gone(&topic),
                         // No broker answers just now: the next turn asks again, until the run's timeout.
-                        Err(error) if error.is_retriable() => self.trouble = Some(error),
+                        Err(error) if error.is_retriable() => {
+                            let error = Arc::new(error);
+                            for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
+                                let place = (cursor.topic.clone(), cursor.partition);
+                                self.progress.waiting.refuse(place, error.clone());
+                            }
+                        }
                         Err(error) => return Err(error.into()),
                     }
                 }
@@ -285,7 +276,8 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// What was read of it is over. Where records that are gone end nothing, the next topic of its name is read from its start.
     fn topic_is_gone(&mut self, topic: &Text) {
-        let (of_topic, others) = std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
+        let (of_topic, others) =
+            std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
         // Those that are being read are told by their leader first.

@@ -67,18 +67,12 @@ impl Waiting {
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// The reason of one of those that their leader has refused for this long, and how many they are.
-    pub(super) fn refused(&self, for_long: Duration) -> Option<(Arc<ClientError>, usize)> {
-        let is_answer = |reason: &&Reason| matches!(*reason.error, ClientError::Kafka { .. });
+    /// The reason of one of those that have waited for this long, if need be by an answer of their leader, and how many they are.
+    pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
+        let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();
-        let mut refused = of.values().filter(is_answer).filter(|reason| reason.since.elapsed() >= for_long);
-        refused.next().map(|first| (first.error.clone(), 1 + refused.count()))
-    }
-
-    /// The reason of one of them, and how many wait.
-    pub(super) fn first(&self) -> Option<(Arc<ClientError>, usize)> {
-        let of = self.lock();
-        of.values().next().map(|reason| (reason.error.clone(), of.len()))
+        let mut waiting = of.values().filter(is_answer).filter(|reason| reason.since.elapsed() >= for_long);
+        waiting.next().map(|first| (first.error.clone(), 1 + waiting.count()))
     }
 }
 

@@ -201,11 +201,7 @@ impl Member {
         }
     }
 
-    fn try_commit(
-        &mut self,
-        offsets: &HashMap<Partition, Position>,
-        patience: Duration,
-    ) -> Result<Next, ClientError> {
+    fn try_commit(&mut self, offsets: &HashMap<Partition, Position>, patience: Duration) -> Result<Next, ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
         for ((topic, partition_index), Position { topic_id, offset }) in offsets {
             topics.entry((topic, *topic_id)).or_default().push(OffsetCommitRequestPartition {
@@ -246,11 +242,7 @@ impl Member {
     ///
     /// # Errors
     /// What no retry can help, or that there was no answer for `patience`.
-    pub fn committed(
-        &mut self,
-        of: &[(Partition, Uuid)],
-        patience: Duration,
-    ) -> Result<Vec<Option<i64>>, ClientError> {
+    pub fn committed(&mut self, of: &[(Partition, Uuid)], patience: Duration) -> Result<Vec<Option<i64>>, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let found = self.try_committed(of);
@@ -278,10 +270,7 @@ impl Member {
         ClientError::kafka(format!("cannot read the offsets of group '{}'", self.config.group), code, None)
     }
 
-    fn try_committed(
-        &mut self,
-        of: &[(Partition, Uuid)],
-    ) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
+    fn try_committed(&mut self, of: &[(Partition, Uuid)]) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
         of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
         let identity = self.shared.identity();

@@ -7,7 +7,9 @@ use broker::{Proxy, TestBroker};
 use fullbore_bench::client::{
     ClientError, Cluster, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
 };
-use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume};
+use fullbore_bench::consume::{
+    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
+};
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;

@@ -78,20 +78,7 @@ impl<'a> Grouped<'a> {
         stop: &'a Stop,
     ) -> Self {
         let (places, committed, deleted, unread, troubles) = Default::default();
-        Grouped {
-            cluster,
-            member,
-            args,
-            settings,
-            topics,
-            shared,
-            stop,
-            places,
-            committed,
-            deleted,
-            unread,
-            troubles,
-        }
+        Grouped { cluster, member, args, settings, topics, shared, stop, places, committed, deleted, unread, troubles }
     }
 
     /// Reads until the end that was asked for, or until the user asks to end.
@@ -258,6 +245,7 @@ impl<'a> Grouped<'a> {
             start: self.settings.fetch.reset.unwrap_or(Start::Latest),
             to_end: self.args.exit,
             outlives_topics: !self.args.exit,
+            deleted: self.deleted.clone(),
             ..Plan::new(self.settings.fetch.clone(), timeout)
         };
         let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =

@@ -55,12 +55,8 @@ fn deletion(complaints: &Receiver<String>, topic: &str) {
 
 #[test]
 fn a_topic_that_is_deleted_beside_others_is_told_and_the_others_are_read_on() {
-    let ways: [&[&str]; 4] = [
-        &["-X", "auto.offset.reset=earliest"],
-        &[],
-        &["-G", "g"],
-        &["-G", "h", "--group-protocol", "consumer"],
-    ];
+    let ways: [&[&str]; 4] =
+        [&["-X", "auto.offset.reset=earliest"], &[], &["-G", "g"], &["-G", "h", "--group-protocol", "consumer"]];
     for way in ways {
         let broker = broker();
         for topic in ["a", "b", "c"] {
