@@ -55,8 +55,7 @@ impl Reader {
     }
 
     fn waits_for(&self, what: &str, is_so: impl Fn(&Reader) -> bool) {
-        let mut seen = || is_so(self);
-        wait_until(&format!("{what}; so far {:?}, {:?}", self.read(), self.told()), SOON, &mut seen);
+        wait_until(what, SOON, || is_so(self));
     }
 
     fn wait_to_be_told(&self, words: &[&str]) {
@@ -89,6 +88,9 @@ impl Drop for Reader {
         // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("it has read {:?} and told {:?}", self.read(), self.told());
+        }
     }
 }
 

@@ -295,7 +295,7 @@ mod tests {
             "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false",
         );
         let plan = plan.expect("valid");
-        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, LATEST, 70));
+        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, Start::Latest, 70));
         let fetch = FetchSettings { min_bytes: 7, check_crcs: false, ..Default::default() };
         assert_eq!(plan.fetch, fetch);
     }
