@@ -91,7 +91,7 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max_messages: Option<u64>,
-    /// End where the partitions ended when reading began.
+    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s.
     #[arg(short, long)]
     exit: bool,
     /// End when no record came for this long.

@@ -296,7 +296,8 @@ mod tests {
         );
         let plan = plan.expect("valid");
         assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, Start::Latest, 70));
-        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, ..Default::default() };
+        let reset = Some(Start::Latest);
+        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, reset, ..Default::default() };
         assert_eq!(plan.fetch, fetch);
     }
 
