@@ -216,10 +216,12 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// A broker that does not answer, so that some partition is not being read.
     fn hang(&self) -> Option<ClientError> {
-        let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since));
-        let looking = self.scout.looks_since().map(|since| (self.scout.servers(), since));
-        let mut asked = connecting.chain(looking);
-        let (address, since) = asked.find(|(_, since)| since.elapsed() > ANSWER_GRACE)?;
+        let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
+        // The servers of the list are asked one after another, with as long between them.
+        let servers = self.scout.servers();
+        let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
+        let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
+        let (address, since, _) = connecting.chain(looking).find(is_late)?;
         Some(silent(address, since))
     }
 
