@@ -226,11 +226,16 @@ impl Broker {
 
     /// Lets it open no further descriptor until [`Broker::allow_descriptors`].
     pub fn refuse_descriptors(&self) {
+        self.leave_descriptors(0);
+    }
+
+    /// Lets it open so many further descriptors until [`Broker::allow_descriptors`].
+    pub fn leave_descriptors(&self, count: usize) {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
         // The limit is on numbers, of which the smallest free one is taken.
-        let free = (0..).find(|number| !open.contains(number));
+        let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }
 

@@ -21,6 +21,7 @@ mod serve;
 mod stop;
 mod table;
 mod topics;
+mod troubles;
 mod usage;
 
 use clap::{Parser, Subcommand};

@@ -324,30 +324,6 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
     topics.into_iter().map(topic).collect()
 }
 
-/// The offset at `timestamp` of each of these partitions, in their order, as [`Connection::offsets_at`] of their leaders.
-///
-/// # Errors
-/// The first partition's, or of a leader that cannot be reached.
-pub fn offsets_of(
-    cluster: &Cluster,
-    places: &[PartitionPlace],
-    timestamp: i64,
-    read_committed: bool,
-) -> Result<Vec<i64>, ClientError> {
-    let mut by_leader: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, place) in places.iter().enumerate() {
-        let no_leader = || ClientError::NoLeader { topic: place.topic.to_string(), partition: place.partition };
-        by_leader.entry(place.leader.as_deref().ok_or_else(no_leader)?).or_default().push(at);
-    }
-    let mut offsets = vec![0; places.len()];
-    for (leader, of) in by_leader {
-        let named: Vec<(Text, i32)> = of.iter().map(|at| (places[*at].topic.clone(), places[*at].partition)).collect();
-        let found = cluster.connect(leader)?.offsets_at(&named, timestamp, read_committed)?;
-        of.into_iter().zip(found).for_each(|(at, offset)| offsets[at] = offset);
-    }
-    Ok(offsets)
-}
-
 /// The error of one topic's description.
 pub(super) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
     match code {
@@ -363,20 +339,20 @@ impl Connection {
     /// # Errors
     /// The first partition's, or a broken connection.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
-        self.offsets_at(of, timestamp, false)
+        self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
 
-    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads; -1
-    /// where no record is as late.
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads, or why it
+    /// does not tell; -1 where no record is as late.
     ///
     /// # Errors
-    /// The first partition's, or a broken connection.
+    /// A broken connection.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
         timestamp: i64,
         read_committed: bool,
-    ) -> Result<Vec<i64>, ClientError> {
+    ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
         let mut topics: Vec<ListOffsetsTopic> = Vec::new();
         for (topic, partition) in of {
             if topics.last().is_none_or(|last| last.name != *topic) {
@@ -397,11 +373,13 @@ impl Connection {
             Some(found) if !found.error_code.is_err() => Ok(found.offset),
             other => {
                 let code = other.map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |found| found.error_code);
-                let what = format!("cannot find where partition {partition} of topic '{topic}' starts or ends");
-                Err(ClientError::kafka(what, code, None))
+                Err(ClientError::refused(
+                    format!("cannot find where partition {partition} of topic '{topic}' starts or ends"),
+                    code,
+                ))
             }
         };
-        of.iter().map(offset).collect()
+        Ok(of.iter().map(offset).collect())
     }
 }
 

@@ -110,6 +110,11 @@ impl ClientError {
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
     }
 
+    /// Kafka's error with its name, for what is tried again: who waits wants to look it up.
+    pub fn refused(what: impl std::fmt::Display, code: ErrorCode) -> Self {
+        ClientError::kafka(format!("{what}: {code}"), code, None)
+    }
+
     /// Whether trying again, perhaps with another broker, can help.
     pub fn is_retriable(&self) -> bool {
         match self {

@@ -16,7 +16,7 @@ pub use admin::{
     Layout, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as,
     delete_topics, describe_topics, list_topics, topic_name,
 };
-pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
+pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace};
 pub use configs::{
     Change, ConfigEntry, ConfigOf, ConfigSource, ResourceKind, Synonym, alter_configs, config_resources,
     describe_configs,

@@ -3,7 +3,7 @@
 //! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
 //! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
 
-use super::ConsumeError;
+use super::{ConsumeError, Placed};
 use crate::client::PartitionPlace;
 use bytes::Bytes;
 use fullbore_wire::apis::fetch::AbortedTransaction;
@@ -25,6 +25,9 @@ pub trait Sink: Send + 'static {
 
     /// Everything an answer had of the partition was read: `offset` is the next to be asked for.
     fn read_to(&mut self, _offset: i64) {}
+
+    /// The topic was made again: from now on offsets are of the one with this id.
+    fn follow(&mut self, _topic_id: Uuid) {}
 }
 
 /// Counts only.
@@ -47,6 +50,10 @@ pub struct Cursor<S> {
     pub offset: Option<i64>,
     /// The first offset not to read; `None` to go on for ever.
     pub end: Option<i64>,
+    /// Where it was begun, and where it is to end.
+    pub placed: Placed,
+    /// Its records were deleted before they were read: it begins again as the settings say.
+    pub(super) is_reset: bool,
     /// Who takes the records.
     pub sink: S,
 }
@@ -59,29 +66,40 @@ pub(super) struct Count {
 }
 
 impl<S> Cursor<S> {
-    /// A partition to be read from where the plan says, and for ever.
+    /// A partition to be read from where the plan says.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
         let PartitionPlace { topic, topic_id, partition, .. } = place;
-        Cursor { topic, topic_id, partition, offset: None, end: None, sink }
+        Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)
+    }
+
+    /// A partition to be read from here to there, as far as that is known.
+    pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
+        let Placed { topic_id, offset, end } = placed;
+        Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, sink }
+    }
+
+    /// The same from this offset on.
+    #[must_use]
+    pub fn at(self, offset: i64) -> Self {
+        let placed = Placed { offset: Some(offset), ..self.placed };
+        Cursor { offset: Some(offset), placed, ..self }
+    }
+
+    /// Its leader has told where it is.
+    pub(super) fn place(&mut self, (offset, end): super::start::Place) {
+        self.offset = self.offset.or(Some(offset));
+        self.end = self.end.or(end);
+        self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
+    }
+
+    /// To be placed anew.
+    pub(super) fn reset(&mut self) {
+        (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
     }
 
     /// Whether everything was read up to `end`.
     pub fn is_done(&self) -> bool {
         self.offset.is_some_and(|offset| self.ends_at(offset))
-    }
-
-    /// Goes on with the topic that has this id now. Of one that was made again every record is new, and where the old one was to
-    /// be read up to means nothing any more.
-    pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
-        let was_recreated = !self.topic_id.is_zero() && !topic_id.is_zero() && self.topic_id != topic_id;
-        if was_recreated && (self.end.is_some() || !restarts) {
-            return Err(ConsumeError::Recreated { topic: self.topic.clone() });
-        }
-        if was_recreated {
-            self.offset = Some(0);
-        }
-        self.topic_id = topic_id;
-        Ok(())
     }
 
     pub(super) fn ends_at(&self, offset: i64) -> bool {
@@ -98,9 +116,34 @@ pub(super) struct Reading<'a> {
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Reads the whole batches among `bytes` from `offset` on.
-    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>) -> Result<Count, ConsumeError> {
-        let mut count = Count::default();
+    /// Goes on with the topic that has this id now. Of one that was made again every record is new, and where the old one was to
+    /// be read up to means nothing any more.
+    pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
+        if self.topic_id == topic_id {
+            return Ok(());
+        }
+        let was_recreated = !self.topic_id.is_zero() && !topic_id.is_zero();
+        if was_recreated && (self.end.is_some() || !restarts) {
+            return Err(ConsumeError::Recreated { topic: self.topic.clone() });
+        }
+        if was_recreated {
+            (self.offset, self.placed.offset) = (Some(0), Some(0));
+        }
+        (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
+        self.sink.follow(topic_id);
+        self.offset.into_iter().for_each(|offset| self.sink.read_to(offset));
+        Ok(())
+    }
+
+    /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`.
+    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+        let outcome = self.read_batches(bytes, reading, count);
+        // What came before a batch that cannot be read is good.
+        self.sink.read_to(self.offset.unwrap_or(0));
+        outcome
+    }
+
+    fn read_batches(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
         let mut aborted = reading.aborted.map(Aborted::new);
         for batch in Batches(bytes) {
             let from = self.offset.unwrap_or(0);
@@ -110,7 +153,7 @@ impl<S: Sink> Cursor<S> {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }
             let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
-            if !batch.is_control() && !is_aborted && self.read_batch(&batch, from, &mut count)?.is_break() {
+            if !batch.is_control() && !is_aborted && self.read_batch(&batch, from, count)?.is_break() {
                 break;
             }
             self.offset = Some(batch.last_offset() + 1);
@@ -118,8 +161,7 @@ impl<S: Sink> Cursor<S> {
                 break;
             }
         }
-        self.sink.read_to(self.offset.unwrap_or(0));
-        Ok(count)
+        Ok(())
     }
 
     fn read_batch(
@@ -222,7 +264,7 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Stamp};
 
     #[test]
-    fn a_batch_whose_checksum_does_not_match_ends_the_run_unless_checksums_are_not_to_be_checked() {
+    fn a_batch_whose_checksum_does_not_match_ends_the_partition_unless_checksums_are_not_to_be_checked() {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"value"), &[]);
         let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -231,7 +273,9 @@ mod tests {
         bytes[at] ^= 1;
         let read = |check_crcs| {
             let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
-            Cursor::new(place, ()).read(&bytes, Reading { check_crcs, aborted: None })
+            let mut count = Count::default();
+            let reading = Reading { check_crcs, aborted: None };
+            Cursor::new(place, ()).read(&bytes, reading, &mut count).map(|()| count)
         };
         assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
         assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });

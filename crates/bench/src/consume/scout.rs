@@ -3,7 +3,9 @@
 //! Not here: what to do with either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is left to
 //! itself, and ends with the connection's timeout.
 
-use crate::client::{ClientError, Cluster, Connection, PartitionPlace};
+use super::growth::TopicFilter;
+use super::start::{self, Place, Unplaced};
+use crate::client::{ClientError, Cluster, Connection, PartitionPlace, list_topics};
 use fullbore_wire::Text;
 use std::io;
 use std::sync::Arc;
@@ -22,11 +24,14 @@ pub(super) struct Scout {
 
 /// What was found.
 pub(super) enum Found {
-    /// The partitions of each topic.
-    Places(Vec<Result<Vec<PartitionPlace>, ClientError>>),
-    /// A connection to a leader, and the offsets asked for.
-    Connection { leader: String, outcome: Result<Box<(Connection, Vec<i64>)>, ClientError> },
+    /// The partitions of each topic, by name; without a name, why it is not known which topics there are.
+    Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
+    /// A connection to a leader, and where the partitions are that were to be placed.
+    Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
+
+/// See [`Found::Connection`].
+pub(super) type Connected = (Connection, Vec<Result<Place, ClientError>>);
 
 /// What was found, and who was asked, to be asked again.
 pub(super) type Answer = (Found, Option<Cluster>);
@@ -48,34 +53,50 @@ impl Scout {
         self.looks_since
     }
 
-    /// Begins to look these topics up, unless it is about that already.
-    pub(super) fn look(&mut self, topics: Vec<Text>) -> io::Result<()> {
+    /// Begins to look up these topics and those that match, unless it is about that already.
+    pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
         let tells = self.tells.clone();
         begin("leaders", move || {
-            let places = topics.iter().map(|topic| cluster.partitions(topic)).collect();
-            tells((Found::Places(places), Some(cluster)));
+            let mut found = Vec::new();
+            match matches.map(|matches| (list_topics(&mut cluster), matches)) {
+                Some((Ok(all), matches)) => {
+                    topics.extend(all.into_iter().map(|(name, _)| name).filter(|name| matches(name)));
+                    topics.sort();
+                    topics.dedup();
+                }
+                Some((Err(error), _)) => found.push((Text::default(), Err(error))),
+                None => {}
+            }
+            found.extend(topics.into_iter().map(|topic| {
+                let places = cluster.partitions(&topic);
+                (topic, places)
+            }));
+            tells((Found::Topics(found), Some(cluster)));
         })
     }
 
-    /// Begins to connect to a leader and to ask it for the offsets of these partitions at `start`.
+    /// Begins to connect to a leader, unless the connection that there is serves, and to ask it where these partitions are.
     pub(super) fn connect(
         &self,
         leader: &str,
-        of: Vec<(Text, i32)>,
-        start: i64,
+        spare: Option<Connection>,
+        of: Vec<Unplaced>,
+        to_end: bool,
         read_committed: bool,
     ) -> io::Result<()> {
         let (cluster, tells, leader) = (self.cluster.detached(), self.tells.clone(), leader.to_owned());
         begin("connect", move || {
-            let outcome = cluster.connect(&leader).and_then(|mut connection| {
-                let offsets = match of.is_empty() {
-                    true => Vec::new(),
-                    false => connection.offsets_at(&of, start, read_committed)?,
-                };
-                Ok(Box::new((connection, offsets)))
-            });
+            let placed = |mut connection: Connection| {
+                let placed = start::place(&mut connection, &of, to_end, read_committed)?;
+                Ok(Box::new((connection, placed)))
+            };
+            // The broker may have closed it, since it was idle.
+            let outcome = match spare.map(placed) {
+                Some(Ok(connected)) => Ok(connected),
+                _ => cluster.connect(&leader).and_then(placed),
+            };
             tells((Found::Connection { leader, outcome }, None));
         })
     }

@@ -152,12 +152,11 @@ impl<'a> Classic<'a> {
     }
 
     fn settled(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
-        let trouble = answer.as_ref().err().map(ToString::to_string);
         if self.shared.is_stopping() {
             return Ok(Next::Find);
         }
         let step = self.coordinator.next(what, answer)?;
-        self.shared.set_trouble(trouble);
+        self.shared.set_trouble(self.coordinator.trouble());
         Ok(step)
     }
 

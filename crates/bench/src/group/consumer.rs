@@ -118,7 +118,6 @@ impl<'a> Consumer<'a> {
             let words = format!("{address} does not serve the consumer protocol; use --group-protocol classic");
             return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(&words)));
         }
-        let trouble = answer.as_ref().err().map(ToString::to_string);
         if self.shared.is_stopping() {
             return Ok((Next::Find, ConsumerGroupHeartbeatResponse::default()));
         }
@@ -133,7 +132,7 @@ impl<'a> Consumer<'a> {
             return Err(ClientError::kafka(what, answer.error_code, Some(words)));
         }
         let step = self.coordinator.next("cannot stay in", code)?;
-        self.shared.set_trouble(trouble);
+        self.shared.set_trouble(self.coordinator.trouble());
         Ok((step, answer))
     }
 

@@ -11,11 +11,13 @@ pub(super) struct Coordinator {
     pub(super) cluster: Cluster,
     group: Text,
     connection: Kept,
+    /// Why the last request was not carried out, if it is to be tried again.
+    trouble: Option<String>,
 }
 
 impl Coordinator {
     pub(super) fn new(cluster: Cluster, group: Text) -> Self {
-        Coordinator { cluster, group, connection: Kept::default() }
+        Coordinator { cluster, group, connection: Kept::default(), trouble: None }
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, ClientError> {
@@ -31,16 +33,26 @@ impl Coordinator {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
     }
 
+    /// What stands in the way just now.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.clone()
+    }
+
     /// The next step after an answer, or after none: a coordinator that cannot be reached is looked for again.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
-        let step = match answer {
-            Ok(code) => match verdict::next(code) {
-                Next::Fatal => return Err(ClientError::kafka(format!("{what} group '{}'", self.group), code, None)),
-                step => step,
-            },
-            Err(error) if error.is_retriable() => Next::Find,
+        let (step, trouble) = match answer {
+            Ok(code) => {
+                let of_group = format!("{what} group '{}'", self.group);
+                match verdict::next(code) {
+                    Next::Fatal => return Err(ClientError::kafka(of_group, code, None)),
+                    step @ (Next::Again | Next::Find) => (step, Some(ClientError::refused(of_group, code))),
+                    step => (step, None),
+                }
+            }
+            Err(error) if error.is_retriable() => (Next::Find, Some(error)),
             Err(error) => return Err(error),
         };
+        self.trouble = trouble.map(|error| error.to_string());
         if step == Next::Find {
             self.forget();
         }

@@ -24,7 +24,7 @@ use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitReques
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use shared::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use verdict::Next;
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// How long an answer may take that waits for no other member (Kafka's request.timeout.ms).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The last versions of OffsetCommit and OffsetFetch that name topics.
+/// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
 const NAMED_VERSION_MAX: i16 = 9;
 /// OffsetFetch from this version on asks for several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
@@ -94,6 +94,15 @@ impl GroupConfig {
     }
 }
 
+/// An offset of a partition, and which topic of its name it is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The topic's id; zeros where it is not known.
+    pub topic_id: Uuid,
+    /// The record to be read next.
+    pub offset: i64,
+}
+
 /// What became of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
@@ -149,7 +158,7 @@ impl Member {
 
     /// What stands in the way just now.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.trouble()
+        self.shared.trouble().or_else(|| self.offsets.trouble())
     }
 
     /// The reader reads what that target says and nothing else any more.
@@ -170,11 +179,16 @@ impl Member {
     }
 
     /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it is tried
-    /// once.
+    /// once. Those of topics that are gone are nobody's, and count as committed: with brokers that know topics by id, those of a
+    /// topic that was made again under the same name are not taken for its.
     ///
     /// # Errors
     /// What no retry can help.
-    pub fn commit(&mut self, offsets: &HashMap<Partition, i64>, patience: Duration) -> Result<Committed, ClientError> {
+    pub fn commit(
+        &mut self,
+        offsets: &HashMap<Partition, Position>,
+        patience: Duration,
+    ) -> Result<Committed, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets, patience)? };
@@ -187,21 +201,23 @@ impl Member {
         }
     }
 
-    fn try_commit(&mut self, offsets: &HashMap<Partition, i64>, patience: Duration) -> Result<Next, ClientError> {
-        let mut topics: BTreeMap<&Text, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
-        for ((topic, partition_index), offset) in offsets {
-            topics.entry(topic).or_default().push(OffsetCommitRequestPartition {
+    fn try_commit(&mut self, offsets: &HashMap<Partition, Position>, patience: Duration) -> Result<Next, ClientError> {
+        let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
+        for ((topic, partition_index), Position { topic_id, offset }) in offsets {
+            topics.entry((topic, *topic_id)).or_default().push(OffsetCommitRequestPartition {
                 partition_index: *partition_index,
                 committed_offset: *offset,
                 committed_metadata: Some(Text::default()),
                 ..Default::default()
             });
         }
-        let topic = |(name, partitions): (&Text, Vec<_>)| OffsetCommitRequestTopic {
+        let topic = |((name, topic_id), partitions): ((&Text, Uuid), Vec<_>)| OffsetCommitRequestTopic {
             name: name.clone(),
+            topic_id,
             partitions,
             ..Default::default()
         };
+        let version_max = version_max(offsets.values().map(|position| position.topic_id));
         let identity = self.shared.identity();
         let request = OffsetCommitRequest {
             group_id: self.config.group.clone(),
@@ -213,19 +229,20 @@ impl Member {
         };
         let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
         let answer = self.offsets.connection().and_then(|connection| connection.set_patience(patience));
-        let answer = answer.and_then(|()| self.offsets.ask(&request, NAMED_VERSION_MAX));
+        let answer = answer.and_then(|()| self.offsets.ask(&request, version_max));
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
-            codes.filter(|code| code.is_err()).max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)
+            let codes = codes.filter(|code| code.is_err() && *code != ErrorCode::UNKNOWN_TOPIC_ID);
+            codes.max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)
         });
         self.offsets.next("cannot commit offsets of", codes)
     }
 
-    /// The committed offset of each of these partitions, in their order; `None` where there is none.
+    /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that is gone.
     ///
     /// # Errors
     /// What no retry can help, or that there was no answer for `patience`.
-    pub fn committed(&mut self, of: &[Partition], patience: Duration) -> Result<Vec<Option<i64>>, ClientError> {
+    pub fn committed(&mut self, of: &[(Partition, Uuid)], patience: Duration) -> Result<Vec<Option<i64>>, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let found = self.try_committed(of);
@@ -237,8 +254,8 @@ impl Member {
             match step {
                 Next::Go => {
                     let (_, found) = found?;
-                    let committed = |partition| found.get(partition).copied().filter(|offset| *offset >= 0);
-                    return Ok(of.iter().map(committed).collect());
+                    let committed = |(partition, _): &(Partition, Uuid)| found.get(partition).copied();
+                    return Ok(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect());
                 }
                 Next::Fatal => return Err(self.refused(code)),
                 _ if Instant::now() >= until => return Err(self.refused(code)),
@@ -253,19 +270,20 @@ impl Member {
         ClientError::kafka(format!("cannot read the offsets of group '{}'", self.config.group), code, None)
     }
 
-    fn try_committed(&mut self, of: &[Partition]) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
-        let mut topics: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
-        of.iter().for_each(|(topic, partition)| topics.entry(topic).or_default().push(*partition));
+    fn try_committed(&mut self, of: &[(Partition, Uuid)]) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
+        let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
+        of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
         let identity = self.shared.identity();
         // Only the newer protocol's epoch is compared here.
         let is_consumer = self.config.protocol == Protocol::Consumer;
-        let older = |(name, partitions): (&&Text, &Vec<i32>)| OffsetFetchRequestTopic {
+        let older = |((name, _), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopic {
             name: (*name).clone(),
             partition_indexes: partitions.clone(),
             ..Default::default()
         };
-        let newer = |(name, partitions): (&&Text, &Vec<i32>)| OffsetFetchRequestTopics {
+        let newer = |((name, topic_id), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopics {
             name: (*name).clone(),
+            topic_id: *topic_id,
             partition_indexes: partitions.clone(),
             ..Default::default()
         };
@@ -285,11 +303,13 @@ impl Member {
                 ..Default::default()
             },
         };
-        let answer = self.offsets.ask(&request, NAMED_VERSION_MAX)?;
+        let answer = self.offsets.ask(&request, version_max(of.iter().map(|(_, id)| *id)))?;
+        let names: HashMap<Uuid, &Text> = topics.keys().map(|(name, id)| (*id, *name)).collect();
         let mut code = answer.error_code;
         let mut found = HashMap::new();
         let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {
-            code = if of_partition.is_err() { of_partition } else { code };
+            let is_gone = of_partition == ErrorCode::UNKNOWN_TOPIC_ID;
+            code = if of_partition.is_err() && !is_gone { of_partition } else { code };
             found.insert((topic.clone(), partition), offset);
         };
         for topic in &answer.topics {
@@ -299,12 +319,15 @@ impl Member {
                 .for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
         }
         for topic in answer.groups.iter().flat_map(|group| &group.topics) {
-            topic
-                .partitions
-                .iter()
-                .for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
+            let name = names.get(&topic.topic_id).filter(|_| topic.name.is_empty()).copied().unwrap_or(&topic.name);
+            topic.partitions.iter().for_each(|of| take(name, of.partition_index, of.committed_offset, of.error_code));
         }
         let of_group = answer.groups.first().map_or(ErrorCode::NONE, |group| group.error_code);
         Ok((if of_group.is_err() { of_group } else { code }, found))
     }
+}
+
+/// The newest version in which topics can be told: by their ids, if all of those are known.
+fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
+    if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }

@@ -5,9 +5,11 @@ mod broker;
 
 use broker::{Proxy, TestBroker};
 use fullbore_bench::client::{
-    ClientError, Cluster, EARLIEST, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
+    ClientError, Cluster, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
 };
-use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_bench::consume::{
+    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
+};
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
@@ -61,7 +63,7 @@ fn cursors<S: Sink>(cluster: &mut Cluster, sink: impl Fn() -> S) -> Vec<Cursor<S
 }
 
 fn plan(records: u64) -> Plan {
-    Plan { fetch: FetchSettings::default(), records, timeout: Duration::from_secs(20), start: EARLIEST }
+    Plan { records, ..Plan::new(FetchSettings::default(), Duration::from_secs(20)) }
 }
 
 fn read_all<S: Sink>(address: &str, sink: impl Fn() -> S, plan: &Plan) -> Result<Outcome<S>, ConsumeError> {
@@ -115,7 +117,7 @@ fn every_partition_is_read() {
 fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
     let broker = with_topic(1);
     send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let from_end = Plan { start: LATEST, timeout: Duration::from_millis(200), ..plan(1) };
+    let from_end = Plan { start: Start::Latest, timeout: Duration::from_millis(200), ..plan(1) };
     let outcome = read_all(&broker.address, || (), &from_end).expect("read");
     assert_eq!((outcome.progress.records(), outcome.finished), (0, None));
 }

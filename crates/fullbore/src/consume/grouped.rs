@@ -6,15 +6,15 @@
 
 use super::outlet::Place;
 use super::printer::{Printer, Shared};
-use super::start::{self, Mark};
-use super::{Consume, Settings, Troubles};
+use super::{Consume, End, Settings, Topics};
 use crate::failure::Failure;
 use crate::stop::Stop;
-use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
-use fullbore_bench::consume::{ConsumeError, Cursor, Plan, consume};
-use fullbore_bench::group::{Committed, Member, Target};
+use crate::troubles::Troubles;
+use fullbore_bench::client::{ClientError, Cluster, PartitionPlace};
+use fullbore_bench::consume::{ConsumeError, Cursor, Placed, Plan, Start, consume};
+use fullbore_bench::group::{Committed, Member, Position, Target};
 use fullbore_wire::{Text, Uuid};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -35,27 +35,24 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// One member's reading.
-pub struct Grouped<'a> {
-    /// For the fetches.
-    pub cluster: &'a mut Cluster,
-    /// The membership.
-    pub member: Member,
-    /// The flags.
-    pub args: &'a Consume,
-    /// What properties settle.
-    pub settings: &'a Settings,
-    /// Where records go.
-    pub shared: &'a Arc<Shared>,
-    /// Whether to end.
-    pub stop: &'a Stop,
-    /// The next offset of each partition that is read here.
-    pub positions: HashMap<Place, i64>,
-    /// The id of each topic when its positions were found: of another id every record is new.
-    pub ids: HashMap<Text, Uuid>,
-    /// Where each of them is to end, with --exit.
-    pub ends: HashMap<Place, i64>,
+pub(super) struct Grouped<'a> {
+    cluster: &'a mut Cluster,
+    member: Member,
+    args: &'a Consume,
+    settings: &'a Settings,
+    topics: &'a Topics,
+    shared: &'a Arc<Shared>,
+    stop: &'a Stop,
+    /// Where each partition that is read here goes on, and with --exit ends.
+    places: HashMap<Place, Placed>,
     /// What was committed of them.
-    pub committed: HashMap<Place, i64>,
+    committed: HashMap<Place, Position>,
+    /// Topics that were deleted while they were read.
+    deleted: BTreeSet<Text>,
+    /// Which partition could not be read, and why.
+    unread: Option<String>,
+    /// Of the partitions, and of the membership.
+    troubles: (Troubles, Troubles),
 }
 
 /// Why a stretch of reading ended.
@@ -69,9 +66,23 @@ enum Stretch {
     Moved,
 }
 
-impl Grouped<'_> {
-    /// Reads until the end that was asked for, or until the user asks to end; whether the end was reached.
-    pub fn read(mut self) -> Result<bool, Failure> {
+impl<'a> Grouped<'a> {
+    /// A member that reads nothing yet.
+    pub(super) fn new(
+        cluster: &'a mut Cluster,
+        member: Member,
+        args: &'a Consume,
+        settings: &'a Settings,
+        topics: &'a Topics,
+        shared: &'a Arc<Shared>,
+        stop: &'a Stop,
+    ) -> Self {
+        let (places, committed, deleted, unread, troubles) = Default::default();
+        Grouped { cluster, member, args, settings, topics, shared, stop, places, committed, deleted, unread, troubles }
+    }
+
+    /// Reads until the end that was asked for, or until the user asks to end.
+    pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
         // What is read but not written yet is either waited for, or nobody wants it any more.
         if outcome.is_err() || self.stop.is_asked() {
@@ -81,13 +92,17 @@ impl Grouped<'_> {
         let patience = || self.stop.is_asked() && asked.elapsed() > super::INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
         let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
+        let trouble = self.member.trouble();
         self.member.leave(LEAVE_PATIENCE);
         let finished = outcome?;
         match committed? {
-            Committed::Done => Ok(finished),
-            Committed::Later | Committed::Lost => Err(Failure::new(
-                "the offsets of the last records could not be committed; the group reads those records again",
-            )),
+            Committed::Done => Ok(End { finished, unread: self.unread }),
+            Committed::Later | Committed::Lost => {
+                let why = trouble.map_or_else(String::new, |why| format!(": {why}"));
+                Err(Failure::new(format!(
+                    "the offsets of the last records could not be committed; the group reads those records again{why}"
+                )))
+            }
         }
     }
 
@@ -96,7 +111,6 @@ impl Grouped<'_> {
     }
 
     fn follow(&mut self) -> Result<bool, Failure> {
-        let mut troubles = Troubles::new();
         let mut target: Option<Target> = None;
         let mut idle = Instant::now();
         loop {
@@ -107,10 +121,13 @@ impl Grouped<'_> {
             if self.stop.is_asked() {
                 return Ok(false);
             }
+            if let Some(topic) = all_deleted(self.topics, &self.deleted) {
+                return Err(ConsumeError::Deleted { topic }.into());
+            }
             match &target {
                 Some(target) if !target.partitions.is_empty() => {
                     idle = Instant::now();
-                    match self.stretch(&mut troubles)? {
+                    match self.stretch()? {
                         Stretch::Finished => return Ok(true),
                         Stretch::Ended => return Ok(!self.stop.is_asked()),
                         Stretch::Moved => {}
@@ -119,7 +136,7 @@ impl Grouped<'_> {
                 // More members than partitions: nothing is left for this one.
                 Some(target) if self.args.exit && !target.lost => return Ok(true),
                 _ => {
-                    troubles.observe(self.member.trouble());
+                    self.troubles.1.observe(self.member.trouble());
                     if self.args.timeout_ms.is_some_and(|ms| idle.elapsed() > Duration::from_millis(ms)) {
                         return Ok(true);
                     }
@@ -134,25 +151,24 @@ impl Grouped<'_> {
         // What is queued but not written is read again, by whoever gets it.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
-        for (place, offset) in self.shared.outlet.written() {
-            if let Some(position) = self.positions.get_mut(&place) {
-                *position = offset;
+        for (place, written) in self.shared.outlet.written() {
+            // What was written of a topic that was made again since says nothing of this one.
+            if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
+                placed.offset = Some(written.offset);
             }
         }
+        self.let_go_of_deleted(target)?;
         match target.lost {
-            true => self.positions.clear(),
+            true => self.places.clear(),
             false if self.commits() => _ = self.commit(PATIENCE)?,
             false => {}
         }
-        let is_kept = |place: &Place| target.partitions.contains(place);
-        self.positions.retain(|place, _| is_kept(place));
-        let kept = &self.positions;
+        self.places.retain(|place, _| target.partitions.contains(place));
+        let kept = &self.places;
         self.committed.retain(|place, _| kept.contains_key(place));
-        self.ends.retain(|place, _| kept.contains_key(place));
-        self.ids.retain(|topic, _| kept.keys().any(|(known, _)| known == topic));
         self.shared.outlet.retain(|place| kept.contains_key(place));
         let added: Vec<Place> =
-            target.partitions.iter().filter(|place| !self.positions.contains_key(*place)).cloned().collect();
+            target.partitions.iter().filter(|place| !self.places.contains_key(*place)).cloned().collect();
         if !added.is_empty() {
             self.begin(&added)?;
         }
@@ -163,131 +179,136 @@ impl Grouped<'_> {
         Ok(())
     }
 
-    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says.
-    fn begin(&mut self, added: &[Place]) -> Result<(), Failure> {
-        let found = self.member.committed(added, PATIENCE)?;
-        let places = self.places(added)?;
-        for place in &places {
-            self.ids.entry(place.topic.clone()).or_insert(place.topic_id);
-        }
-        let mut unknown = Vec::new();
-        for (place, found) in places.iter().zip(found) {
-            let key = (place.topic.clone(), place.partition);
-            match found {
-                Some(offset) => {
-                    self.committed.insert(key.clone(), offset);
-                    self.positions.insert(key, offset);
-                }
-                None => unknown.push(place.clone()),
+    /// The broker may have taken a topic's partitions away because it was deleted: nothing of them is committed then.
+    fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
+        let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
+        let left: BTreeSet<Text> =
+            self.places.keys().map(|(topic, _)| topic).filter(|topic| is_left(topic)).cloned().collect();
+        let found = self.found(&left)?;
+        for topic in left.into_iter().filter(|topic| !found.contains_key(topic)) {
+            self.places.retain(|(known, _), _| *known != topic);
+            let deleted = ConsumeError::Deleted { topic: topic.clone() };
+            if self.deleted.insert(topic) && all_deleted(self.topics, &self.deleted).is_none() {
+                eprintln!("{deleted}");
             }
-        }
-        let read_committed = self.settings.fetch.read_committed;
-        if !unknown.is_empty() {
-            let Some(reset) = self.settings.reset else {
-                let PartitionPlace { topic, partition, .. } = &unknown[0];
-                return Err(Failure::new(format!(
-                    "the group has no offset of partition {partition} of topic '{topic}'; say where to begin with \
-                     --from-beginning or auto.offset.reset"
-                )));
-            };
-            let starts = patiently(self.stop, || start::offsets(self.cluster, &unknown, reset, read_committed))?;
-            self.positions.extend(unknown.into_iter().map(|place| (place.topic, place.partition)).zip(starts));
-        }
-        if self.args.exit {
-            let ends = patiently(self.stop, || offsets_of(self.cluster, &places, LATEST, read_committed))?;
-            self.ends.extend(added.iter().cloned().zip(ends));
         }
         Ok(())
     }
 
-    /// These partitions with their leaders, in this order.
-    fn places(&mut self, of: &[Place]) -> Result<Vec<PartitionPlace>, Failure> {
-        let mut found: HashMap<Place, PartitionPlace> = HashMap::new();
-        for (topic, _) in of {
-            if !found.keys().any(|(known, _)| known == topic) {
-                let places =
-                    patiently(self.stop, || self.cluster.partitions(topic)).map_err(|error| self.lost(error))?;
-                found.extend(places.into_iter().map(|place| ((place.topic.clone(), place.partition), place)));
+    /// The partitions of those of these topics that there are.
+    fn found(&mut self, topics: &BTreeSet<Text>) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
+        let topics: Vec<Text> = topics.iter().cloned().collect();
+        patiently(self.stop, || self.cluster.partitions_of(&topics))
+    }
+
+    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says.
+    fn begin(&mut self, added: &[Place]) -> Result<(), Failure> {
+        let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
+        let ids: HashMap<Text, Uuid> = self
+            .found(&topics)?
+            .into_iter()
+            .filter_map(|(topic, places)| Some((topic, places.first()?.topic_id)))
+            .collect();
+        self.deleted.retain(|topic| !ids.contains_key(topic));
+        let id_of = |(topic, _): &Place| ids.get(topic).copied().unwrap_or_default();
+        let of: Vec<(Place, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
+        let found = self.member.committed(&of, PATIENCE)?;
+        for ((place, topic_id), offset) in of.into_iter().zip(found) {
+            let is_there = ids.contains_key(&place.0);
+            match offset {
+                Some(offset) => drop(self.committed.insert(place.clone(), Position { topic_id, offset })),
+                None if is_there && self.settings.fetch.reset.is_none() => {
+                    let (topic, partition) = place;
+                    return Err(Failure::new(format!(
+                        "the group has no offset of partition {partition} of topic '{topic}'; say where to begin \
+                         with --from-beginning or auto.offset.reset"
+                    )));
+                }
+                None => {}
             }
+            // Of a topic that is made anew every record is new.
+            let offset = offset.or((!is_there).then_some(0));
+            self.places.insert(place, Placed { topic_id, offset, end: None });
         }
-        let missing = |(topic, partition): &Place| {
-            Failure::new(format!("the group gave partition {partition} of topic '{topic}', which does not exist"))
-        };
-        of.iter().map(|place| found.get(place).cloned().ok_or_else(|| missing(place))).collect()
+        Ok(())
     }
 
     /// Reads what the group gives, until it gives something else.
-    fn stretch(&mut self, troubles: &mut Troubles) -> Result<Stretch, Failure> {
-        let read: Vec<Place> = self.positions.keys().cloned().collect();
-        let mut cursors = Vec::new();
-        for place in self.places(&read)? {
-            let key = (place.topic.clone(), place.partition);
-            let (offset, end) = (self.positions.get(&key).copied(), self.ends.get(&key).copied());
-            let printer = Printer::new(self.shared.clone(), key);
-            // With the id of the topic that the offset is of: the run sees whether it is another one by now.
-            let topic_id = self.ids.get(&place.topic).copied().unwrap_or(place.topic_id);
-            cursors.push(Cursor { offset, end, topic_id, ..Cursor::new(place, printer) });
-        }
-        let plan = Plan {
-            fetch: self.settings.fetch.clone(),
-            records: u64::MAX,
-            timeout: self.args.timeout_ms.map_or(Duration::MAX, Duration::from_millis),
-            start: if self.settings.reset == Some(Mark::Beginning) { EARLIEST } else { LATEST },
+    fn stretch(&mut self) -> Result<Stretch, Failure> {
+        let cursor = |((topic, partition), placed): (&Place, &Placed)| {
+            let printer = Printer::new(self.shared.clone(), (topic.clone(), *partition), placed.topic_id);
+            Cursor::placed(topic.clone(), *partition, *placed, printer)
         };
-        let Grouped { cluster, member, settings, shared, stop, committed, positions, .. } = self;
+        let cursors = self.places.iter().map(cursor).collect();
+        let timeout = self.args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+        let plan = Plan {
+            start: self.settings.fetch.reset.unwrap_or(Start::Latest),
+            to_end: self.args.exit,
+            outlives_topics: !self.args.exit,
+            deleted: self.deleted.clone(),
+            ..Plan::new(self.settings.fetch.clone(), timeout)
+        };
+        let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =
+            self;
         let mut next_commit = settings.commit_interval.map(|interval| Instant::now() + interval);
         let mut failed = None;
         let outcome = consume(cluster, cursors, &plan, |progress| {
-            troubles.observe(progress.trouble().or_else(|| member.trouble()));
+            let now = progress.deleted();
+            deleted.retain(|topic| now.contains(topic) || places.keys().all(|(known, _)| known != topic));
+            deleted.extend(now);
+            let all_deleted = all_deleted(topics, deleted);
+            let fails_with = all_deleted.clone().map(|topic| ConsumeError::Deleted { topic }.to_string());
+            troubles.0.of_run(progress, fails_with.as_deref());
+            troubles.1.observe(member.trouble());
             if next_commit.is_some_and(|at| Instant::now() >= at) {
                 next_commit = settings.commit_interval.map(|interval| Instant::now() + interval);
-                failed = commit(member, shared, positions, committed, Duration::ZERO).err();
+                failed = commit(member, shared, places, deleted, committed, Duration::ZERO).err();
             }
-            let ends = stop.is_asked() || member.is_moving() || failed.is_some();
+            let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
                 // A lane that waits for a slow reader is told that nobody wants the rest.
                 shared.outlet.close();
             }
             !ends && !shared.is_spent()
-        });
-        let outcome = match outcome {
-            Err(ConsumeError::Client(error)) => return Err(self.lost(error)),
-            outcome => outcome?,
-        };
-        self.ids.extend(outcome.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.topic_id)));
+        })?;
+        for cursor in outcome.cursors {
+            places.insert((cursor.topic, cursor.partition), cursor.placed);
+        }
+        self.unread = outcome.unread;
         match failed {
             Some(failure) => Err(failure),
-            None if stop.is_asked() => Ok(Stretch::Ended),
-            None if shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
-            None if member.is_moving() => Ok(Stretch::Moved),
+            None if self.stop.is_asked() => Ok(Stretch::Ended),
+            None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
+            None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),
             None => Ok(Stretch::Ended),
         }
     }
 
-    /// Lets go of a topic that is not there any more: the last commit would tell its offsets of the next topic of its name.
-    fn lost(&mut self, error: ClientError) -> Failure {
-        if let ClientError::NoTopic(gone) = &error {
-            self.positions.retain(|(topic, _), _| **topic != **gone);
-        }
-        error.into()
-    }
-
     fn commit(&mut self, patience: Duration) -> Result<Committed, Failure> {
-        commit(&mut self.member, self.shared, &self.positions, &mut self.committed, patience)
+        commit(&mut self.member, self.shared, &self.places, &self.deleted, &mut self.committed, patience)
     }
 }
 
-/// Commits what was written since the last commit.
+/// The last of the topics that were named, if every one was deleted and there can be no others.
+fn all_deleted(topics: &Topics, deleted: &BTreeSet<Text>) -> Option<Text> {
+    let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
+    topics.named.last().filter(|_| is_alone).cloned()
+}
+
+/// Commits what was written since the last commit, but for topics that are deleted: the next of that name has nothing to do with
+/// those offsets.
 fn commit(
     member: &mut Member,
     shared: &Shared,
-    positions: &HashMap<Place, i64>,
-    committed: &mut HashMap<Place, i64>,
+    places: &HashMap<Place, Placed>,
+    deleted: &BTreeSet<Text>,
+    committed: &mut HashMap<Place, Position>,
     patience: Duration,
 ) -> Result<Committed, Failure> {
-    let is_news =
-        |(place, offset): &(Place, i64)| positions.contains_key(place) && committed.get(place) != Some(offset);
-    let news: HashMap<Place, i64> = shared.outlet.written().into_iter().filter(is_news).collect();
+    let is_news = |(place, position): &(Place, Position)| {
+        places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
+    };
+    let news: HashMap<Place, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
     // Later: the next commit tells it again. Lost: the member's thread hears of it too, and joins again.
     let outcome = member.commit(&news, patience)?;
     if outcome == Committed::Done {

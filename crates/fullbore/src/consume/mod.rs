@@ -20,7 +20,7 @@ use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use format::{Piece, Style};
 use fullbore_bench::client::{Cluster, list_topics};
-use fullbore_bench::consume::FetchSettings;
+use fullbore_bench::consume::{FetchSettings, Start, TopicFilter};
 use fullbore_bench::group::{Assignor, GroupConfig, Member, Protocol};
 use fullbore_broker::config::Properties;
 use fullbore_producer::Security;
@@ -38,8 +38,6 @@ use std::time::{Duration, Instant};
 const CLIENT_ID: &str = "fullbore-consume";
 /// auto.commit.interval.ms.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// How long something may stand in the way before it is told.
-const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long standard output may take what was read after the user asked to end.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -66,7 +64,7 @@ pub struct Consume {
     /// The topic to read; may be repeated.
     #[arg(short, long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
-    /// Read every topic whose whole name matches this regular expression.
+    /// Read every topic whose whole name matches this regular expression; without --group also those that come later.
     #[arg(long, value_name = "REGEX")]
     include: Option<String>,
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
@@ -93,7 +91,7 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max_messages: Option<u64>,
-    /// End where the partitions ended when reading began.
+    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s.
     #[arg(short, long)]
     exit: bool,
     /// End when no record came for this long.
@@ -179,8 +177,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let stop = Stop::at_signal(|| {})?;
     let properties = client_properties(args.command_config.as_deref(), &args.consumer_property)?;
     let settings = args.settings(&properties)?;
-    let otherwise = if args.exit { Mark::Beginning } else { Mark::End };
-    let otherwise = if args.from_beginning { Mark::Beginning } else { otherwise };
+    let otherwise = if args.exit || args.from_beginning { Start::Earliest } else { Start::Latest };
     let (start, until) = start::start_and_end(&args.offsets, otherwise)?;
     let style = args.style()?;
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
@@ -188,23 +185,21 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
     let shared = Arc::new(Shared { style, outlet: outlet.clone(), left, until });
-    let outcome = match settings.group(&args, topics.clone())? {
+    let outcome = match settings.group(&args, topics.all.clone())? {
         None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID);
             // An address where nobody answers is told at once.
             cluster.any()?;
             let member = Member::start(config, own()?, own()?)?;
-            let (positions, ids, ends, committed) = Default::default();
-            let (cluster, args, settings, shared, stop) = (&mut cluster, &args, &settings, &shared, &stop);
-            Grouped { cluster, member, args, settings, shared, stop, positions, ids, ends, committed }.read()
+            Grouped::new(&mut cluster, member, &args, &settings, &topics, &shared, &stop).read()
         }
     };
     let patience = if stop.is_asked() { INTERRUPTED_PATIENCE } else { Duration::MAX };
     let asked = Instant::now();
     // Who asks to end while a slow reader takes the rest does not wait for long.
     outlet.drained(patience, || stop.is_asked() && asked.elapsed() > INTERRUPTED_PATIENCE);
-    let finished = outcome?;
+    let End { finished, unread } = outcome?;
     let written = outlet.records();
     match (finished || output::is_lost() || !stop.is_asked(), args.max_messages) {
         (false, Some(wanted)) => {
@@ -214,15 +209,34 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
         // Reading without an end is ended like this.
-        _ => Ok(()),
+        _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
+            Some(unread) => Err(Failure::new(format!("{unread}; {}", records_were_written(written)))),
+            None => Ok(()),
+        },
     }
+}
+
+/// How reading ended.
+struct End {
+    /// Whether what was asked for was reached.
+    finished: bool,
+    /// Which partition could not be read, and why.
+    unread: Option<String>,
+}
+
+/// What is to be read.
+struct Topics {
+    /// Those that were named.
+    named: Vec<Text>,
+    /// Which others belong to them.
+    matches: Option<TopicFilter>,
+    /// Those that there were when the command began.
+    all: Vec<Text>,
 }
 
 /// What properties settle.
 struct Settings {
     fetch: FetchSettings,
-    /// auto.offset.reset: where to begin without an offset, or where records were deleted.
-    reset: Option<Mark>,
     /// auto.commit.interval.ms, unless enable.auto.commit=false.
     commit_interval: Option<Duration>,
     /// The group's, for later checks and defaults: it needs a name and topics yet.
@@ -268,12 +282,12 @@ impl Settings {
             }
             "auto.offset.reset" => {
                 let reset = match value {
-                    "earliest" => Some(Some(Mark::Beginning)),
-                    "latest" => Some(Some(Mark::End)),
+                    "earliest" => Some(Some(Start::Earliest)),
+                    "latest" => Some(Some(Start::Latest)),
                     "none" => Some(None),
                     _ => None,
                 };
-                chosen(reset.map(|reset| self.reset = reset), "must be earliest, latest or none")
+                chosen(reset.map(|reset| self.fetch.reset = reset), "must be earliest, latest or none")
             }
             _ => return None,
         })
@@ -325,51 +339,32 @@ fn milliseconds(value: &str) -> Result<Duration, &'static str> {
     parsed.map(|ms| Duration::from_millis(ms.into())).ok_or("must be a number of milliseconds above 0")
 }
 
-/// Tells once what stands in the way, when it does for a while.
-struct Troubles {
-    since: Option<(String, Instant)>,
-    told: String,
-}
-
-impl Troubles {
-    fn new() -> Self {
-        Troubles { since: None, told: String::new() }
-    }
-
-    fn observe(&mut self, trouble: Option<String>) {
-        let Some(trouble) = trouble else { return self.since = None };
-        let (_, since) = self.since.get_or_insert_with(|| (trouble.clone(), Instant::now()));
-        if since.elapsed() >= TROUBLE_AFTER && self.told != trouble {
-            eprintln!("nothing comes: {trouble}");
-            self.told = trouble;
-        }
-    }
-}
-
 impl Consume {
-    fn topics(&self, cluster: &mut Cluster) -> Result<Vec<Text>, Failure> {
-        let mut topics: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
+    fn topics(&self, cluster: &mut Cluster) -> Result<Topics, Failure> {
+        let named: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
+        let mut all = named.clone();
+        let mut matches: Option<TopicFilter> = None;
         if let Some(include) = &self.include {
-            let matches = topic_filter("--include", Some(include))?;
-            topics.extend(list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| matches(name)));
-        }
-        topics.sort();
-        topics.dedup();
-        match (topics.is_empty(), &self.include) {
-            (true, Some(include)) => {
-                Err(Failure::new(format!("no topic matches {include}; `fullbore topics list` shows those there are")))
+            let filter: TopicFilter = Arc::new(topic_filter("--include", Some(include))?);
+            all.extend(list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| filter(name)));
+            if all.is_empty() {
+                return Err(Failure::new(format!(
+                    "no topic matches {include}; `fullbore topics list` shows those there are"
+                )));
             }
-            _ => Ok(topics),
+            matches = Some(filter);
         }
+        all.sort();
+        all.dedup();
+        Ok(Topics { named, matches, all })
     }
 
     fn settings(&self, properties: &Properties) -> Result<Settings, Failure> {
-        let fetch = FetchSettings { restarts: false, ..FetchSettings::default() };
+        let group_starts = if self.from_beginning { Start::Earliest } else { Start::Latest };
+        let reset = self.group.is_some().then_some(group_starts);
+        let fetch = FetchSettings { reset, ..FetchSettings::default() };
         let group = GroupConfig::new(Text::default(), Vec::new());
-        let mut settings = Settings { fetch, reset: None, commit_interval: Some(COMMIT_INTERVAL), group };
-        if self.group.is_some() {
-            settings.reset = Some(if self.from_beginning { Mark::Beginning } else { Mark::End });
-        }
+        let mut settings = Settings { fetch, commit_interval: Some(COMMIT_INTERVAL), group };
         let flags = [
             ("isolation.level", &self.isolation_level),
             ("group.instance.id", &self.group_instance_id),
@@ -396,7 +391,6 @@ impl Consume {
             }
         }
         settings.commit_interval = commits.then_some(interval);
-        settings.fetch.restarts = settings.reset.is_some();
         Ok(settings)
     }
 

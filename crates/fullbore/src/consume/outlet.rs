@@ -4,6 +4,7 @@
 //! queued is neither told nor committed, and may be dropped.
 
 use crate::output;
+use fullbore_bench::group::Position;
 use fullbore_wire::Text;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,8 +27,8 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
     /// How many.
     pub records: u64,
-    /// The offset after the last.
-    pub next: i64,
+    /// The offset after the last, and the topic that it is of.
+    pub next: Position,
 }
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ struct State {
     is_writing: bool,
     /// Nothing is taken any more, until it is opened again.
     closed: bool,
-    written: HashMap<Place, i64>,
+    written: HashMap<Place, Position>,
     records: u64,
 }
 
@@ -68,10 +69,10 @@ impl Outlet {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk, once there is room. False if it is not wanted any more.
+    /// Queues a chunk, once there is room if it needs some. False if it is not wanted any more.
     pub fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
-        while state.queued_bytes >= QUEUE_BYTES_MAX && !state.closed {
+        while state.queued_bytes >= QUEUE_BYTES_MAX && !chunk.bytes.is_empty() && !state.closed {
             state = self.wait(state);
         }
         if state.closed {
@@ -115,7 +116,7 @@ impl Outlet {
 
     /// The offset after the last record written of each partition, as far as it is known since the last call with
     /// this partition forgotten.
-    pub fn written(&self) -> HashMap<Place, i64> {
+    pub fn written(&self) -> HashMap<Place, Position> {
         self.lock().written.clone()
     }
 
@@ -186,8 +187,12 @@ impl Outlet {
 mod tests {
     use super::*;
 
+    fn position(offset: i64) -> Position {
+        Position { offset, ..Position::default() }
+    }
+
     fn chunk(len: usize, next: i64) -> Chunk {
-        Chunk { place: Arc::new(("t".into(), 0)), bytes: vec![b'x'; len], records: 1, next }
+        Chunk { place: Arc::new(("t".into(), 0)), bytes: vec![b'x'; len], records: 1, next: position(next) }
     }
 
     #[test]
@@ -211,7 +216,7 @@ mod tests {
         let outlet = Outlet::start().expect("a thread");
         assert!(outlet.push(chunk(0, 5)) && outlet.push(chunk(0, 9)));
         assert!(outlet.drained(Duration::from_secs(10), || false));
-        assert_eq!((outlet.written().get(&("t".into(), 0)), outlet.records()), (Some(&9), 2));
+        assert_eq!((outlet.written().get(&("t".into(), 0)), outlet.records()), (Some(&position(9)), 2));
         outlet.retain(|_| false);
         assert!(outlet.written().is_empty());
     }

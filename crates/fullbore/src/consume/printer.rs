@@ -5,6 +5,8 @@
 use super::format::{Seen, Style};
 use super::outlet::{Chunk, Outlet, Place};
 use fullbore_bench::consume::{BatchView, Record, Sink};
+use fullbore_bench::group::Position;
+use fullbore_wire::Uuid;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +41,7 @@ impl Shared {
 pub struct Printer {
     shared: Arc<Shared>,
     place: Arc<Place>,
+    topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
     /// The offset after the last record taken.
@@ -47,8 +50,8 @@ pub struct Printer {
 
 impl Printer {
     /// Nothing printed yet.
-    pub fn new(shared: Arc<Shared>, place: Place) -> Self {
-        Printer { shared, place: Arc::new(place), bytes: Vec::new(), records: 0, next: None }
+    pub fn new(shared: Arc<Shared>, place: Place, topic_id: Uuid) -> Self {
+        Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
     /// Whether it was wanted.
@@ -57,7 +60,7 @@ impl Printer {
             place: self.place.clone(),
             bytes: std::mem::take(&mut self.bytes),
             records: std::mem::take(&mut self.records),
-            next,
+            next: Position { topic_id: self.topic_id, offset: next },
         };
         self.shared.outlet.push(chunk)
     }
@@ -81,6 +84,10 @@ impl Sink for Printer {
             return Ok(ControlFlow::Break(()));
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    fn follow(&mut self, topic_id: Uuid) {
+        (self.topic_id, self.next) = (topic_id, None);
     }
 
     fn read_to(&mut self, offset: i64) {

@@ -1,21 +1,13 @@
-//! Where reading starts and ends: kcat's -o, and the offsets it means in each partition.
+//! Where reading starts and ends: kcat's -o.
 
 use crate::failure::Failure;
-use fullbore_bench::client::{ClientError, Cluster, EARLIEST, LATEST, PartitionPlace, offsets_of};
+use fullbore_bench::consume::Start;
 
 /// One `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// `beginning`.
-    Beginning,
-    /// `end`.
-    End,
-    /// A number.
-    At(i64),
-    /// A number below zero: so many before the end.
-    Back(i64),
-    /// `s@MS`, or `@MS`: the first record at this time or later.
-    From(i64),
+    /// Where to start: `beginning`, `end`, a number, a number below zero for so many before the end, `s@MS` or `@MS`.
+    Start(Start),
     /// `e@MS`: end before the first record at this time or later.
     Until(i64),
 }
@@ -29,14 +21,14 @@ pub fn mark(text: &str) -> Result<Mark, String> {
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
     let time = |text: &str| text.parse::<i64>().ok().filter(|ms| *ms >= 0).ok_or_else(|| allowed().to_owned());
     match text {
-        "beginning" | "earliest" => Ok(Mark::Beginning),
-        "end" | "latest" => Ok(Mark::End),
+        "beginning" | "earliest" => Ok(Mark::Start(Start::Earliest)),
+        "end" | "latest" => Ok(Mark::Start(Start::Latest)),
         _ => match (text.strip_prefix("s@").or(text.strip_prefix('@')), text.strip_prefix("e@")) {
-            (Some(ms), _) => time(ms).map(Mark::From),
+            (Some(ms), _) => time(ms).map(|ms| Mark::Start(Start::From(ms))),
             (_, Some(ms)) => time(ms).map(Mark::Until),
             _ => match text.parse::<i64>() {
-                Ok(count) if text.starts_with('-') => Ok(Mark::Back(count.saturating_neg())),
-                Ok(offset) => Ok(Mark::At(offset)),
+                Ok(count) if text.starts_with('-') => Ok(Mark::Start(Start::Back(count.saturating_neg()))),
+                Ok(offset) => Ok(Mark::Start(Start::At(offset))),
                 Err(_) => Err(allowed().to_owned()),
             },
         },
@@ -47,44 +39,18 @@ pub fn mark(text: &str) -> Result<Mark, String> {
 ///
 /// # Errors
 /// Two of a kind.
-pub fn start_and_end(marks: &[Mark], otherwise: Mark) -> Result<(Mark, Option<i64>), Failure> {
+pub fn start_and_end(marks: &[Mark], otherwise: Start) -> Result<(Start, Option<i64>), Failure> {
     let (mut start, mut until) = (None, None);
     for mark in marks {
         let doubled = match mark {
             Mark::Until(ms) => until.replace(*ms).is_some(),
-            mark => start.replace(*mark).is_some(),
+            Mark::Start(mark) => start.replace(*mark).is_some(),
         };
         if doubled {
             return Err(Failure::new("--offset: one place to start and one e@MS to end before, not two of a kind"));
         }
     }
     Ok((start.unwrap_or(otherwise), until))
-}
-
-/// The offset of each partition to start with.
-///
-/// # Errors
-/// When a leader cannot be asked.
-pub fn offsets(
-    cluster: &Cluster,
-    places: &[PartitionPlace],
-    start: Mark,
-    read_committed: bool,
-) -> Result<Vec<i64>, ClientError> {
-    let at = |timestamp| offsets_of(cluster, places, timestamp, read_committed);
-    Ok(match start {
-        Mark::Beginning => at(EARLIEST)?,
-        Mark::End | Mark::Until(_) => at(LATEST)?,
-        Mark::At(offset) => vec![offset; places.len()],
-        Mark::Back(count) => {
-            let (starts, ends) = (at(EARLIEST)?, at(LATEST)?);
-            ends.into_iter().zip(starts).map(|(end, start)| end.saturating_sub(count).max(start)).collect()
-        }
-        Mark::From(ms) => {
-            let (found, ends) = (at(ms)?, at(LATEST)?);
-            found.into_iter().zip(ends).map(|(found, end)| if found < 0 { end } else { found }).collect()
-        }
-    })
 }
 
 #[cfg(test)]
@@ -94,13 +60,13 @@ mod tests {
     #[test]
     fn marks_are_kcats() {
         for (text, expected) in [
-            ("beginning", Mark::Beginning),
-            ("latest", Mark::End),
-            ("0", Mark::At(0)),
-            ("17", Mark::At(17)),
-            ("-5", Mark::Back(5)),
-            ("s@1000", Mark::From(1000)),
-            ("@1000", Mark::From(1000)),
+            ("beginning", Mark::Start(Start::Earliest)),
+            ("latest", Mark::Start(Start::Latest)),
+            ("0", Mark::Start(Start::At(0))),
+            ("17", Mark::Start(Start::At(17))),
+            ("-5", Mark::Start(Start::Back(5))),
+            ("s@1000", Mark::Start(Start::From(1000))),
+            ("@1000", Mark::Start(Start::From(1000))),
             ("e@1000", Mark::Until(1000)),
         ] {
             assert_eq!(mark(text), Ok(expected), "{text}");
@@ -112,9 +78,10 @@ mod tests {
 
     #[test]
     fn one_start_and_one_end() {
-        let both = [Mark::From(1), Mark::Until(2)];
-        assert_eq!(start_and_end(&both, Mark::End).ok(), Some((Mark::From(1), Some(2))));
-        assert_eq!(start_and_end(&[], Mark::End).ok(), Some((Mark::End, None)));
-        assert!(start_and_end(&[Mark::End, Mark::At(1)], Mark::End).is_err());
+        let both = [Mark::Start(Start::From(1)), Mark::Until(2)];
+        assert_eq!(start_and_end(&both, Start::Latest).ok(), Some((Start::From(1), Some(2))));
+        assert_eq!(start_and_end(&[], Start::Latest).ok(), Some((Start::Latest, None)));
+        let two = [Mark::Start(Start::Latest), Mark::Start(Start::At(1))];
+        assert!(start_and_end(&two, Start::Latest).is_err());
     }
 }

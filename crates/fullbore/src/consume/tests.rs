@@ -70,10 +70,10 @@ fn properties_shape_the_fetch() {
     let args = parse(&["-X", "isolation.level=read_committed", "-X", "auto.offset.reset=earliest"]).expect("flags");
     let properties = client_properties(None, &args.consumer_property).expect("valid");
     let settings = args.settings(&properties).expect("valid");
-    assert!(settings.fetch.read_committed && settings.fetch.restarts && settings.reset == Some(Mark::Beginning));
+    assert!(settings.fetch.read_committed && settings.fetch.reset == Some(Start::Earliest));
     let settings = parse(&["--isolation-level", "READ_COMMITTED"]).expect("flags").settings(&Properties::default());
     let settings = settings.expect("valid");
-    assert!(settings.fetch.read_committed && !settings.fetch.restarts);
+    assert!(settings.fetch.read_committed && settings.fetch.reset.is_none());
     let refused = parse(&["--isolation-level", "x"]).expect("flags").settings(&Properties::default()).err();
     assert_eq!(refused.expect("no level").to_string(), "isolation.level=x: must be read_committed or read_uncommitted");
 }

@@ -6,7 +6,7 @@ use super::figures::Figures;
 use super::progress::Progress;
 use crate::failure::Failure;
 use crate::stop::Stop;
-use fullbore_bench::client::{Cluster, EARLIEST, LATEST};
+use fullbore_bench::client::{Cluster, LATEST};
 use fullbore_bench::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_bench::measure::{Latencies, Produced};
 use fullbore_bench::produce::{Outcome as Sent, Pacer, Tracker, send};
@@ -132,8 +132,7 @@ impl Stream {
         stop: &Stop,
     ) -> (Result<Outcome<Verifier>, ConsumeError>, Result<Sent, Failure>) {
         let cursors = std::mem::take(&mut self.cursors);
-        let fetch = FetchSettings::default();
-        let plan = Plan { fetch, records: phase.records, timeout: READ_TIMEOUT, start: EARLIEST };
+        let plan = Plan { records: phase.records, ..Plan::new(FetchSettings::default(), READ_TIMEOUT) };
         let read = || {
             let outcome = consume(cluster, cursors, &plan, |counts| {
                 progress.read(counts.records());

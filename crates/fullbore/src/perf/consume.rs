@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use crate::topics::topic_filter;
+use crate::troubles::Troubles;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{Cluster, EARLIEST, LATEST, list_topics};
-use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, consume};
+use fullbore_bench::client::{Cluster, list_topics};
+use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
 use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
@@ -125,8 +126,10 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
     let cursors = assignment(&args, &mut cluster, plan.records)?;
     let mut reporter = Reporter::new(&args, &dates, started);
+    let mut troubles = Troubles::default();
     let outcome = consume(&cluster, cursors, &plan, |progress| {
         reporter.observe(progress);
+        troubles.of_run(progress, None);
         !stop.is_asked()
     })?;
     let interrupted = outcome.finished.is_none() && stop.is_asked();
@@ -239,12 +242,10 @@ impl Consume {
                 key => eprintln!("{}", without_effect(key, "perf consume", PROPERTIES)),
             }
         }
-        Ok(Plan {
-            fetch,
-            records: self.num_records.or(self.messages).unwrap_or(u64::MAX),
-            timeout: Duration::from_millis(self.timeout),
-            start: if self.from_latest { LATEST } else { EARLIEST },
-        })
+        let start = if self.from_latest { Start::Latest } else { Start::Earliest };
+        fetch.reset = Some(start);
+        let records = self.num_records.or(self.messages).unwrap_or(u64::MAX);
+        Ok(Plan { records, start, ..Plan::new(fetch, Duration::from_millis(self.timeout)) })
     }
 }
 
@@ -294,8 +295,9 @@ mod tests {
             "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false",
         );
         let plan = plan.expect("valid");
-        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, LATEST, 70));
-        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, ..Default::default() };
+        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, Start::Latest, 70));
+        let reset = Some(Start::Latest);
+        let fetch = FetchSettings { min_bytes: 7, check_crcs: false, reset, ..Default::default() };
         assert_eq!(plan.fetch, fetch);
     }
 

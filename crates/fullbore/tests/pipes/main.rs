@@ -3,6 +3,7 @@
 
 #[path = "../broker/mod.rs"]
 mod broker;
+mod gone;
 mod groups;
 mod hangs;
 

@@ -1,0 +1,218 @@
+//! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its reason.
+
+use crate::disk_full::SmallDisk;
+use fullbore_tests::{Batch, Broker, binary, wait_until};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TOPIC: &str = "read";
+const SOON: Duration = Duration::from_secs(60);
+/// Of a batch's first record: past its header.
+const IN_THE_FIRST_RECORD: u64 = 64;
+
+/// A running command and the lines it has printed.
+struct Reader {
+    child: Child,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn lines_of(pipe: impl Read + Send + 'static) -> Lines {
+    let lines = Lines::default();
+    let into = lines.clone();
+    std::thread::spawn(move || {
+        let read = BufReader::new(pipe).lines().map_while(Result::ok);
+        read.for_each(|line| into.lock().expect("no holder panics").push(line));
+    });
+    lines
+}
+
+impl Reader {
+    fn start(broker: &Broker, flags: &[&str]) -> Reader {
+        let mut command = Command::new(binary());
+        command.args(["consume", "--topic", TOPIC, "--from-beginning", "--bootstrap-server"]);
+        command.arg(broker.addr().to_string()).args(flags);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let stdout = lines_of(child.stdout.take().expect("piped"));
+        let stderr = lines_of(child.stderr.take().expect("piped"));
+        Reader { child, stdout, stderr }
+    }
+
+    fn read(&self) -> Vec<String> {
+        let mut lines = self.stdout.lock().expect("no holder panics").clone();
+        lines.sort();
+        lines
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.stderr.lock().expect("no holder panics").clone()
+    }
+
+    fn waits_for(&self, what: &str, is_so: impl Fn(&Reader) -> bool) {
+        wait_until(what, SOON, || is_so(self));
+    }
+
+    fn wait_to_be_told(&self, words: &[&str]) {
+        self.waits_for(&format!("told {words:?}"), |reader| {
+            reader.told().iter().any(|line| words.iter().all(|word| line.contains(word)))
+        });
+    }
+
+    fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our child");
+    }
+
+    /// Its exit status, and the last line of what it told.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let mut status = None;
+        wait_until("it ends", SOON, || {
+            status = self.child.try_wait().expect("our child");
+            status.is_some()
+        });
+        let pipe = self.stderr.clone();
+        // The thread that reads has the last lines a moment later, and then lets go.
+        wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
+        (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("it has read {:?} and told {:?}", self.read(), self.told());
+        }
+    }
+}
+
+/// A broker in whose topic each partition has a record, which is its number.
+fn written(partitions: i32) -> Broker {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, partitions, &[]);
+    for partition in 0..partitions {
+        client.produced(TOPIC, partition, &Batch::of(&[partition.to_string()]));
+    }
+    broker
+}
+
+fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
+    let mut numbers: Vec<String> = partitions.map(|number| number.to_string()).collect();
+    numbers.sort();
+    numbers
+}
+
+/// Partition 0 has whole batches behind one that is broken, and is not opened.
+fn with_a_damaged_partition() -> Broker {
+    let mut broker = written(3);
+    let mut client = broker.client();
+    for _ in 0..20 {
+        client.produced(TOPIC, 0, &Batch::of(&["behind"]));
+    }
+    broker.kill();
+    break_the_first_record(&broker);
+    broker.restart();
+    broker
+}
+
+fn break_the_first_record(broker: &Broker) {
+    let path = broker.partition_files(TOPIC, 0, "log").pop().expect("a segment");
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("ours");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, IN_THE_FIRST_RECORD).expect("it is there");
+    file.write_all_at(&[byte[0] ^ 0x10], IN_THE_FIRST_RECORD).expect("ours");
+}
+
+#[test]
+fn a_damaged_partition_is_told_and_the_others_are_read_on() {
+    let broker = with_a_damaged_partition();
+    for flags in [&[][..], &["--group", "a"], &["--group", "b", "--group-protocol", "consumer"]] {
+        let reader = Reader::start(&broker, flags);
+        reader.waits_for("the others", |reader| reader.read().len() >= 2);
+        reader.wait_to_be_told(&["partition 0 of topic 'read'", "KAFKA_STORAGE_ERROR"]);
+        let mut client = broker.client();
+        client.produced(TOPIC, 1, &Batch::of(&["later"]));
+        reader.waits_for("what comes later", |reader| reader.read().contains(&"later".to_owned()));
+        reader.terminate();
+        let (status, told) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        let words = ["fullbore: ", "partition 0 of topic 'read'", "KAFKA_STORAGE_ERROR", "records were written"];
+        assert!(words.iter().all(|word| told.contains(word)), "{flags:?}: {told}");
+    }
+}
+
+#[test]
+fn reading_up_to_the_end_ends_without_a_damaged_partition_and_fails() {
+    let broker = with_a_damaged_partition();
+    for flags in [&["--exit"][..], &["--exit", "--group", "g"], &["--timeout-ms", "2000"]] {
+        let reader = Reader::start(&broker, flags);
+        reader.waits_for("the others", |reader| reader.read() == ["1", "2"]);
+        let (status, told) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        assert!(told.contains("partition 0 of topic 'read'") && told.contains("KAFKA_STORAGE_ERROR"), "{told}");
+    }
+}
+
+#[test]
+fn a_batch_whose_checksum_does_not_match_costs_its_partition_and_no_other() {
+    let broker = written(3);
+    break_the_first_record(&broker);
+    for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
+        let reader = Reader::start(&broker, flags);
+        reader.waits_for("the others", |reader| reader.read() == ["1", "2"]);
+        let (status, told) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        assert!(told.contains("partition 0 of topic 'read' has a broken batch at offset 0"), "{told}");
+    }
+}
+
+#[test]
+fn a_broker_that_has_run_out_of_descriptors_gives_what_it_can_and_the_rest_when_it_has_some() {
+    const PARTITIONS: i32 = 100;
+    let mut broker = written(PARTITIONS);
+    broker.stop();
+    broker.restart();
+    // Some of the logs can be opened, and the connections of one reader.
+    broker.leave_descriptors(40);
+    let reader = Reader::start(&broker, &[]);
+    reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
+    reader.wait_to_be_told(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR", "partitions wait in all"]);
+    assert!(reader.read().len() < PARTITIONS as usize, "there were descriptors for all");
+    broker.allow_descriptors();
+    reader.waits_for("all partitions", |reader| reader.read() == numbers(0..PARTITIONS));
+    reader.terminate();
+    let told = reader.told();
+    let (status, last) = reader.ended();
+    assert_eq!(status, Some(0), "{last}");
+    // Each wait on a slow machine may take more than a minute.
+    assert!(told.len() <= 3, "{told:?}");
+}
+
+#[test]
+fn a_group_that_a_full_disk_keeps_from_being_kept_is_told_and_read_when_there_is_room() {
+    for protocol in ["classic", "consumer"] {
+        let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+        let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, &[]);
+        client.produced(TOPIC, 0, &Batch::of(&["0"]));
+        let ballast = disk.path().join("ballast");
+        assert!(std::fs::write(&ballast, vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
+        let reader = Reader::start(&broker, &["--group", "g", "--group-protocol", protocol]);
+        reader.wait_to_be_told(&["waiting: ", "group 'g'", "COORDINATOR_NOT_AVAILABLE"]);
+        std::fs::remove_file(&ballast).expect("ours");
+        reader.waits_for("the record", |reader| reader.read() == ["0"]);
+        reader.terminate();
+        let (status, told) = reader.ended();
+        assert_eq!(status, Some(0), "{protocol}: {told}");
+    }
+}

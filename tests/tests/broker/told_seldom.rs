@@ -1,0 +1,69 @@
+//! Lines of the log that one cause could write with every request: at most one a minute, with the number of those left out.
+
+use crate::disk_full::SmallDisk;
+use crate::groups::Member;
+use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::fetch::FetchRequest;
+use std::time::Instant;
+
+const TOPIC: &str = "seldom";
+/// How often each is provoked.
+const TIMES: usize = 300;
+
+/// The lines with these words, of which there is one for each minute that was begun.
+fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
+    broker.wait_for_stderr(words);
+    let stderr = broker.stderr();
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains(words)).collect();
+    let minutes = since.elapsed().as_secs() as usize / 60;
+    assert!(lines.len() <= 1 + minutes, "{} lines: {:?}", lines.len(), &lines[..3]);
+    assert!(lines.iter().all(|line| line.contains("left_out")), "{lines:?}");
+}
+
+#[test]
+fn hundreds_of_logs_that_no_descriptor_is_left_for_are_one_line() {
+    const PARTITIONS: i32 = 10;
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, PARTITIONS, &[]);
+    for partition in 0..PARTITIONS {
+        client.produced(TOPIC, partition, &Batch::of(&["x"]));
+    }
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    client.offered();
+    broker.refuse_descriptors();
+    let since = Instant::now();
+    let from: Vec<FetchFrom<'_>> =
+        (0..PARTITIONS).map(|partition| FetchFrom { topic: TOPIC, partition, offset: 0 }).collect();
+    let mut refused = 0;
+    while refused < TIMES {
+        let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, 0), 12);
+        let codes = fetched.responses[0].partitions.iter().map(|found| found.error_code);
+        // Those that are being opened are not answered yet.
+        refused += codes.filter(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR).count();
+    }
+    assert_seldom(&broker, "cannot be opened", since);
+    broker.allow_descriptors();
+    assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
+}
+
+#[test]
+fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
+    let mut members: Vec<Member> = (0..TIMES).map(|number| Member::new(&broker, &format!("g{number}"))).collect();
+    assert!(std::fs::write(disk.path().join("ballast"), vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
+    let since = Instant::now();
+    for member in &mut members {
+        member.send_join();
+        let joined = member.joined();
+        // A group is kept once its leader has assigned.
+        assert_eq!(joined.error_code, ErrorCode::NONE);
+        member.send_sync();
+        assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    }
+    assert_seldom(&broker, "the group could not be kept", since);
+}
