@@ -64,6 +64,25 @@ impl Drop for Buffer {
     }
 }
 
+/// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
+pub fn read_exact(file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
+    let mut buffer = None;
+    for (at, part) in room.chunks_mut(PIECE_MAX).enumerate() {
+        let position = position + (at * PIECE_MAX) as u64;
+        if is_resident(file, position, part.len()) {
+            file.read_exact_at(part, position)?;
+            continue;
+        }
+        let buffer = buffer.get_or_insert_with(Buffer::take);
+        let filled = buffer.fill(file, position, part.len())?;
+        if filled.len() < part.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        part.copy_from_slice(&buffer.bytes()[filled]);
+    }
+    Ok(())
+}
+
 /// Reads without the page cache; what waits there to be written is written first.
 pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

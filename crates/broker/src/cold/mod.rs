@@ -132,6 +132,6 @@ async fn read_ahead(slot: Arc<Slot>) {
 }
 
 #[cfg(test)]
-pub use direct::is_resident;
+pub use direct::{is_resident, read_exact};
 #[cfg(test)]
 mod tests;

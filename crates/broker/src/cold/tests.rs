@@ -49,6 +49,25 @@ fn a_buffer_is_filled_from_anywhere_in_a_file() {
 }
 
 #[test]
+fn a_range_is_read_where_it_is_and_what_is_not_in_memory_does_not_come_there() {
+    let (_folder, file, bytes) = written();
+    for is_cold in [false, true] {
+        if is_cold {
+            fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
+        }
+        let were_in_memory = is_resident(&file, 0, LEN);
+        for (position, len) in [(0, LEN), (5, 1), (4095, PIECE_MAX + 7), (LEN - 1, 1), (LEN, 0)] {
+            let mut room = vec![0; len];
+            read_exact(&file, position as u64, &mut room).expect("read");
+            assert!(room == bytes[position..][..len], "{len} from {position}");
+        }
+        assert_eq!(is_resident(&file, 0, LEN), were_in_memory);
+        let ended = read_exact(&file, LEN as u64 - 1, &mut [0; 2]).expect_err("the file ends there");
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
+
+#[test]
 fn a_file_without_direct_reads_is_read_all_the_same() {
     let file = File::open("/proc/version").expect("Linux");
     assert!(read_around(&file, 0, &mut vec![0; 4096]).is_err(), "or nothing is shown");

@@ -1,11 +1,11 @@
 //! Reading an internal topic's partition from its start to its end.
 
 use crate::classic::{Partition, ReadError};
+use crate::cold;
 use bytes::Bytes;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// Bytes read at once; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
@@ -68,7 +68,7 @@ fn memory(records: Records) -> io::Result<Bytes> {
         Records::Memory(bytes) => Ok(bytes),
         Records::File(slice) => {
             let mut bytes = vec![0; slice.len as usize];
-            slice.file.read_exact_at(&mut bytes, slice.position)?;
+            cold::read_exact(&slice.file, slice.position, &mut bytes)?;
             Ok(bytes.into())
         }
     }

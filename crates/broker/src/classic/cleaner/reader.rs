@@ -1,16 +1,16 @@
 //! Reading whole batches of a segment one after the other, through a buffer.
 //!
-//! Not by index and not for clients. It has a descriptor of its own, so that the system reads ahead for it alone.
+//! Not by index and not for clients. What is not in memory does not come there: it is read once or twice and then goes.
 //! Invariant: a batch given out is whole, and its checksum was compared.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 
 use super::error::CleanError;
+use crate::cold;
 
 /// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
@@ -31,8 +31,6 @@ impl BatchReader {
     /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
     pub fn open(path: &Path, position: u64, limit: u64, chunk: usize) -> io::Result<BatchReader> {
         let file = File::open(path)?;
-        // A hint only.
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
         let path = path.to_owned();
         Ok(BatchReader { file, path, position, limit, buffer: Vec::new(), start: 0, chunk })
     }
@@ -95,7 +93,7 @@ impl BatchReader {
         let more = self.chunk.max(wanted - have).min(left);
         before_read(more as u64)?;
         self.buffer.resize(have + more, 0);
-        self.file.read_exact_at(&mut self.buffer[have..], self.position)?;
+        cold::read_exact(&self.file, self.position, &mut self.buffer[have..])?;
         self.position += more as u64;
         Ok(())
     }
