@@ -1,9 +1,7 @@
 //! What takes long of one partition or request holds up nobody else, though the broker has a single thread for all
 //! connections here.
-//!
-//! A named pipe in the place of a file is a disk that takes as long as the test likes: who opens it to read waits until
-//! somebody opens it to write.
 
+use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
@@ -11,10 +9,8 @@ use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::produce::ProduceRequest;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const ONE_THREAD: &str = "env:TOKIO_WORKER_THREADS=1";
@@ -23,41 +19,7 @@ const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 7;
 
-/// A file whose reader waits.
-struct Pipe {
-    path: PathBuf,
-    bytes: Vec<u8>,
-}
-
-impl Pipe {
-    fn in_place_of(path: &Path) -> Pipe {
-        let bytes = fs::read(path).expect("there is such a file");
-        fs::remove_file(path).expect("removed");
-        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
-        Pipe { path: path.to_owned(), bytes }
-    }
-
-    /// Waits until the broker is at the file; it goes on when what this returns is written to and dropped.
-    fn wait_for_reader(&self) -> File {
-        let mut pipe = None;
-        wait_until("the broker reads the file", SOON, || {
-            let opened = rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
-            pipe = opened.ok().map(File::from);
-            pipe.is_some()
-        });
-        pipe.expect("waited for it")
-    }
-
-    /// The file is there again, and whoever waits has its bytes.
-    fn give(self, mut pipe: File) {
-        let beside = self.path.with_extension("again");
-        fs::write(&beside, &self.bytes).expect("written");
-        fs::rename(&beside, &self.path).expect("in its place");
-        pipe.write_all(&self.bytes).expect("fits into a pipe");
-    }
-}
-
-fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
+pub fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
     let partition = ListOffsetsPartition { partition_index: 0, timestamp, ..Default::default() };
     let topic = ListOffsetsTopic { name: topic.into(), partitions: vec![partition], ..Default::default() };
     ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() }

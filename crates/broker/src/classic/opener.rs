@@ -1,9 +1,10 @@
 //! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
 //!
 //! Not how a log is opened ([`super::opening`], [`super::recovery`]). Partitions that somebody asks for come first, in the
-//! order in which they are asked for; the others that a crash may have left torn are opened while nobody asks.
+//! order in which they are asked for; the others, those that a crash may have left torn and those where retention is due, are
+//! opened while nobody asks.
 //!
-//! Invariant: a partition stands in a queue once, so the queues are bounded by the number of partitions.
+//! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -84,6 +85,9 @@ impl Opener {
 
     /// Is to be opened while nobody waits for another.
     pub fn ask_in_time(&self, partition: &Arc<Partition>) {
+        if partition.asked_in_time.swap(true, AcqRel) {
+            return;
+        }
         let mut queue = self.queue.lock();
         if !queue.is_stopping {
             queue.rest.push_back(Arc::downgrade(partition));
@@ -93,24 +97,26 @@ impl Opener {
 
     fn run(&self) {
         give_way();
-        while let Some(partition) = self.next() {
+        while let Some((partition, is_asked_for)) = self.next() {
             // Before it is looked at: who asks from now on may ask for another try.
-            partition.asked_for.store(false, Release);
+            let asked = if is_asked_for { &partition.asked_for } else { &partition.asked_in_time };
+            asked.store(false, Release);
             partition.open_now();
         }
     }
 
-    fn next(&self) -> Option<Arc<Partition>> {
+    /// The next one, and whether somebody asks for it.
+    fn next(&self) -> Option<(Arc<Partition>, bool)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
                 return None;
             }
             if let Some(partition) = queue.asked.pop_front() {
-                return Some(partition);
+                return Some((partition, true));
             }
             match queue.rest.pop_front().map(|partition| partition.upgrade()) {
-                Some(Some(partition)) => return Some(partition),
+                Some(Some(partition)) => return Some((partition, false)),
                 Some(None) => {}
                 None => self.changed.wait(&mut queue),
             }

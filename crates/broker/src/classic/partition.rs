@@ -49,14 +49,15 @@ pub struct Partition {
     /// As the state says, for who must not wait for its lock.
     pub(super) settled: AtomicBool,
     pub(super) is_open: AtomicBool,
-    /// Whether it stands in the opener's queue for somebody.
+    /// Whether it stands in the opener's queue for somebody, and in that for nobody.
     pub(super) asked_for: AtomicBool,
+    pub(super) asked_in_time: AtomicBool,
     /// A deleted partition whose folder may still have this one's name.
     pub(super) predecessor: Mutex<Option<Arc<Partition>>>,
     /// It is deleted: what takes long gives up.
     pub(super) leaving: AtomicBool,
-    /// Whether its folder is out of the way; held while that is done.
-    pub(super) retired: Mutex<bool>,
+    /// Once it is deleted, whether its folder is out of the way; held while that is done.
+    pub(super) retired: Mutex<Option<bool>>,
     pub(super) waiters: Arc<Waiters>,
 }
 
@@ -145,9 +146,10 @@ impl Partition {
             state: Mutex::new(state),
             opening_ended: Condvar::new(),
             asked_for: AtomicBool::new(false),
+            asked_in_time: AtomicBool::new(false),
             predecessor: Mutex::new(predecessor),
             leaving: AtomicBool::new(false),
-            retired: Mutex::new(false),
+            retired: Mutex::new(None),
             waiters: Arc::default(),
         }
     }

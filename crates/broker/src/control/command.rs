@@ -22,6 +22,8 @@ pub enum Command {
     AlterTopicConfigs(AlterTopicConfigs),
     AlterBrokerConfigs(AlterBrokerConfigs),
     AlterResourceConfigs(AlterResourceConfigs),
+    /// Nothing is left of these deleted topics.
+    ForgetDeleted(Vec<Uuid>),
     InitProducerId,
     CommitOffsets(CommitOffsets),
     DeleteOffsets(DeleteOffsets),
@@ -86,6 +88,15 @@ pub struct StoredGroup {
     /// Of the layout of `state`.
     pub version: i64,
     pub state: Bytes,
+}
+
+/// A topic that was deleted, and of which something may be left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedTopic {
+    pub id: Uuid,
+    /// As it was; others may have it since.
+    pub name: String,
+    pub partitions: i32,
 }
 
 /// A group to be forgotten; one that does not exist is no error.

@@ -37,7 +37,8 @@ pub use asker::Asker;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerScope, Command, CommitOffset, CommitOffsets, ConfigChange, CreatePartitions, CreateTopic,
-    CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, GrowTopic, Outcome, Refusal, StoredGroup, TopicRef,
+    CreateTopics, DeleteGroup, DeleteOffset, DeleteOffsets, DeletedTopic, GrowTopic, Outcome, Refusal, StoredGroup,
+    TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -53,8 +54,8 @@ pub use resources::ConfiguredResource;
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 
-/// A handle on the control plane, cheap to clone. When the last one is dropped the thread finishes what
-/// it was asked, the database is closed, and the drop returns.
+/// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
+/// what it was asked; then the database is closed, and the drop returns.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -67,9 +68,10 @@ struct Shared {
     offsets: Arc<Offsets>,
     /// As they were at the start, until they are taken.
     groups: Mutex<Vec<StoredGroup>>,
+    deleted: Mutex<Vec<DeletedTopic>>,
     queue: Arc<Queue>,
-    /// `None` only while dropping.
-    thread: Option<JoinHandle<()>>,
+    /// `None` once it has ended.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Control {
@@ -94,8 +96,9 @@ impl Control {
             image,
             offsets,
             groups: Mutex::new(loaded.groups),
+            deleted: Mutex::new(loaded.deleted),
             queue,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -187,6 +190,24 @@ impl Control {
     /// The groups' snapshots as they were at the start. The second call has none.
     pub fn take_groups(&self) -> Vec<StoredGroup> {
         std::mem::take(&mut self.shared.groups.lock())
+    }
+
+    /// Deleted topics of which something may be left, as they were at the start. The second call has none.
+    pub fn take_deleted(&self) -> Vec<DeletedTopic> {
+        std::mem::take(&mut self.shared.deleted.lock())
+    }
+
+    /// Nothing is left of these deleted topics.
+    pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
+        match self.ask(Command::ForgetDeleted(topics)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("to forget is answered with whether it was done"),
+        }
+    }
+
+    /// Does what was asked, and refuses what is asked from now on. Nothing is written any more when it returns. Blocks.
+    pub fn close(&self) {
+        self.shared.close();
     }
 
     /// Waits for a place in the queue. Whoever must ask in a fixed order, under a lock of their own, enters first.
@@ -305,13 +326,20 @@ fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
+impl Shared {
+    fn close(&self) {
         self.queue.close();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the control thread panicked");
         }
+        // Who asks for changes of groups may be serving them.
+        self.queue.with_owner(|_| ());
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -186,6 +186,10 @@ impl Draft<'_> {
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
             Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(broker, wanted)),
             Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(broker, wanted)),
+            Command::ForgetDeleted(topics) => {
+                self.changes.extend(topics.iter().map(|id| Change::ForgetDeleted(*id)));
+                Outcome::Done(Ok(()))
+            }
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
             Command::CommitOffsets(commit) => Outcome::Committed(Ok(self.commit_offsets(commit))),
             Command::DeleteOffsets(delete) => self.change(Change::DeleteOffsets(delete.clone())),
@@ -350,7 +354,7 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         }
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
         Command::CommitOffsets(_) => Outcome::Committed(Err(refusal.clone())),
-        Command::DeleteOffsets(_) | Command::KeepGroup(_) | Command::DeleteGroup(_) => {
+        Command::ForgetDeleted(_) | Command::DeleteOffsets(_) | Command::KeepGroup(_) | Command::DeleteGroup(_) => {
             Outcome::Done(Err(refusal.clone()))
         }
     }

@@ -1,7 +1,7 @@
 //! The control plane's tables in SQLite: read once at start, then only written.
 //!
 //! No decisions: what is written here was accepted by `decide`. A commit that returned is on disk (write-ahead log,
-//! `synchronous=FULL`), or, when it is of groups alone, with the operating system (`NORMAL`) and on disk after the next
+//! `synchronous=FULL`), or, when it is of groups alone or forgets, with the operating system (`NORMAL`) and on disk after the next
 //! one of the first kind; one that failed left nothing behind.
 
 mod groups;
@@ -16,7 +16,7 @@ use fullbore_wire::Uuid;
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
-use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, StoredGroup};
+use super::command::{CommitOffsets, DeleteGroup, DeleteOffsets, DeletedTopic, StoredGroup};
 use super::error::OpenError;
 use super::image::{Image, Topic};
 use super::offsets::Offsets;
@@ -24,7 +24,12 @@ use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dy
 
 const FILE: &str = "control.db";
 /// What each version of the schema added, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 3] = [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
@@ -50,6 +55,8 @@ pub(super) enum Change {
     /// Its partitions are more than before.
     Grow(Arc<Topic>),
     Delete(Uuid),
+    /// Nothing is left of a deleted topic.
+    ForgetDeleted(Uuid),
     ConfigureBrokers(Arc<DynamicConfig>),
     /// All that the resource of this name sets now.
     ConfigureResource(Resource, String, BTreeMap<String, String>),
@@ -62,10 +69,11 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Whether it may be lost when the machine, not the process, dies: as Kafka's appends to `__consumer_offsets` may.
-    fn is_of_groups(&self) -> bool {
-        use Change::{CommitOffsets, DeleteGroup, DeleteOffsets, KeepGroup};
-        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_))
+    /// Whether it may be lost when the machine, not the process, dies: of groups as Kafka's appends to `__consumer_offsets` may,
+    /// and what a start finds out again.
+    fn may_be_lost(&self) -> bool {
+        use Change::{CommitOffsets, DeleteGroup, DeleteOffsets, ForgetDeleted, KeepGroup};
+        matches!(self, CommitOffsets(_) | DeleteOffsets(_) | KeepGroup(_) | DeleteGroup(_) | ForgetDeleted(_))
     }
 
     /// Whether less is kept of the logs after it, or may be.
@@ -92,6 +100,7 @@ pub(super) struct Loaded {
     pub image: Image,
     pub offsets: Offsets,
     pub groups: Vec<StoredGroup>,
+    pub deleted: Vec<DeletedTopic>,
 }
 
 /// The open database.
@@ -132,10 +141,10 @@ impl Store {
 
     /// Writes all changes and the image's epoch, or nothing.
     pub fn commit(&mut self, changes: &[Change], epoch: u64) -> rusqlite::Result<()> {
-        let of_groups = changes.iter().all(Change::is_of_groups);
-        self.synchronize(if of_groups { Synchronous::Normal } else { Synchronous::Full })?;
+        let may_be_lost = changes.iter().all(Change::may_be_lost);
+        self.synchronize(if may_be_lost { Synchronous::Normal } else { Synchronous::Full })?;
         self.run("BEGIN IMMEDIATE")?;
-        let written = self.write(changes, (!of_groups).then_some(epoch)).and_then(|()| self.run("COMMIT"));
+        let written = self.write(changes, (!may_be_lost).then_some(epoch)).and_then(|()| self.run("COMMIT"));
         if written.is_err() {
             // Nothing is open when SQLite has rolled back by itself.
             let _ = self.run("ROLLBACK");
@@ -318,7 +327,8 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
     }
     let offsets = groups::load_offsets(transaction).map_err(read)?;
     let groups = groups::load(transaction).map_err(read)?;
-    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, offsets, groups })
+    let deleted = load_deleted(transaction).map_err(read)?;
+    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, offsets, groups, deleted })
 }
 
 struct TopicRow {
@@ -333,6 +343,13 @@ fn load_topics(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<TopicRow>>
     let rows = query.query_map([], |row| {
         Ok(TopicRow { id: row.get(0)?, name: row.get(1)?, partitions: row.get(2)?, replication_factor: row.get(3)? })
     })?;
+    rows.collect()
+}
+
+fn load_deleted(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<DeletedTopic>> {
+    let mut query = transaction.prepare("SELECT id, name, partitions FROM deleted_topics")?;
+    let rows = query
+        .query_map([], |row| Ok(DeletedTopic { id: Uuid(row.get(0)?), name: row.get(1)?, partitions: row.get(2)? }))?;
     rows.collect()
 }
 
@@ -379,7 +396,14 @@ fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
             Ok(())
         }
         Change::Delete(id) => {
+            let keep = "INSERT INTO deleted_topics (id, name, partitions)
+                        SELECT id, name, partitions FROM topics WHERE id = ?1";
+            transaction.prepare_cached(keep)?.execute(params![id.0])?;
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
+            Ok(())
+        }
+        Change::ForgetDeleted(id) => {
+            transaction.prepare_cached("DELETE FROM deleted_topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())
         }
         Change::ConfigureBrokers(dynamic) => write_dynamic(transaction, dynamic),

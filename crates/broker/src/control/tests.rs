@@ -75,6 +75,51 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
 }
 
 #[tokio::test]
+async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created").id);
+        opened.control.delete_topics(vec![TopicRef::Name("t".into())]).await.remove(0).expect("deleted");
+    }
+    create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
+    let epoch = opened.control.image().epoch();
+    drop(opened);
+    for (forgotten, left) in [(None, 2), (Some(ids[0]), 2), (Some(ids[1]), 1), (None, 0)] {
+        let opened = open(folder.path());
+        let deleted = opened.control.take_deleted();
+        assert_eq!((deleted.len(), opened.control.take_deleted()), (left, vec![]));
+        assert!(deleted.iter().all(|topic| (topic.name.as_str(), topic.partitions) == ("t", 2)));
+        if let Some(id) = forgotten {
+            assert!(deleted.iter().any(|topic| topic.id == id));
+            opened.control.forget_deleted(vec![id]).await.expect("forgotten");
+        }
+        assert_eq!(opened.control.image().epoch(), epoch, "nothing changes for anybody");
+    }
+}
+
+#[tokio::test]
+async fn what_was_asked_before_the_end_is_done_and_what_comes_later_is_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let place = opened.control.enter().await.expect("there is room");
+    let pending = place.ask(Command::CreateTopics(CreateTopics { topics: vec![wanted("t")], validate_only: false }));
+    let late = opened.control.enter().await.expect("there is room");
+    opened.control.close();
+    let Outcome::Topics(created) = pending.outcome().await else { panic!("a topic was asked for") };
+    assert_eq!(codes(&created), [None]);
+    let late = late.ask(Command::DeleteTopics(vec![TopicRef::Name("t".into())])).outcome().await;
+    let Outcome::Topics(deleted) = late else { panic!("topics were asked for") };
+    assert_eq!(codes(&deleted), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
+    assert_eq!(codes(&create(&opened.control, vec![wanted("u")]).await), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
+    opened.control.close();
+    drop(opened);
+    let image = open(folder.path()).control.image();
+    assert!(image.topic("t").is_some() && image.topic("u").is_none());
+}
+
+#[tokio::test]
 async fn what_was_answered_is_in_the_image() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
@@ -218,12 +263,12 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
-    let later_tables = ["", "groups, group_offsets, resource_configs", "broker_configs"];
-    for found in 1..=2 {
+    let later_tables = ["", "deleted_topics", "groups, group_offsets, resource_configs", "broker_configs"];
+    for found in 1..=3 {
         let folder = tempfile::tempdir().expect("tempdir");
         create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
         let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-        let added_since = later_tables[1..=3 - found].join(", ");
+        let added_since = later_tables[1..=4 - found].join(", ");
         for table in added_since.split(", ") {
             connection.execute_batch(&format!("DROP TABLE {table}")).expect("it was there");
         }
@@ -419,9 +464,9 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 4).expect("set");
+    connection.pragma_update(None, "user_version", 5).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 4, this one knows 3)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 5, this one knows 4)"));
 }
 
 #[tokio::test]
