@@ -19,7 +19,7 @@ const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 7;
 
-pub fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
+fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
     let partition = ListOffsetsPartition { partition_index: 0, timestamp, ..Default::default() };
     let topic = ListOffsetsTopic { name: topic.into(), partitions: vec![partition], ..Default::default() };
     ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() }
