@@ -272,7 +272,7 @@ impl<'a> Appending<'a> {
             let message = format!("Cannot append to internal topic {}", topic.name);
             return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
-        let partition = topics::partition(self.broker, topic, data.index)?;
+        let partition = topics::opened_or_new(self.broker, topic, data.index)?;
         if acks == ALL && topic.config.min_insync_replicas > 1 {
             return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
         }

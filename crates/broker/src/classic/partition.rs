@@ -49,6 +49,8 @@ pub struct Partition {
     /// As the state says, for who must not wait for its lock.
     pub(super) settled: AtomicBool,
     pub(super) is_open: AtomicBool,
+    /// Its folder is being made: it has no records, and what it waits for is over soon.
+    pub(super) being_made: AtomicBool,
     /// Whether it stands in the opener's queue for somebody, and in that for nobody.
     pub(super) asked_for: AtomicBool,
     pub(super) asked_in_time: AtomicBool,
@@ -143,6 +145,7 @@ impl Partition {
             config: RwLock::new(config),
             settled: AtomicBool::new(known.is_none()),
             is_open: AtomicBool::new(false),
+            being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             opening_ended: Condvar::new(),
             asked_for: AtomicBool::new(false),

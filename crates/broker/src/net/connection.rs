@@ -257,7 +257,11 @@ async fn write(
 
 /// The answer if there is one already; a fault is told when its turn comes.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
-    poll_fn(|context| Poll::Ready(look(&mut completion, context))).await;
+    poll_fn(|context| {
+        look(&mut completion, context);
+        Poll::Ready(())
+    })
+    .await;
     match completion {
         Completion::Ready(frame) => Ok(frame),
         later => Err(later),

@@ -118,7 +118,8 @@ fn servers_of_the_list_that_are_dead_do_not_keep_one_that_lives_from_being_asked
         &["produce", "-t", "t"],
     ] {
         let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
-        assert_eq!((status, complaint.as_str()), (Some(0), ""), "{command:?}");
+        // That a group has no members now is told there, too.
+        assert_eq!(status, Some(0), "{command:?}: {complaint}");
     }
 }
 
