@@ -221,8 +221,17 @@ impl Client {
 
     /// Tells the broker that nothing more will be sent.
     pub fn finish(&mut self) {
+        if let Stream::Tls(stream) = &mut self.stream {
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
         // The broker may have closed the connection already.
         let _ = self.stream.socket().shutdown(Shutdown::Write);
+    }
+
+    /// Takes nothing more from the broker, which is not told.
+    pub fn stop_reading(&mut self) {
+        self.stream.socket().shutdown(Shutdown::Read).expect("a connected socket");
     }
 
     /// Closes the connection as a process that is killed with answers unread does: the broker's next write fails.

@@ -212,10 +212,20 @@ impl Broker {
         fields.take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
-    /// Bytes it has read from disks so far: `read_bytes` of proc(5).
+    /// Bytes it has read from disks so far.
     pub fn read_from_disks(&self) -> usize {
+        self.io("read_bytes: ")
+    }
+
+    /// Bytes it has read so far, wherever they were.
+    pub fn bytes_read(&self) -> usize {
+        self.io("rchar: ")
+    }
+
+    /// A line of proc(5)'s io.
+    fn io(&self, line: &str) -> usize {
         let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).expect("our child");
-        let read = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).expect("Linux tells it");
+        let read = io.lines().find_map(|found| found.strip_prefix(line)).expect("Linux tells it");
         read.parse().expect("a number")
     }
 

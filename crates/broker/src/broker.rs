@@ -2,9 +2,9 @@
 //!
 //! Start: bind the ports, lock the data folder, open the control plane, open the logs, accept. Ports come first because
 //! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
-//! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the logs, close the control plane.
-//! Invariant: nothing is accepted before everything it needs is open, and the logs close after the last request is
-//! answered.
+//! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the
+//! control plane, and then the logs, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
+//! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
 
 use crate::admin;
 use crate::api::{Decompression, Sessions};
@@ -164,6 +164,7 @@ impl Broker {
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space))?;
         let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        follow_image::finish_deletions(&logs, &config, control.take_deleted());
         follow_images(&control, &logs, &config);
         logs.all_told();
         warn_of_strays(&logs);
@@ -194,6 +195,7 @@ impl Broker {
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &shared));
+        tokio::spawn(forget_deleted(shared.control.clone(), Arc::clone(&shared.logs), shared.stopping()));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }
@@ -241,8 +243,13 @@ impl Broker {
         if let Some(admin) = self.admin {
             admin.abort();
         }
-        let logs = Arc::clone(&self.shared.logs);
-        if let Err(error) = tokio::task::spawn_blocking(move || logs.close()).await {
+        let shared = Arc::clone(&self.shared);
+        let closing = move || {
+            // What was decided is carried out by the logs, and nothing is decided after that.
+            shared.control.close();
+            shared.logs.close();
+        };
+        if let Err(error) = tokio::task::spawn_blocking(closing).await {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
@@ -275,6 +282,20 @@ fn follow_images(control: &Control, logs: &Arc<Logs>, config: &Arc<BrokerConfig>
         follow_image::follow(&logs, &config, before, after, origin);
         origin = Origin::New;
     }));
+}
+
+/// Has the control plane forget deleted topics once nothing is left of them. What it could not write down is found gone by the
+/// next start.
+async fn forget_deleted(control: Control, logs: Arc<Logs>, mut stopping: watch::Receiver<bool>) {
+    loop {
+        let gone = tokio::select! {
+            gone = logs.gone() => gone,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        if let Err(refusal) = control.forget_deleted(gone).await {
+            tracing::debug!(%refusal, "deleted topics stay in control.db until the next start");
+        }
+    }
 }
 
 fn warn_of_strays(logs: &Logs) {

@@ -8,9 +8,19 @@
 
 use crate::classic::{Logs, Origin};
 use crate::config::BrokerConfig;
-use crate::control::{Image, Topic};
+use crate::control::{DeletedTopic, Image, Topic};
 use std::cmp::Ordering;
 use std::sync::Arc;
+
+/// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is
+/// followed, as whoever has one of these names now comes later.
+pub fn finish_deletions(logs: &Arc<Logs>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
+    let settings = Arc::new(config.topic_defaults.clone());
+    for topic in deleted {
+        logs.put_topic((&topic.name, topic.id), topic.partitions, &settings, Origin::Kept);
+        logs.delete_topic(topic.id);
+    }
+}
 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {

@@ -4,7 +4,9 @@
 //! what else that thread would have served goes to another one meanwhile. Not for recovery, which takes seconds: see
 //! [`classic`](crate::classic).
 //!
-//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left.
+//! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left. Whoever has one does not
+//! wait in it for another's: that is waited for before. A connection has one request at a time in the queue, and at most one
+//! answer, so that places are shared among connections.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
@@ -49,5 +51,16 @@ mod tests {
         let other = tokio::spawn(async move { done.send(()).expect("somebody waits for it") });
         other.await.expect("no panic");
         working.await.expect("no panic");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn work_that_panics_gives_its_place_back() {
+        let long = Arc::new(LongWork::default());
+        for _ in 0..=PLACES {
+            let long = Arc::clone(&long);
+            let panicking = tokio::spawn(async move { long.run(|| panic!("as a test wants it")).await });
+            assert!(panicking.await.is_err_and(|error| error.is_panic()));
+        }
+        long.run(|| ()).await;
     }
 }

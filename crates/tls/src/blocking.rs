@@ -5,6 +5,7 @@ use crate::session::Session;
 use bytes::{Buf, BytesMut};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// One client's connection after its handshake.
 pub struct BlockingStream {
@@ -15,21 +16,33 @@ pub struct BlockingStream {
 }
 
 impl BlockingStream {
-    /// The handshake with the broker at `host:port`. The socket's timeouts bound each step of it.
+    /// The handshake with the broker at `host:port`, however slowly that sends. The socket's read timeout is then that of the
+    /// last step.
     ///
     /// # Errors
     /// Why it failed, in words.
-    pub fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Self> {
+    pub fn connect(socket: TcpStream, connector: &Connector, address: &str, within: Duration) -> io::Result<Self> {
         let mut session = connector.session(address)?;
+        let began = Instant::now();
         loop {
             session.send(&mut &socket)?;
             if !session.is_handshaking() {
                 return Ok(BlockingStream { socket, session, plain: BytesMut::new() });
             }
-            if let Err(error) = session.shake(|bytes| (&socket).read(bytes)) {
-                // The alert that says why, if there is one to be sent.
-                let _ = session.send(&mut &socket);
-                return Err(error);
+            let left = within.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no TLS handshake in {within:?}")));
+            }
+            socket.set_read_timeout(Some(left))?;
+            match session.shake(|bytes| (&socket).read(bytes)) {
+                Ok(()) => {}
+                // The time is up, or a signal has come.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    // The alert that says why, if there is one to be sent.
+                    let _ = session.send(&mut &socket);
+                    return Err(error);
+                }
             }
         }
     }

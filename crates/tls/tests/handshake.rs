@@ -5,6 +5,7 @@ use fullbore_tests::pki::{Authority, Issued, self_signed};
 use fullbore_tls::{Acceptor, BlockingStream, ClientAuth, Connector, Settings, Stream};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -121,7 +122,12 @@ async fn a_blocking_client_speaks_it_too() {
     let asking = tokio::task::spawn_blocking(move || {
         let connector = Connector::load(&client, true).expect("the client's material");
         let socket = std::net::TcpStream::connect(addr)?;
-        let mut stream = BlockingStream::connect(socket, &connector, &format!("localhost:{}", addr.port()))?;
+        let mut stream = BlockingStream::connect(
+            socket,
+            &connector,
+            &format!("localhost:{}", addr.port()),
+            Duration::from_secs(30),
+        )?;
         let sent = vec![7; 100_000];
         stream.write_all(&sent)?;
         let mut found = vec![0; sent.len()];

@@ -1,20 +1,16 @@
 //! What takes long of one partition or request holds up nobody else, though the broker has a single thread for all
 //! connections here.
-//!
-//! A named pipe in the place of a file is a disk that takes as long as the test likes: who opens it to read waits until
-//! somebody opens it to write.
 
-use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, wait_until};
+use crate::pipe::Pipe;
+use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::produce::ProduceRequest;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const ONE_THREAD: &str = "env:TOKIO_WORKER_THREADS=1";
@@ -22,40 +18,6 @@ const SOON: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 7;
-
-/// A file whose reader waits.
-struct Pipe {
-    path: PathBuf,
-    bytes: Vec<u8>,
-}
-
-impl Pipe {
-    fn in_place_of(path: &Path) -> Pipe {
-        let bytes = fs::read(path).expect("there is such a file");
-        fs::remove_file(path).expect("removed");
-        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
-        Pipe { path: path.to_owned(), bytes }
-    }
-
-    /// Waits until the broker is at the file; it goes on when what this returns is written to and dropped.
-    fn wait_for_reader(&self) -> File {
-        let mut pipe = None;
-        wait_until("the broker reads the file", SOON, || {
-            let opened = rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
-            pipe = opened.ok().map(File::from);
-            pipe.is_some()
-        });
-        pipe.expect("waited for it")
-    }
-
-    /// The file is there again, and whoever waits has its bytes.
-    fn give(self, mut pipe: File) {
-        let beside = self.path.with_extension("again");
-        fs::write(&beside, &self.bytes).expect("written");
-        fs::rename(&beside, &self.path).expect("in its place");
-        pipe.write_all(&self.bytes).expect("fits into a pipe");
-    }
-}
 
 fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
     let partition = ListOffsetsPartition { partition_index: 0, timestamp, ..Default::default() };
@@ -78,7 +40,7 @@ fn assert_others_are_served(broker: &Broker, round: &str) {
 }
 
 #[test]
-fn a_log_that_is_being_recovered_holds_up_nobody_else_and_then_serves_who_waited() {
+fn a_log_that_is_being_recovered_holds_up_nobody_else_nor_what_is_asked_for_beside_it() {
     let mut broker = Broker::start(&[ONE_THREAD]);
     let mut client = broker.client();
     client.create_topic("slow", 1, &[]);
@@ -90,17 +52,23 @@ fn a_log_that_is_being_recovered_holds_up_nobody_else_and_then_serves_who_waited
     broker.kill();
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("leader-epoch-checkpoint"));
     broker.restart();
-    let mut producing = broker.client();
-    producing.send(&produce_request("slow", 0, Batch::of(&["3"]).bytes()), PRODUCE);
-    let mut listing = broker.client();
-    listing.send(&list_offsets("slow", -1), LIST_OFFSETS);
     let pipe = slow.wait_for_reader();
     assert_others_are_served(&broker, "first");
+
+    // Who names it beside others is told to ask again, and served of those.
+    let mut client = broker.client();
+    let batch = Batch::of(&["beside"]).bytes();
+    let topic_data = vec![topic_data("slow", &[(0, batch.clone())]), topic_data("other", &[(0, batch)])];
+    let request = ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data, ..Default::default() };
+    let produced = client.call(&request, PRODUCE).responses;
+    let codes = [0, 1].map(|topic: usize| produced[topic].partition_responses[0].error_code);
+    assert_eq!(codes, [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::NONE]);
+    let listed = client.call(&list_offsets("slow", -1), LIST_OFFSETS);
+    assert_eq!(listed.topics[0].partitions[0].error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
 
     // A fetch of both has what there is; one of that alone says nothing, and no error.
     let both =
         [FetchFrom { topic: "slow", partition: 0, offset: 0 }, FetchFrom { topic: "other", partition: 0, offset: 0 }];
-    let mut client = broker.client();
     let fetched = client.call::<FetchRequest>(&fetch_request(&both, 1, 30_000), FETCH);
     let of = |at: usize| &fetched.responses[at].partitions[0];
     assert_eq!((of(0).error_code, of(0).high_watermark, of(0).log_start_offset), (ErrorCode::NONE, -1, -1));
@@ -113,11 +81,14 @@ fn a_log_that_is_being_recovered_holds_up_nobody_else_and_then_serves_who_waited
     assert_others_are_served(&broker, "second");
 
     slow.give(pipe);
-    let produced = producing.receive::<ProduceRequest>(PRODUCE).1;
-    assert_eq!(produced.responses[0].partition_responses[0].base_offset, 3);
-    let listed = listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1;
-    let latest = listed.topics[0].partitions[0].offset;
-    assert!(latest == 3 || latest == 4, "{latest}: before or after the produce that waited, too");
+    let again = Batch::of(&["3"]);
+    let mut base_offset = -1;
+    wait_until("it takes records", SOON, || {
+        let produced = client.produce("slow", 0, &again);
+        base_offset = produced.base_offset;
+        produced.error_code == ErrorCode::NONE
+    });
+    assert_eq!((base_offset, client.latest("slow", 0)), (3, 4), "what was refused is not there");
     let polled = polling.receive::<FetchRequest>(FETCH).1;
     assert!(polled.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
     assert_eq!(broker.client().fetch_records("slow", 0).len(), 4);

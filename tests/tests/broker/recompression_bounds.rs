@@ -69,6 +69,39 @@ fn others_are_served_while_large_batches_are_recompressed() {
 }
 
 #[test]
+fn large_batches_that_wait_for_their_turn_leave_the_places_for_long_work_to_others() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let configs = [("compression.type", "gzip"), ("compression.gzip.level", "9")];
+    client.create_topic("large", 1, &configs);
+    client.create_topic("other", 1, &[]);
+    client.produced("other", 0, &fullbore_tests::Batch::at(1000, &["v"]));
+    // Twice as many as there are places.
+    const SENDERS: usize = 32;
+    let large = bomb(Compression::Zstd, 20);
+    let answered = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let before = broker.processor_ticks();
+        for _ in 0..SENDERS {
+            scope.spawn(|| {
+                let mut sender = broker.client();
+                sender.set_read_timeout(DEADLINE);
+                let response = sender.call(&produce_request("large", 0, large.clone()), PRODUCE);
+                answered.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+            });
+        }
+        wait_until("the broker is at work", DEADLINE, || broker.processor_ticks() > before + 20);
+        let before = answered.load(Ordering::SeqCst);
+        client.set_read_timeout(DEADLINE);
+        assert_eq!(client.list_offset("other", 0, 1000).offset, 0);
+        let meanwhile = answered.load(Ordering::SeqCst) - before;
+        assert!(meanwhile < SENDERS / 4, "{meanwhile} large batches went before a look-up of another topic");
+    });
+    assert_eq!(client.latest("large", 0), 20 * i64::try_from(SENDERS).expect("few"));
+}
+
+#[test]
 fn bombs_are_refused_and_cost_a_bounded_amount_of_memory_together() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

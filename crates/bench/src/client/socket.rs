@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long a connect may take, and after it each step of a TLS handshake.
+/// How long a connect may take, and after it a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a broker may be silent while an answer is due, or take nothing of a request (Kafka's request.timeout.ms).
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,11 +27,7 @@ impl Socket {
         let connector = security.connector().map_err(|error| of_tls(io::Error::other(error)))?;
         let socket = connect(address).map_err(of_connect)?;
         let Some(connector) = connector else { return Ok(Socket::Plain(socket)) };
-        socket.set_read_timeout(Some(CONNECT_TIMEOUT)).map_err(of_connect)?;
-        let stream = BlockingStream::connect(socket, connector, address).map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => of_tls(io::Error::other(format!("no TLS handshake in {CONNECT_TIMEOUT:?}"))),
-            _ => of_tls(source),
-        })?;
+        let stream = BlockingStream::connect(socket, connector, address, CONNECT_TIMEOUT).map_err(of_tls)?;
         stream.socket().set_read_timeout(Some(READ_TIMEOUT)).map_err(of_connect)?;
         Ok(Socket::Tls(Box::new(stream)))
     }

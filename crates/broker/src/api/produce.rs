@@ -17,20 +17,25 @@ use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
 use crate::metrics::Metrics;
+use decompression::Turn;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
     TopicProduceData, TopicProduceResponse,
 };
 use fullbore_wire::batch::{BatchError, BatchView, Compression};
 use fullbore_wire::{ErrorCode, Records, Text};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use validate::{Destination, SHORT_MAX, check_size, validate, work_of};
+use std::time::{Duration, Instant};
+use validate::{Destination, Invalid, SHORT_MAX, check_size, validate, work_of};
 
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
 /// Records of more bytes than this take longer than a millisecond or two to be checked and written.
 const LONG_BYTES: usize = 2 << 20;
+/// After so long the rest of a long request queues for a place anew, behind those who wait for one.
+const PLACE_MAX: Duration = Duration::from_millis(50);
 /// What Kafka's own tools call themselves, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
@@ -75,9 +80,19 @@ pub async fn admit(
     let acks = request.acks;
     let image = broker.control.image();
     let is_long = prepare(broker, &image, &request).await;
-    let may_write_internal = client_id == Some(ADMIN_CLIENT);
-    let append = || append(broker, image, request, reply.version.number, may_write_internal);
-    let (response, pending, failed) = if is_long { broker.long_work.run(append).await } else { append() };
+    let place_max = is_long.then_some(PLACE_MAX);
+    let mut appending = Appending::new(broker, &image, &request, reply.version.number, client_id);
+    let mut turn = None;
+    loop {
+        let mut go_on = || appending.go_on(turn.take(), place_max);
+        let paused = if is_long { broker.long_work.run(go_on).await } else { go_on() };
+        match paused {
+            ControlFlow::Continue(()) => break,
+            ControlFlow::Break(Pause::ForTurn) => turn = Some(broker.decompression.turn().await),
+            ControlFlow::Break(Pause::ForOthers) => {}
+        }
+    }
+    let (response, pending, failed) = appending.done();
     if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
@@ -110,34 +125,6 @@ async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bo
     }
     topics::open_all(unsettled).await;
     bytes > LONG_BYTES || work > SHORT_MAX || is_unwritten
-}
-
-/// Checks and appends every batch in turn: the response so far, what is still to come, and the last error.
-fn append(
-    broker: &Shared,
-    image: Arc<Image>,
-    request: ProduceRequest,
-    version: i16,
-    may_write_internal: bool,
-) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
-    let mut appending = Appending {
-        broker,
-        image,
-        version,
-        acks: request.acks,
-        reorder: request.reorder,
-        transactional: request.transactional_id.is_some(),
-        may_write_internal,
-        pending: Vec::new(),
-        failed: ErrorCode::NONE,
-    };
-    let max_idempotence_batches_to_retain = appending.image.batches_to_retain();
-    let topics = request.topic_data.into_iter().enumerate();
-    let responses = topics.map(|(at, topic)| appending.topic(at, topic)).collect();
-    let reorder_batches = broker.reordering.batches_max();
-    let response =
-        ProduceResponse { responses, max_idempotence_batches_to_retain, reorder_batches, ..Default::default() };
-    (response, appending.pending, appending.failed)
 }
 
 fn bytes_of(topic: &TopicProduceResponse) -> usize {
@@ -177,8 +164,7 @@ async fn after(
                 Ok(mut appended) => {
                     let ticket = appended.durable.take();
                     *at = of_appended(at.index, &appended);
-                    let retained = &mut topic.producer_state_batches_to_retain;
-                    *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
+                    lower(&mut topic.producer_state_batches_to_retain, &appended);
                     ticket
                 }
                 Err(error) => {
@@ -197,76 +183,107 @@ async fn after(
     reply.frame::<ProduceRequest>(&response)
 }
 
-/// One request on its way through its partitions.
+/// One request on its way through its partitions, in order: what is answered of it shows how far it has come.
 struct Appending<'a> {
     broker: &'a Shared,
-    image: Arc<Image>,
+    image: &'a Image,
+    request: &'a ProduceRequest,
     version: i16,
-    acks: i16,
-    /// Whether a batch that is early is to wait for its turn.
-    reorder: bool,
-    transactional: bool,
     may_write_internal: bool,
+    responses: Vec<TopicProduceResponse>,
     pending: Vec<Pending>,
     /// The last error, for acks=0.
     failed: ErrorCode,
 }
 
-impl Appending<'_> {
-    fn topic(&mut self, at: usize, data: TopicProduceData) -> TopicProduceResponse {
-        let image = Arc::clone(&self.image);
-        let found = topics::find(&image, &data.name, data.topic_id);
-        // The least that any of its partitions had set: they learn of a change one after the other.
-        let mut retained = found.map(|topic| topic.config.producer_state_batches_to_retain).ok();
-        let mut partition_responses = Vec::with_capacity(data.partition_data.len());
-        for partition in data.partition_data {
-            let index = partition.index;
-            let outcome = found.map_err(Refused::from).and_then(|topic| self.partition(topic, partition));
-            partition_responses.push(match outcome {
-                Ok(admission) => {
-                    if let Admission::Appended(appended) = &admission {
-                        retained = retained.min(Some(appended.batches_retained));
-                    }
-                    self.admitted(index, admission, (at, partition_responses.len()))
-                }
-                Err(why) => {
-                    self.broker.metrics.produce_failed(why.code);
-                    self.failed = why.code;
-                    refused(index, why)
-                }
-            });
-        }
-        let retained = retained.and_then(|batches| i32::try_from(batches).ok());
-        TopicProduceResponse {
-            name: data.name,
-            topic_id: data.topic_id,
-            partition_responses,
-            producer_state_batches_to_retain: retained.unwrap_or(NOT_SAID),
-            ..Default::default()
-        }
+/// Why a request gives its place for long work back before it is done.
+enum Pause {
+    /// The next batch opens to much, and must have its turn.
+    ForTurn,
+    /// It has had the place for long.
+    ForOthers,
+}
+
+impl<'a> Appending<'a> {
+    fn new(
+        broker: &'a Shared,
+        image: &'a Image,
+        request: &'a ProduceRequest,
+        version: i16,
+        client_id: Option<&str>,
+    ) -> Self {
+        let may_write_internal = client_id == Some(ADMIN_CLIENT);
+        let responses = Vec::with_capacity(request.topic_data.len());
+        let (pending, failed) = (Vec::new(), ErrorCode::NONE);
+        Appending { broker, image, request, version, may_write_internal, responses, pending, failed }
     }
 
-    fn partition(&mut self, topic: &Topic, data: PartitionProduceData) -> Result<Admission, Refused> {
-        if !matches!(self.acks, 0 | 1 | ALL) {
+    /// Checks and appends one batch after the other, the first one in its turn if it has that; at least one, and then for
+    /// so long.
+    fn go_on(&mut self, mut turn: Option<Turn<'_>>, place_max: Option<Duration>) -> ControlFlow<Pause> {
+        let (image, request) = (self.image, self.request);
+        let until = place_max.map(|max| Instant::now() + max);
+        for (at, topic) in request.topic_data.iter().enumerate().skip(self.responses.len().saturating_sub(1)) {
+            let found = topics::find(image, &topic.name, topic.topic_id);
+            if at == self.responses.len() {
+                self.responses.push(begun(topic, found.ok()));
+            }
+            let answered = self.responses[at].partition_responses.len();
+            for data in &topic.partition_data[answered..] {
+                let outcome = match found {
+                    Ok(topic) => self.partition(topic, data, turn.take().as_ref()),
+                    Err(code) => Err(code.into()),
+                };
+                match outcome {
+                    Ok(admission) => self.admitted(at, data.index, admission),
+                    Err(Invalid::Large) => return ControlFlow::Break(Pause::ForTurn),
+                    Err(Invalid::Refused(why)) => self.refused(at, data.index, why),
+                }
+                if until.is_some_and(|until| Instant::now() > until) {
+                    return ControlFlow::Break(Pause::ForOthers);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The response so far, what is still to come, and the last error.
+    fn done(self) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
+        let response = ProduceResponse {
+            responses: self.responses,
+            max_idempotence_batches_to_retain: self.image.batches_to_retain(),
+            reorder_batches: self.broker.reordering.batches_max(),
+            ..Default::default()
+        };
+        (response, self.pending, self.failed)
+    }
+
+    fn partition(
+        &self,
+        topic: &Topic,
+        data: &PartitionProduceData,
+        turn: Option<&Turn<'_>>,
+    ) -> Result<Admission, Invalid> {
+        let acks = self.request.acks;
+        if !matches!(acks, 0 | 1 | ALL) {
             return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
         }
         if !self.may_write_internal && is_internal(&topic.name) {
             let message = format!("Cannot append to internal topic {}", topic.name);
-            return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message));
+            return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
-        let partition = topics::partition(self.broker, topic, data.index)?;
-        if self.acks == ALL && topic.config.min_insync_replicas > 1 {
+        let partition = topics::opened_or_new(self.broker, topic, data.index)?;
+        if acks == ALL && topic.config.min_insync_replicas > 1 {
             return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
         }
-        let records = data.records.unwrap_or_default();
-        let batch = self.check_batch(&records, &topic.config)?;
+        let batch = self.check_batch(data.records.as_ref(), &topic.config)?;
         let now_ms = self.broker.now_ms();
         let to = Destination { topic, partition: data.index, now_ms };
-        let valid = validate(batch, to, &self.broker.decompression)?;
+        let valid = validate(batch, to, turn)?;
         let batch = valid.view();
-        let admission = if self.reorder {
+        let admission = if self.request.reorder {
             // Nobody would hear what became of a batch that waits without an answer.
-            let reordering = Some(&self.broker.reordering).filter(|_| self.acks != 0);
+            let reordering = Some(&self.broker.reordering).filter(|_| acks != 0);
             partition.append_in_turn(batch, now_ms, reordering)?
         } else {
             Admission::Appended(partition.append(batch, now_ms)?)
@@ -279,10 +296,11 @@ impl Appending<'_> {
 
     /// The one batch of a partition's records, if it may be appended (Kafka's `ProduceRequest.validateRecords` and
     /// `LogValidator`).
-    fn check_batch<'r>(&self, records: &'r Records, config: &TopicConfig) -> Result<BatchView<'r>, Refused> {
-        let bytes = records.memory().ok_or(ErrorCode::INVALID_RECORD)?;
+    fn check_batch<'r>(&self, records: Option<&'r Records>, config: &TopicConfig) -> Result<BatchView<'r>, Refused> {
+        let none = || Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be one batch.");
+        let bytes = records.ok_or_else(none)?.memory().ok_or(ErrorCode::INVALID_RECORD)?;
         if bytes.is_empty() {
-            return Err(Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be one batch."));
+            return Err(none());
         }
         let batch = BatchView::first(bytes).map_err(of_batch)?;
         if batch.size() != bytes.len() {
@@ -293,7 +311,7 @@ impl Appending<'_> {
         if batch.is_control() {
             return Err(Refused::new(ErrorCode::INVALID_RECORD, "Clients may not write control batches."));
         }
-        if self.transactional || batch.is_transactional() {
+        if self.request.transactional_id.is_some() || batch.is_transactional() {
             return Err(Refused::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
         }
         let compression = batch.compression().map_err(of_batch)?;
@@ -304,10 +322,13 @@ impl Appending<'_> {
         Ok(batch)
     }
 
-    /// The response, as far as it is known.
-    fn admitted(&mut self, index: i32, admission: Admission, at: (usize, usize)) -> PartitionProduceResponse {
-        let (response, awaits) = match admission {
+    /// Answers for the partition, as far as the answer is known.
+    fn admitted(&mut self, topic: usize, index: i32, admission: Admission) {
+        let response = &mut self.responses[topic];
+        let partition = response.partition_responses.len();
+        let (known, awaits) = match admission {
             Admission::Appended(mut appended) => {
+                lower(&mut response.producer_state_batches_to_retain, &appended);
                 let ticket = appended.durable.take();
                 (of_appended(index, &appended), ticket.map(Awaits::Flush))
             }
@@ -315,9 +336,32 @@ impl Appending<'_> {
                 (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Turn(answer)))
             }
         };
-        self.pending.extend(awaits.map(|awaits| Pending { topic: at.0, partition: at.1, awaits }));
-        response
+        response.partition_responses.push(known);
+        self.pending.extend(awaits.map(|awaits| Pending { topic, partition, awaits }));
     }
+
+    fn refused(&mut self, topic: usize, index: i32, why: Refused) {
+        self.broker.metrics.produce_failed(why.code);
+        self.failed = why.code;
+        self.responses[topic].partition_responses.push(refused(index, why));
+    }
+}
+
+/// The answer for a topic of which no partition has been looked at.
+fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceResponse {
+    let retained = found.and_then(|topic| i32::try_from(topic.config.producer_state_batches_to_retain).ok());
+    TopicProduceResponse {
+        name: asked.name.clone(),
+        topic_id: asked.topic_id,
+        partition_responses: Vec::with_capacity(asked.partition_data.len()),
+        producer_state_batches_to_retain: retained.unwrap_or(NOT_SAID),
+        ..Default::default()
+    }
+}
+
+/// The least that any partition of the topic had set: they learn of a change one after the other.
+fn lower(retained: &mut i32, appended: &Appended) {
+    *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }
 
 fn of_appended(index: i32, appended: &Appended) -> PartitionProduceResponse {

@@ -5,6 +5,12 @@ use crate::classic::Partition;
 use crate::control::{Image, Topic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// How long a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and
+/// clients give a connection up after half a minute, with all that they have asked for over it.
+const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// The topic of a request that names it by `name`, or by `id` in the versions that have ids.
 ///
@@ -29,10 +35,23 @@ pub fn partition(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Parti
 /// One partition of a topic, after [`open_all`].
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR if its log could not be opened: another try would take the thread with it.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks again.
+/// KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
 pub fn opened(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Partition>, ErrorCode> {
     let partition = partition(broker, topic, index)?;
-    if partition.is_settled() { Ok(partition) } else { Err(ErrorCode::KAFKA_STORAGE_ERROR) }
+    match partition.is_settled() {
+        true => Ok(partition),
+        false if partition.is_being_opened() => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        false => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+    }
+}
+
+/// As [`opened`], or one whose folder is being made by somebody else, whom an append waits for.
+pub fn opened_or_new(broker: &Shared, topic: &Topic, index: i32) -> Result<Arc<Partition>, ErrorCode> {
+    let partition = partition(broker, topic, index)?;
+    // It is settled before and after, and in between it is being made; so it is found if both change during the looks.
+    let may_append = partition.is_settled() || partition.is_being_made();
+    if may_append { Ok(partition) } else { opened(broker, topic, index) }
 }
 
 /// Those of these partitions that there are.
@@ -40,13 +59,19 @@ pub fn named<'n>(broker: &Shared, image: &Image, names: impl Iterator<Item = (&'
     names.filter_map(|(topic, index)| broker.logs.find(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Waits until nobody has to wait for any of these logs to be opened, without a thread. What keeps one from being
-/// opened is told by who then uses it.
+/// Waits until nobody has to wait for any of these logs to be opened, without a thread, and not for long: what its client asks
+/// for next waits behind it, of whatever partition. What keeps one from being open is told by who then uses it.
 pub async fn open_all(partitions: Vec<Arc<Partition>>) {
     // All are asked for first: several are opened at a time.
     partitions.iter().for_each(Partition::ask_to_open);
+    let until = Instant::now() + OPENING_WAIT;
     for partition in partitions {
-        let _ = partition.opened().await;
+        // What keeps a new one from being open is no recovery.
+        if partition.is_being_made() {
+            let _ = partition.opened().await;
+        } else {
+            let _ = timeout_at(until, partition.opened()).await;
+        }
     }
 }
 

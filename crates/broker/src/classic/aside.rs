@@ -10,6 +10,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use super::files::{ASIDE, LOG, OFFSET_INDEX, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
 use super::log::Log;
@@ -36,9 +37,9 @@ impl Log {
     ///
     /// # Errors
     /// What the system says; the log still has everything, or is refused by the next start as it is by this one.
-    pub fn set_aside(&mut self, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
+    pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
-        let end_offset = self.end_of_rest(index, from, next_offset)?;
+        let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
         let mut files = Vec::new();
         if from < self.segments[index].size {
             let path = offset_path(&self.dir, next_offset, &suffix);
@@ -58,12 +59,12 @@ impl Log {
     }
 
     /// The offset after the last whole batch there is.
-    fn end_of_rest(&mut self, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
+    fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
         for at in (index..self.segments.len()).rev() {
             let segment = &mut self.segments[at];
             let start = if at == index { from } else { 0 };
             let file = segment.file()?;
-            if let Some(batch) = find_last_batch(&file, start, segment.size, next_offset)? {
+            if let Some(batch) = find_last_batch(stop, &file, start, segment.size, next_offset)? {
                 return Ok(batch.last_offset() + 1);
             }
         }

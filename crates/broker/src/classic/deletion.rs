@@ -7,11 +7,14 @@
 //!
 //! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do ([`Deletion::has_room`]).
 //!
+//! A crash in between is made good by the next start, which is told by the control plane of what was decided.
+//!
 //! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::thread::JoinHandle;
@@ -33,7 +36,7 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Counts topics that are out of the way.
+    /// Counts topics of which no partition waits any more.
     carried_out: watch::Sender<u64>,
 }
 
@@ -42,9 +45,27 @@ struct Queue {
     partitions: VecDeque<Arc<Partition>>,
     /// The last ones with their names.
     by_name: HashMap<(Arc<str>, i32), Arc<Partition>>,
-    /// How many of each topic are left.
-    left: HashMap<Uuid, usize>,
+    /// What is left of each topic.
+    left: HashMap<Uuid, Left>,
+    /// Topics of which nothing is left under their names, until that is asked for.
+    gone: Vec<Uuid>,
     is_stopping: bool,
+}
+
+/// What is left of a deleted topic.
+#[derive(Debug, Default)]
+struct Left {
+    partitions: usize,
+    /// Whether a folder could not be renamed.
+    keeps_folder: bool,
+}
+
+/// Who has a deleted partition's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Free,
+    /// A folder of another topic's: so what is noted under the name is of that.
+    Anothers,
 }
 
 impl Default for Deletion {
@@ -72,7 +93,7 @@ impl Deletion {
             return;
         }
         let mut queue = self.queue.lock();
-        *queue.left.entry(topic_id).or_default() += partitions.len();
+        queue.left.entry(topic_id).or_default().partitions += partitions.len();
         for partition in partitions {
             // Cleanings and recoveries give up, and nothing more is noted of it.
             partition.leaving.store(true, Release);
@@ -101,10 +122,23 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
+    /// Waits until nothing is left of some topics under their names, and which those are; each is told once.
+    pub async fn gone(&self) -> Vec<Uuid> {
+        let mut carried_out = self.carried_out.subscribe();
+        let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
+        std::mem::take(&mut self.queue.lock().gone)
+    }
+
+    /// Name and number of each partition whose folder may still have that name.
+    pub fn names(&self) -> Vec<(String, i32)> {
+        let queue = self.queue.lock();
+        queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()
+    }
+
     fn run(&self) {
         while let Some(partition) = self.next() {
-            partition.retire();
-            self.done(&partition);
+            let keeps_folder = !partition.retire();
+            self.done(&partition, keeps_folder);
         }
     }
 
@@ -119,29 +153,35 @@ impl Deletion {
         }
     }
 
-    fn done(&self, partition: &Arc<Partition>) {
-        let mut queue = self.queue.lock();
+    fn done(&self, partition: &Arc<Partition>, keeps_folder: bool) {
+        let mut guard = self.queue.lock();
+        let queue = &mut *guard;
         let name = (partition.topic_name(), partition.index());
         if queue.by_name.get(&name).is_some_and(|last| Arc::ptr_eq(last, partition)) {
             queue.by_name.remove(&name);
         }
         let topic_id = partition.topic_id();
         let Some(left) = queue.left.get_mut(&topic_id) else { return };
-        *left -= 1;
-        if *left == 0 {
+        left.partitions -= 1;
+        left.keeps_folder |= keeps_folder;
+        if left.partitions == 0 {
+            if !left.keeps_folder {
+                queue.gone.push(topic_id);
+            }
             queue.left.remove(&topic_id);
-            drop(queue);
+            drop(guard);
             self.carried_out.send_modify(|count| *count += 1);
         }
     }
 }
 
 impl Partition {
-    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it.
-    pub(super) fn retire(&self) {
+    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the system
+    /// lets the folder keep its name.
+    pub(super) fn retire(&self) -> bool {
         // One that never came to have a folder leaves the name to who had it before.
         self.retire_predecessors();
-        self.retire_itself();
+        self.retire_itself()
     }
 
     /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
@@ -152,14 +192,14 @@ impl Partition {
             next = partition.predecessor.lock().clone();
             line.push(partition);
         }
-        line.iter().rev().for_each(|partition| partition.retire_itself());
+        line.iter().rev().for_each(|partition| _ = partition.retire_itself());
         *self.predecessor.lock() = None;
     }
 
-    fn retire_itself(&self) {
-        let mut is_retired = self.retired.lock();
-        if *is_retired {
-            return;
+    fn retire_itself(&self) -> bool {
+        let mut retired = self.retired.lock();
+        if let Some(is_away) = *retired {
+            return is_away;
         }
         self.leaving.store(true, Release);
         let left = self.leave(AppendError::Deleted);
@@ -169,22 +209,26 @@ impl Partition {
             self.log_dir.succession.leave(self.key(), log.producers.stops());
         }
         self.log_dir.cleaner.wait_until_left(self);
-        if let Err(error) = self.give_folder_away(was_open) {
+        let given_away = self.give_folder_away(was_open);
+        if let Err(error) = &given_away {
             // Its topic id keeps a topic created later from taking it for its own.
-            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays");
+            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays until the next start");
         }
-        self.log_dir.checkpoints.forget(self.key());
-        self.log_dir.cleaner.forget(self.topic(), self.index());
+        if !matches!(given_away, Ok(Name::Anothers)) {
+            self.log_dir.checkpoints.forget(self.key());
+            self.log_dir.cleaner.forget(self.topic(), self.index());
+        }
         // So that who is out of the way keeps nobody else in memory.
         *self.predecessor.lock() = None;
-        *is_retired = true;
+        *retired = Some(given_away.is_ok());
+        given_away.is_ok()
     }
 
-    /// Has the folder renamed and later removed, unless it is another topic's, which that of a log that `was_open` is not.
-    fn give_folder_away(&self, was_open: bool) -> io::Result<()> {
+    /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.
+    fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
-        if !was_open && files::read_topic_id(&dir)?.is_some_and(|id| id != self.topic_id()) {
-            return Ok(());
+        if !was_open && self.is_anothers(&dir)? {
+            return Ok(Name::Anothers);
         }
         let unique = u128::from_be_bytes(self.topic_id().0);
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
@@ -193,7 +237,16 @@ impl Partition {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Ok(())
+        Ok(Name::Free)
+    }
+
+    /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if
+    /// there is something in it.
+    fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
+        match files::read_topic_id(dir)? {
+            Some(topic_id) => Ok(topic_id != self.topic_id()),
+            None => Ok(dir.try_exists()? && files::has_records(dir)?),
+        }
     }
 }
 

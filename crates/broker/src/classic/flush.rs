@@ -126,9 +126,14 @@ impl Log {
         }
     }
 
-    /// No appends from now on.
+    /// Takes note of a flush that failed.
     pub fn flush_failed(&mut self, error: &io::Error) {
         tracing::error!(dir = %self.dir.display(), %error, "flush failed, no appends until the next start");
+        self.give_up();
+    }
+
+    /// No appends from now on, and whoever waits for a flush is told so: what is on the disk is not known any more.
+    pub fn give_up(&mut self) {
         self.broken = true;
         self.tell(Flushed::Failed);
     }

@@ -255,7 +255,7 @@ mod tests {
             assert!(append(&partition).is_err());
             assert_eq!(logs.failed_partitions(), failed);
         }
-        logs.partitions().iter().for_each(|partition| partition.retire());
+        logs.partitions().iter().for_each(|partition| _ = partition.retire());
         assert_eq!(logs.failed_partitions(), 0);
         logs.close();
     }

@@ -1,7 +1,8 @@
 //! What happens in the background, once a second: retention, removal of files, expiry of producers,
 //! checkpoints, and giving descriptors back.
 //!
-//! One thread for all partitions. It opens a partition only when retention is due there.
+//! One thread for all partitions, and so it opens none: where retention is due and the log is not open, the opener is asked, and
+//! a later round goes on.
 
 use std::fs;
 use std::io;
@@ -30,6 +31,8 @@ const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// When things are due.
 struct Agenda {
     retention: Instant,
+    /// Partitions to which retention is applied once their logs are open, until it is due again.
+    unopened: Vec<Arc<Partition>>,
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
@@ -49,6 +52,7 @@ fn run(logs: &Weak<Logs>) {
     let now = Instant::now();
     let mut agenda = Agenda {
         retention: now + retention_interval.min(FIRST_RETENTION),
+        unopened: Vec::new(),
         retention_when_full: now,
         expiry: now + expiry_interval,
         checkpoint: now + CHECKPOINT_INTERVAL,
@@ -84,7 +88,9 @@ impl Logs {
         let space = &self.log_dir.space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
         if is_due(&mut agenda.retention, retention_interval) || is_wanted {
-            partitions.iter().for_each(|partition| self.retain(partition));
+            agenda.unopened = partitions.iter().filter(|partition| !self.retain(partition)).cloned().collect();
+        } else {
+            agenda.unopened.retain(|partition| !partition.is_open() || !self.retain(partition));
         }
         if is_due(&mut agenda.expiry, expiry_interval) {
             let expiration_ms = self.producer_id_expiration_ms();
@@ -120,19 +126,20 @@ impl Logs {
         }
     }
 
-    /// Applies retention to one partition, opening it only if something may be due.
-    fn retain(&self, partition: &Partition) {
+    /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
+    /// then asked for.
+    fn retain(&self, partition: &Arc<Partition>) -> bool {
         let now_ms = now_ms();
         let mut state = partition.state.lock();
         let config = partition.config();
-        let is_open = matches!(state.log, LogState::Open(_));
-        let is_due = || retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false);
-        let is_to_open = matches!(state.log, LogState::Unopened) && is_due();
-        if !is_open && !is_to_open {
-            return;
-        }
-        let Ok(Some(log)) = partition.log_to_read(&mut state) else {
-            return;
+        let log = match &mut state.log {
+            LogState::Open(log) => log,
+            LogState::Opening(_) => return false,
+            LogState::Unopened if retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false) => {
+                self.log_dir.opener.ask_in_time(partition);
+                return false;
+            }
+            LogState::Unopened | LogState::Absent | LogState::Refused(_) | LogState::Gone => return true,
         };
         let before = log.segments.back().map(|segment| segment.base_offset);
         let space = &self.log_dir.space;
@@ -147,6 +154,7 @@ impl Logs {
         if log.segments.back().map(|segment| segment.base_offset) != before {
             log.close_files(false);
         }
+        true
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,6 +26,7 @@ use super::recent::Recent;
 use super::segment::{Segment, WriteError};
 use super::snapshot;
 use super::stamping::Stamping;
+use super::steps::step;
 use crate::config::{TimestampType, TopicConfig};
 use crate::space::is_full;
 
@@ -94,7 +96,13 @@ impl Log {
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
         }
         let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
-        self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config).map_err(|error| {
+        let before = self.segments.back().map(|active| (active.base_offset, active.size));
+        let work = AssertUnwindSafe(|| self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config));
+        let written = catch_unwind(work).unwrap_or_else(|_| {
+            self.give_up_midway(before);
+            Err(io::Error::other("the append has panicked, no appends until the next start"))
+        });
+        written.map_err(|error| {
             if is_full(&error) && !self.broken {
                 return AppendError::Full;
             }
@@ -106,6 +114,16 @@ impl Log {
     /// Whether batches of its producer are to come before this one.
     pub fn is_ahead(&self, batch: &BatchView<'_>) -> bool {
         stamp_of(batch).is_ok_and(|stamp| self.producers.ahead(&stamp) > 0)
+    }
+
+    /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next start finds
+    /// it, if it is whole.
+    fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
+        self.give_up();
+        if let Some(active) = self.segments.back_mut() {
+            active.size =
+                before.filter(|(base_offset, _)| *base_offset == active.base_offset).map_or(0, |(_, size)| size);
+        }
     }
 
     /// Everything that can be said of a batch without its sequence; its stamp.
@@ -146,10 +164,11 @@ impl Log {
             Ok(file) => self.written.add(&file, active.size, batch.size(), clock),
             Err(WriteError::Undone(error)) => return Err(error),
             Err(WriteError::Broken(error)) => {
-                self.broken = true;
+                self.give_up();
                 return Err(error);
             }
         }
+        step();
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
@@ -272,4 +291,51 @@ pub(super) fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, AppendError> {
         Refusal::InvalidRecord => AppendError::InvalidRecord,
         other => AppendError::Sequence(other),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, Compression};
+
+    use super::super::steps::watch;
+    use super::super::{Logs, Origin, ReadError, Settings};
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+
+    #[tokio::test]
+    async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_else() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topic_defaults.clone() });
+        logs.put_topic(("t", id), 2, &Arc::new(config), Origin::New);
+        let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
+        let batch = BatchView::first(&bytes).expect("a batch");
+        let first = hit.append(batch, 0).expect("appended");
+        // The second is in the file when its thread panics, and not in the log.
+        let late = watch(|| panic!("as a test wants it"), || hit.append(batch, 0).err());
+        assert_eq!(late, Some(AppendError::Storage));
+        // Whether it was flushed before is a matter of luck, but it is told.
+        let _ = first.durable.expect("asked for").wait().await;
+        assert_eq!(hit.append(batch, 0).err(), Some(AppendError::Storage));
+        assert_eq!(logs.failed_partitions(), 1);
+        let read = hit.read(0, 1000, true).expect("read");
+        assert_eq!((read.high_watermark, read.records.len()), (1, bytes.len()));
+        assert_eq!(hit.read(2, 1000, true).err(), Some(ReadError::OffsetOutOfRange));
+        for base_offset in 0..2 {
+            assert_eq!(other.append(batch, 0).expect("appended").base_offset, base_offset);
+        }
+        logs.close();
+        drop((hit, other, logs));
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        logs.put_topic(("t", id), 2, &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
+        let hit = logs.find(&id, 0).expect("it has just been told of");
+        let end = hit.append(batch, 0).expect("the next start has it in service again").base_offset;
+        assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
+        logs.close();
+    }
 }

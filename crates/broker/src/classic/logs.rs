@@ -191,6 +191,11 @@ impl Logs {
         self.log_dir.deletion.carried_out(id).await;
     }
 
+    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told once.
+    pub async fn gone(&self) -> Vec<Uuid> {
+        self.log_dir.deletion.gone().await
+    }
+
     /// Waits until there is room for further deletions.
     pub async fn deletions_have_room(&self) {
         self.log_dir.deletion.has_room().await;
@@ -255,8 +260,10 @@ impl Logs {
     /// # Errors
     /// What the system says of the data folder.
     pub fn strays(&self) -> io::Result<Vec<String>> {
+        let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
+        // Before the folders are listed: they have other names soon.
+        known.extend(self.log_dir.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
-        let known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
         let strays = found.iter().filter(|key| !known.contains(*key));
         let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
         names.sort_unstable();

@@ -1,9 +1,10 @@
 //! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
 //!
 //! Not how a log is opened ([`super::opening`], [`super::recovery`]). Partitions that somebody asks for come first, in the
-//! order in which they are asked for; the others that a crash may have left torn are opened while nobody asks.
+//! order in which they are asked for; the others, those that a crash may have left torn and those where retention is due, are
+//! opened while nobody asks.
 //!
-//! Invariant: a partition stands in a queue once, so the queues are bounded by the number of partitions.
+//! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -46,6 +47,16 @@ struct Recovery {
     began: Option<Instant>,
 }
 
+impl Queue {
+    /// One of those that are opened in time is done with. Those of a crash are the first.
+    fn note_opened(&mut self) {
+        if self.recovery.left > 0 {
+            self.recovery.left -= 1;
+            self.recovery.tell_if_done();
+        }
+    }
+}
+
 impl Recovery {
     fn tell_if_done(&self) {
         if let Some(began) = self.began
@@ -56,12 +67,6 @@ impl Recovery {
             tracing::info!(target: CHANGES, partitions = self.partitions, took_ms, "recovered");
         }
     }
-}
-
-/// What a thread opens next.
-enum Next {
-    Asked(Arc<Partition>),
-    InTime(Weak<Partition>),
 }
 
 impl Default for Opener {
@@ -115,10 +120,15 @@ impl Opener {
 
     /// Is to be opened while nobody waits for another.
     pub fn ask_in_time(&self, partition: &Arc<Partition>) {
+        if partition.asked_in_time.swap(true, AcqRel) {
+            return;
+        }
         let mut queue = self.queue.lock();
         if !queue.is_stopping {
-            queue.recovery.partitions += 1;
-            queue.recovery.left += 1;
+            if queue.recovery.began.is_none() {
+                queue.recovery.partitions += 1;
+                queue.recovery.left += 1;
+            }
             queue.rest.push_back(Arc::downgrade(partition));
             self.changed.notify_one();
         }
@@ -137,36 +147,30 @@ impl Opener {
 
     fn run(&self) {
         give_way();
-        while let Some(next) = self.next() {
-            match next {
-                Next::Asked(partition) => {
-                    // Before it is looked at: who asks from now on may ask for another try.
-                    partition.asked_for.store(false, Release);
-                    partition.open_now();
-                }
-                Next::InTime(partition) => {
-                    if let Some(partition) = partition.upgrade() {
-                        partition.open_now();
-                    }
-                    let mut queue = self.queue.lock();
-                    queue.recovery.left -= 1;
-                    queue.recovery.tell_if_done();
-                }
+        while let Some((partition, is_asked_for)) = self.next() {
+            // Before it is looked at: who asks from now on may ask for another try.
+            let asked = if is_asked_for { &partition.asked_for } else { &partition.asked_in_time };
+            asked.store(false, Release);
+            partition.open_now();
+            if !is_asked_for {
+                self.queue.lock().note_opened();
             }
         }
     }
 
-    fn next(&self) -> Option<Next> {
+    /// The next one, and whether somebody asks for it.
+    fn next(&self) -> Option<(Arc<Partition>, bool)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
                 return None;
             }
             if let Some(partition) = queue.asked.pop_front() {
-                return Some(Next::Asked(partition));
+                return Some((partition, true));
             }
-            match queue.rest.pop_front() {
-                Some(partition) => return Some(Next::InTime(partition)),
+            match queue.rest.pop_front().map(|partition| partition.upgrade()) {
+                Some(Some(partition)) => return Some((partition, false)),
+                Some(None) => queue.note_opened(),
                 None => self.changed.wait(&mut queue),
             }
         }

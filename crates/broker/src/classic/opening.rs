@@ -43,6 +43,18 @@ impl Partition {
         self.is_open.load(Acquire)
     }
 
+    /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
+    /// stop.
+    pub fn is_being_opened(&self) -> bool {
+        let is_asked_for = self.asked_for.load(Acquire) || self.log_dir.opener.is_stopping();
+        is_asked_for || matches!(self.state.lock().log, LogState::Opening(_))
+    }
+
+    /// Whether it is new, and a thread is about to make its folder.
+    pub fn is_being_made(&self) -> bool {
+        self.being_made.load(Acquire)
+    }
+
     /// Has the log opened soon, if it is not. Waiters are woken when that has ended.
     pub fn ask_to_open(self: &Arc<Self>) {
         if !self.is_settled() {
@@ -161,6 +173,7 @@ impl Partition {
             return Err(StorageError::Gone);
         }
         let stop = Arc::new(AtomicBool::new(false));
+        self.being_made.store(matches!(step, Step::Make), Release);
         let before = self.put(state, LogState::Opening(stop.clone()));
         let known = state.known;
         let done = MutexGuard::unlocked(state, || {
@@ -197,6 +210,7 @@ impl Partition {
                 Err(error)
             }
         };
+        self.being_made.store(false, Release);
         self.opening_ended.notify_all();
         self.waiters.wake();
         outcome

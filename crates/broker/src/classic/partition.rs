@@ -49,14 +49,17 @@ pub struct Partition {
     /// As the state says, for who must not wait for its lock.
     pub(super) settled: AtomicBool,
     pub(super) is_open: AtomicBool,
-    /// Whether it stands in the opener's queue for somebody.
+    /// Its folder is being made: it has no records, and what it waits for is over soon.
+    pub(super) being_made: AtomicBool,
+    /// Whether it stands in the opener's queue for somebody, and in that for nobody.
     pub(super) asked_for: AtomicBool,
+    pub(super) asked_in_time: AtomicBool,
     /// A deleted partition whose folder may still have this one's name.
     pub(super) predecessor: Mutex<Option<Arc<Partition>>>,
     /// It is deleted: what takes long gives up.
     pub(super) leaving: AtomicBool,
-    /// Whether its folder is out of the way; held while that is done.
-    pub(super) retired: Mutex<bool>,
+    /// Once it is deleted, whether its folder is out of the way; held while that is done.
+    pub(super) retired: Mutex<Option<bool>>,
     pub(super) waiters: Arc<Waiters>,
 }
 
@@ -142,12 +145,14 @@ impl Partition {
             config: RwLock::new(config),
             settled: AtomicBool::new(known.is_none()),
             is_open: AtomicBool::new(false),
+            being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             opening_ended: Condvar::new(),
             asked_for: AtomicBool::new(false),
+            asked_in_time: AtomicBool::new(false),
             predecessor: Mutex::new(predecessor),
             leaving: AtomicBool::new(false),
-            retired: Mutex::new(false),
+            retired: Mutex::new(None),
             waiters: Arc::default(),
         }
     }

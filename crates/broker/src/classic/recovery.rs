@@ -16,7 +16,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use fullbore_rules::sequence::Producers;
 
@@ -29,7 +28,7 @@ use super::granted::Granted;
 use super::log::{Log, SEALED_MAX};
 use super::page_cache::Written;
 use super::recent::Recent;
-use super::scan::{Header, Scan, ScanError, find_later_batch};
+use super::scan::{Header, Scan, ScanError, find_later_batch, go_on_unless};
 use super::segment::Segment;
 use super::snapshot;
 use crate::config::TopicConfig;
@@ -138,7 +137,7 @@ impl Log {
                 Some(next_base) => known.clean || next_base <= known.recovery_point,
                 None => known.clean,
             };
-            if !(believed && self.believe(index, next_base, config)?) {
+            if !(believed && self.believe(stop, index, next_base, config)?) {
                 self.recover_segment(stop, index, known, config)?;
             }
             index += 1;
@@ -147,13 +146,19 @@ impl Log {
     }
 
     /// Takes a segment as it is, but for missing or wrong indexes. False if its end is no batch's.
-    fn believe(&mut self, index: usize, next_base: Option<i64>, config: &TopicConfig) -> Result<bool, StorageError> {
+    fn believe(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        next_base: Option<i64>,
+        config: &TopicConfig,
+    ) -> Result<bool, StorageError> {
         let segment = &mut self.segments[index];
         let path = segment.path(LOG);
         let failed = |error| StorageError::io(&path, error);
         if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
             tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
-            match unless_full(segment.rebuild_indexes(config.index_interval_bytes)) {
+            match unless_full(segment.rebuild_indexes(stop, config.index_interval_bytes)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
                 Err(error) => return Err(failed(error)),
@@ -195,7 +200,7 @@ impl Log {
         let bad = walk.run(stop, segment, &file, len, config).map_err(failed)?;
         let bad = bad.or_else(|| walk.falls_short(known, config));
         if let Some(why) = bad {
-            self.cut(index, &walk, why, known)?;
+            self.cut(stop, index, &walk, why, known)?;
         }
         unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
@@ -204,15 +209,22 @@ impl Log {
 
     /// Ends the log where a segment's last good batch does, unless records follow what was acknowledged and cannot be
     /// gone.
-    fn cut(&mut self, index: usize, walk: &Walk, why: String, known: Known) -> Result<(), StorageError> {
+    fn cut(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        walk: &Walk,
+        why: String,
+        known: Known,
+    ) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
-        if self.has_records_after(index, walk).map_err(failed)? {
+        if self.has_records_after(stop, index, walk).map_err(failed)? {
             let corrupt = |why| StorageError::Corrupt { path: path.clone(), position: walk.end, why };
             if !walk.may_be_lost(known) {
                 return Err(corrupt(why));
             }
-            let aside = self.set_aside(index, walk.end, walk.next_offset).map_err(|error| match error {
+            let aside = self.set_aside(stop, index, walk.end, walk.next_offset).map_err(|error| match error {
                 error if is_momentary(&error) => failed(error),
                 error => corrupt(format!("{why}; what follows cannot be set aside: {error}")),
             })?;
@@ -233,11 +245,11 @@ impl Log {
     }
 
     /// Whether records follow what is bad, in this segment or a later one.
-    fn has_records_after(&mut self, index: usize, walk: &Walk) -> io::Result<bool> {
+    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
-        let follows_here = find_later_batch(&file, walk.end + 1, segment.size, walk.next_offset + 1)?.is_some();
-        Ok(follows_here || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
+        let follows_here = find_later_batch(stop, &file, walk.end + 1, segment.size, walk.next_offset + 1)?;
+        Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
     /// The segment becomes the last one.
@@ -325,10 +337,6 @@ impl Log {
         }
         Ok(())
     }
-}
-
-fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
-    if stop.load(Relaxed) { Err(io::Error::other("nobody wants the log any more")) } else { Ok(()) }
 }
 
 /// On a full disk a log is opened all the same, to be read and for what frees space: index entries and epochs then stay

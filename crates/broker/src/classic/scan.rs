@@ -8,6 +8,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_rules::sequence::Stamp;
@@ -189,12 +191,24 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// An error once nobody wants the log any more.
+pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Relaxed) { Err(io::Error::other("nobody wants the log any more")) } else { Ok(()) }
+}
+
 /// The first whole batch with a valid checksum after byte `from` that could continue a log whose next
 /// offset is `next_offset`. It tells corruption, which has records behind it, from a torn tail.
-pub fn find_later_batch(file: &File, from: u64, limit: u64, next_offset: i64) -> io::Result<Option<Header>> {
+pub fn find_later_batch(
+    stop: &AtomicBool,
+    file: &File,
+    from: u64,
+    limit: u64,
+    next_offset: i64,
+) -> io::Result<Option<Header>> {
     let mut buffer = vec![0; CHUNK + HEADER_LEN];
     let mut start = from;
     while start + HEADER_LEN as u64 <= limit {
+        go_on_unless(stop)?;
         let len = buffer.len().min((limit - start) as usize);
         file.read_exact_at(&mut buffer[..len], start)?;
         for at in 0..=len - HEADER_LEN {
@@ -211,11 +225,18 @@ pub fn find_later_batch(file: &File, from: u64, limit: u64, next_offset: i64) ->
 }
 
 /// The last batch of those that [`find_later_batch`] would find one after the other.
-pub fn find_last_batch(file: &File, from: u64, limit: u64, next_offset: i64) -> io::Result<Option<Header>> {
+pub fn find_last_batch(
+    stop: &AtomicBool,
+    file: &File,
+    from: u64,
+    limit: u64,
+    next_offset: i64,
+) -> io::Result<Option<Header>> {
     let mut buffer = vec![0; CHUNK + HEADER_LEN];
     // Headers that begin before this position are still to be looked at.
     let mut end = limit.saturating_sub(HEADER_LEN as u64 - 1);
     while end > from {
+        go_on_unless(stop)?;
         let start = end.saturating_sub(CHUNK as u64).max(from);
         let count = (end - start) as usize;
         file.read_exact_at(&mut buffer[..count + HEADER_LEN - 1], start)?;

@@ -10,12 +10,12 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
 use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
-use super::scan::{Header, Scan, ScanError};
+use super::scan::{Header, Scan, ScanError, go_on_unless};
 use super::steps::step;
 use crate::space::is_full;
 
@@ -276,11 +276,12 @@ impl Segment {
     }
 
     /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.
-    pub fn rebuild_indexes(&mut self, index_interval_bytes: u64) -> io::Result<()> {
+    pub fn rebuild_indexes(&mut self, stop: &AtomicBool, index_interval_bytes: u64) -> io::Result<()> {
         self.forget_indexes();
         let file = self.file_to_scan()?;
         let mut scan = Scan::new(&file, 0, self.size);
         while let Some(batch) = scan.next()? {
+            go_on_unless(stop)?;
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }

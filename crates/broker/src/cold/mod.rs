@@ -13,6 +13,8 @@
 mod direct;
 mod shelf;
 
+pub use direct::read_exact;
+
 use direct::Buffer;
 use shelf::{SHELF, Slot};
 use std::fs::File;
@@ -132,6 +134,6 @@ async fn read_ahead(slot: Arc<Slot>) {
 }
 
 #[cfg(test)]
-pub use direct::{is_resident, read_exact};
+pub use direct::is_resident;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,8 @@ pub enum Command {
     AlterTopicConfigs(AlterTopicConfigs),
     AlterBrokerConfigs(AlterBrokerConfigs),
     AlterResourceConfigs(AlterResourceConfigs),
+    /// Nothing is left of these deleted topics.
+    ForgetDeleted(Vec<Uuid>),
     InitProducerId,
     /// What older versions kept of groups is elsewhere now.
     ForgetKept,
@@ -31,6 +33,15 @@ pub enum Outcome {
     Configured(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
     Done(Result<(), Refusal>),
+}
+
+/// A topic that was deleted, and of which something may be left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedTopic {
+    pub id: Uuid,
+    /// As it was; others may have it since.
+    pub name: String,
+    pub partitions: i32,
 }
 
 /// Topics to create, each for itself: one refused does not stop the others.

@@ -34,8 +34,8 @@ use store::Store;
 
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, GrowTopic,
-    Outcome, Refusal, TopicRef,
+    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, DeletedTopic,
+    GrowTopic, Outcome, Refusal, TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -45,15 +45,15 @@ pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
-pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub use resources::ConfiguredResource;
+pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 
-/// A handle on the control plane, cheap to clone. When the last one is dropped the thread finishes what
-/// it was asked, the database is closed, and the drop returns.
+/// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
+/// what it was asked; then the database is closed, and the drop returns.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -67,11 +67,12 @@ struct Shared {
     image: watch::Receiver<Arc<Image>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
+    deleted: Mutex<Vec<DeletedTopic>>,
     owner: Arc<Mutex<Owner>>,
-    /// `None` only while dropping.
-    queue: Option<Queue>,
-    /// `None` only while dropping.
-    thread: Option<JoinHandle<()>>,
+    /// `None` once it is closed.
+    queue: Mutex<Option<Queue>>,
+    /// `None` once it has ended.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Control {
@@ -93,9 +94,10 @@ impl Control {
             broker_epoch: loaded.broker_epoch,
             image,
             kept: Mutex::new(loaded.kept),
+            deleted: Mutex::new(loaded.deleted),
             owner,
-            queue: Some(queue),
-            thread: Some(thread),
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared), by: None })
     }
@@ -107,7 +109,7 @@ impl Control {
 
     /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
     pub fn is_serving(&self) -> bool {
-        self.shared.queue.as_ref().is_some_and(|queue| !queue.is_stopped())
+        self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
 
     /// The same for ever; its text is 22 characters.
@@ -190,10 +192,29 @@ impl Control {
 
     /// Removes it there.
     pub async fn forget_kept_in_database(&self) -> Result<(), Refusal> {
-        match self.ask(Command::ForgetKept).await {
+        self.ask_to_forget(Command::ForgetKept).await
+    }
+
+    /// Deleted topics of which something may be left, as they were at the start. The second call has none.
+    pub fn take_deleted(&self) -> Vec<DeletedTopic> {
+        std::mem::take(&mut self.shared.deleted.lock())
+    }
+
+    /// Nothing is left of these deleted topics.
+    pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
+        self.ask_to_forget(Command::ForgetDeleted(topics)).await
+    }
+
+    async fn ask_to_forget(&self, command: Command) -> Result<(), Refusal> {
+        match self.ask(command).await {
             Outcome::Done(done) => done,
-            _ => unreachable!("this command is answered with whether it was done"),
+            _ => unreachable!("to forget is answered with whether it was done"),
         }
+    }
+
+    /// Does what was asked, and refuses what is asked from now on. Nothing is written any more when it returns. Blocks.
+    pub fn close(&self) {
+        self.shared.close();
     }
 
     async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -205,7 +226,8 @@ impl Control {
 
     async fn ask(&self, command: Command) -> Outcome {
         let gone = refuse_all(&command, &stopped());
-        let Some(queue) = &self.shared.queue else { return gone };
+        let queue = self.shared.queue.lock().clone();
+        let Some(queue) = queue else { return gone };
         let (answer, outcome) = oneshot::channel();
         let Some(place) = queue.enter().await else { return gone };
         place.send(Asked { command, by: self.by.clone(), answer });
@@ -217,14 +239,19 @@ fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
+impl Shared {
+    fn close(&self) {
         // The thread ends once it has served what waits.
-        self.queue = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        self.queue.lock().take();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the control thread panicked");
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -168,6 +168,10 @@ impl Draft<'_> {
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
             Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(broker, wanted)),
             Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(broker, wanted)),
+            Command::ForgetDeleted(topics) => {
+                self.changes.extend(topics.iter().map(|id| Change::ForgetDeleted(*id)));
+                Outcome::Done(Ok(()))
+            }
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
             Command::ForgetKept => {
                 self.changes.push(Change::ForgetKept);
@@ -313,7 +317,7 @@ pub(super) fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
             Outcome::Configured(vec![Err(refusal.clone()); wanted.resources.len()])
         }
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
-        Command::ForgetKept => Outcome::Done(Err(refusal.clone())),
+        Command::ForgetDeleted(_) | Command::ForgetKept => Outcome::Done(Err(refusal.clone())),
     }
 }
 

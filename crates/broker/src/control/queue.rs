@@ -16,6 +16,7 @@ const WAITING_MAX: usize = 1024;
 const BATCH_MAX: usize = 256;
 
 /// Where callers ask.
+#[derive(Clone)]
 pub(super) struct Queue(Sender<Asked>);
 
 /// What the thread serves.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
+use super::command::DeletedTopic;
 use super::error::OpenError;
 use super::image::{Image, Topic};
 use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dynamic};
@@ -20,9 +21,14 @@ pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
 const FILE: &str = "control.db";
 /// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 3] = [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
-/// Version 4 takes away what must have been moved before.
-const SCHEMA_WITHOUT_GROUPS: &str = include_str!("schema_4.sql");
+const SCHEMAS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
+/// Version 5 takes away what must have been moved before.
+const SCHEMA_WITHOUT_GROUPS: &str = include_str!("schema_5.sql");
 const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64 + 1;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
@@ -40,6 +46,8 @@ pub(super) enum Change {
     /// Its partitions are more than before.
     Grow(Arc<Topic>),
     Delete(Uuid),
+    /// Nothing is left of a deleted topic.
+    ForgetDeleted(Uuid),
     ConfigureBrokers(Arc<DynamicConfig>),
     /// All that the resource of this name sets now.
     ConfigureResource(Resource, String, BTreeMap<String, String>),
@@ -65,6 +73,7 @@ pub(super) struct Loaded {
     pub image: Image,
     /// What is still here of groups.
     pub kept: Option<KeptInDatabase>,
+    pub deleted: Vec<DeletedTopic>,
 }
 
 /// The open database.
@@ -225,7 +234,8 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
         let topic = topic(row, of_topic, file, broker, image.dynamic())?;
         image.put(Arc::new(topic));
     }
-    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, kept: None })
+    let deleted = load_deleted(transaction).map_err(read)?;
+    Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, kept: None, deleted })
 }
 
 struct TopicRow {
@@ -240,6 +250,13 @@ fn load_topics(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<TopicRow>>
     let rows = query.query_map([], |row| {
         Ok(TopicRow { id: row.get(0)?, name: row.get(1)?, partitions: row.get(2)?, replication_factor: row.get(3)? })
     })?;
+    rows.collect()
+}
+
+fn load_deleted(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<DeletedTopic>> {
+    let mut query = transaction.prepare("SELECT id, name, partitions FROM deleted_topics")?;
+    let rows = query
+        .query_map([], |row| Ok(DeletedTopic { id: Uuid(row.get(0)?), name: row.get(1)?, partitions: row.get(2)? }))?;
     rows.collect()
 }
 
@@ -286,7 +303,14 @@ fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
             Ok(())
         }
         Change::Delete(id) => {
+            let keep = "INSERT INTO deleted_topics (id, name, partitions)
+                        SELECT id, name, partitions FROM topics WHERE id = ?1";
+            transaction.prepare_cached(keep)?.execute(params![id.0])?;
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
+            Ok(())
+        }
+        Change::ForgetDeleted(id) => {
+            transaction.prepare_cached("DELETE FROM deleted_topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())
         }
         Change::ConfigureBrokers(dynamic) => write_dynamic(transaction, dynamic),

@@ -74,6 +74,50 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
 }
 
 #[tokio::test]
+async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created").id);
+        opened.control.delete_topics(vec![TopicRef::Name("t".into())]).await.remove(0).expect("deleted");
+    }
+    create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
+    let epoch = opened.control.image().epoch();
+    drop(opened);
+    for (forgotten, left) in [(None, 2), (Some(ids[0]), 2), (Some(ids[1]), 1), (None, 0)] {
+        let opened = open(folder.path());
+        let deleted = opened.control.take_deleted();
+        assert_eq!((deleted.len(), opened.control.take_deleted()), (left, vec![]));
+        assert!(deleted.iter().all(|topic| (topic.name.as_str(), topic.partitions) == ("t", 2)));
+        if let Some(id) = forgotten {
+            assert!(deleted.iter().any(|topic| topic.id == id));
+            opened.control.forget_deleted(vec![id]).await.expect("forgotten");
+        }
+        assert_eq!(opened.control.image().epoch(), epoch, "nothing changes for anybody");
+    }
+}
+
+#[tokio::test]
+async fn what_was_asked_before_the_end_is_done_and_what_comes_later_is_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path());
+    assert_eq!(codes(&create(&opened.control, vec![wanted("t")]).await), [None]);
+    let control = opened.control.clone();
+    let asked = tokio::spawn(async move { create(&control, vec![wanted("v")]).await });
+    tokio::task::yield_now().await;
+    opened.control.close();
+    assert_eq!(codes(&asked.await.expect("no panic")), [None], "it was asked before");
+    let late = opened.control.delete_topics(vec![TopicRef::Name("t".into())]).await;
+    assert_eq!(codes(&late), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
+    assert_eq!(codes(&create(&opened.control, vec![wanted("u")]).await), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
+    opened.control.close();
+    drop(opened);
+    let image = open(folder.path()).control.image();
+    assert!(image.topic("t").is_some() && image.topic("v").is_some() && image.topic("u").is_none());
+}
+
+#[tokio::test]
 async fn what_was_answered_is_in_the_image() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path());
@@ -218,11 +262,11 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
 /// Makes the database of this folder one of an older schema.
 pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(folder.join("control.db")).expect("opens");
-    let later = ["broker_configs", "resource_configs"];
-    for table in &later[(schema - 1).min(2)..] {
+    let later = ["broker_configs", "resource_configs", "deleted_topics"];
+    for table in &later[schema - 1..] {
         connection.execute_batch(&format!("DROP TABLE {table}")).expect("it was there");
     }
-    if schema == 3 {
+    if schema >= 3 {
         connection.execute_batch("DROP TABLE resource_configs").expect("it was there");
         connection.execute_batch(include_str!("schema_3.sql")).expect("made");
     }
@@ -232,7 +276,7 @@ pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
-    for found in 1..=3 {
+    for found in 1..=4 {
         let folder = tempfile::tempdir().expect("tempdir");
         create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
         drop(age(folder.path(), found));
@@ -461,9 +505,9 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 5).expect("set");
+    connection.pragma_update(None, "user_version", 6).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 5, this one knows 4)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 6, this one knows 5)"));
 }
 
 #[tokio::test]

@@ -160,7 +160,11 @@ impl Shard {
         }
         let shard = Arc::clone(self);
         if tokio::task::spawn_blocking(move || shard.flush()).await.is_err() {
-            tracing::error!(topic = self.partition.topic(), partition = self.partition.index(), "appending has panicked");
+            tracing::error!(
+                topic = self.partition.topic(),
+                partition = self.partition.index(),
+                "appending has panicked"
+            );
         }
     }
 

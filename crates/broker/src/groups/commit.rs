@@ -164,7 +164,8 @@ impl Groups {
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
-            let tombstones = due.iter().filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
+            let tombstones =
+                due.iter().filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
             let _ = found.send(due);
             tombstones
         };
@@ -197,7 +198,8 @@ impl Groups {
             let mut tombstones = vec![records::group(&of_group, None)];
             late.offsets.read(&of_group, |held| {
                 for topic in held.filter(|_| offsets).into_iter().flatten().map(|(_, topic)| topic) {
-                    let of_topic = topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
+                    let of_topic =
+                        topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
                     tombstones.extend(of_topic);
                 }
             });

@@ -109,7 +109,8 @@ impl Groups {
             self.leave(&left);
         }
         if let Some(found) = found {
-            let new = Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
+            let new =
+                Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
             let loading: Vec<_> =
                 new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
             self.all_loaded.store(loading.is_empty(), Ordering::Release);
@@ -166,7 +167,9 @@ impl Groups {
         let mut found = Found::default();
         replay(shard.partition(), |key, value| match records::read(key, value) {
             Ok(kept) => found.note(kept),
-            Err(error) => tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known"),
+            Err(error) => {
+                tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known")
+            }
         })?;
         // Whoever deletes the topic waits for this, or was here before.
         let topic = self.topic.read();

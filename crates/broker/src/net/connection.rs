@@ -18,8 +18,9 @@ use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -115,9 +116,10 @@ pub async fn serve(
     let client = Client::new(peer, Arc::clone(&unwritten));
     let reading = async {
         match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
+            Ok(()) => Ok(None),
+            Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
             // What came before the bad request is still answered.
-            Err(Ended::Fault(fault)) => Ok(Some(fault)),
-            ended => ended.map(|()| None),
+            Err(ended) => Ok(Some(ended)),
         }
     };
     let writing = async {
@@ -131,7 +133,10 @@ pub async fn serve(
     let ended = in_turn(&queue, reading, writing).await;
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
-        Ok((Some(fault), ())) => tracing::warn!(%peer, error = %fault, "connection closed on a bad request"),
+        Ok((Some(Ended::Input(InputError::Cut)), ())) => {
+            tracing::debug!(%peer, error = %InputError::Cut, "connection lost")
+        }
+        Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
@@ -243,7 +248,8 @@ async fn write(
             leaving.push((owed, frame.len()));
             frames.parts.append(&mut frame.parts);
         }
-        output::write(stream, &frames, idleness).await.map_err(Ended::Output)?;
+        let following = next.as_mut().map(|admitted| &mut admitted.completion);
+        beside(output::write(stream, &frames, idleness), following).await.map_err(Ended::Output)?;
         queue.leave(leaving.len());
         let answered = Instant::now();
         for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
@@ -259,16 +265,38 @@ async fn write(
 
 /// The answer if there is one already; a fault is told when its turn comes.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
-    let looked = match &mut completion {
-        Completion::Ready(frame) => return Ok(std::mem::take(frame)),
-        Completion::Later(answer) | Completion::Holding(answer, _) => {
-            poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await
+    poll_fn(|context| {
+        look(&mut completion, context);
+        Poll::Ready(())
+    })
+    .await;
+    match completion {
+        Completion::Ready(frame) => Ok(frame),
+        later => Err(later),
+    }
+}
+
+/// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a place for
+/// long work, and the client may not read.
+async fn beside<T>(writing: impl Future<Output = T>, mut following: Option<&mut Completion>) -> T {
+    let mut writing = pin!(writing);
+    poll_fn(|context| {
+        if let Some(completion) = &mut following {
+            look(completion, context);
         }
-    };
-    match looked {
-        Poll::Ready(Ok(frame)) => Ok(frame),
-        Poll::Ready(fault) => Err(Completion::Later(Box::pin(std::future::ready(fault)))),
-        Poll::Pending => Err(completion),
+        writing.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Goes on with a completion, as far as it comes.
+fn look(completion: &mut Completion, context: &mut Context<'_>) {
+    let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
+    if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
+        *completion = match outcome {
+            Ok(frame) => Completion::Ready(frame),
+            fault => Completion::Later(Box::pin(std::future::ready(fault))),
+        };
     }
 }
 
@@ -277,5 +305,28 @@ async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame,
     match completion {
         Completion::Ready(frame) => Ok(frame),
         Completion::Later(answer) | Completion::Holding(answer, _) => idleness.awaiting(answer).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_looked_at_gives_back_what_it_is_given_while_the_answer_before_it_leaves() {
+        let places = Arc::new(Semaphore::new(0));
+        let wanted = Arc::clone(&places);
+        let answer = async move {
+            let _place = wanted.acquire().await.expect("never closed");
+            Ok(Frame::default())
+        };
+        let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
+        places.add_permits(1);
+        // As a client that takes its answer only once it has another one over another connection.
+        let writing = async { drop(places.acquire().await) };
+        let beside = beside(writing, Some(&mut queued));
+        tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");
+        assert!(matches!(queued, Completion::Ready(_)));
+        assert!(ready(queued).await.is_ok());
     }
 }

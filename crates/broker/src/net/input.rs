@@ -28,9 +28,12 @@ const BUFFER_IDLE: Duration = Duration::from_secs(1);
 /// Why a connection cannot go on reading.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The socket failed, or closed inside a frame.
+    /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The client has ended its side inside a frame.
+    #[error("closed inside a frame")]
+    Cut,
     /// The length prefix is negative or above `socket.request.max.bytes`.
     #[error("a frame of {length} bytes is not between 0 and {max} (socket.request.max.bytes)")]
     Length {
@@ -66,7 +69,7 @@ impl<'a> Input<'a> {
         while self.buffer.len() < 4 {
             let missing = if self.buffer.is_empty() { 0 } else { 4 - self.buffer.len() };
             if self.fill(CHUNK, missing).await? == 0 {
-                return if self.buffer.is_empty() { Ok(None) } else { Err(closed_inside_a_frame()) };
+                return if self.buffer.is_empty() { Ok(None) } else { Err(InputError::Cut) };
             }
         }
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
@@ -81,7 +84,7 @@ impl<'a> Input<'a> {
             let missing = len - self.buffer.len();
             let want = if len > LARGE { missing.min(self.buffer.len().max(STEP)) } else { missing.max(CHUNK) };
             if self.fill(want, missing).await? == 0 {
-                return Err(closed_inside_a_frame());
+                return Err(InputError::Cut);
             }
         }
         Ok(Some(self.buffer.split_to(len).freeze()))
@@ -117,10 +120,6 @@ impl<'a> Input<'a> {
             }
         }
     }
-}
-
-fn closed_inside_a_frame() -> InputError {
-    InputError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "closed inside a frame"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! What retention and deletion of records take away, and what they leave.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_broker::classic::{Partition, ReadError};
+use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
@@ -81,6 +84,29 @@ fn a_partition_that_is_not_open_is_opened_when_it_is_due() {
     folder.config.retention_bytes = Some(1000);
     drop(folder.restart());
     wait_until("the excess is gone", || folder.files(".log").len() <= 2);
+}
+
+#[test]
+fn retention_goes_on_elsewhere_while_a_log_where_it_is_due_is_being_opened() {
+    let mut folder = folder();
+    fill(&folder.partition(), (0..20).map(|_| NOW));
+    folder.logs.close();
+    let epochs = folder.file("leader-epoch-checkpoint");
+    fs::remove_file(&epochs).expect("removed");
+    // Whoever opens it to read waits until somebody opens it to write.
+    mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
+    folder.config.retention_bytes = Some(1000);
+    drop(folder.crash());
+    let mut pipe = None;
+    wait_until("the log is being opened", || {
+        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        pipe.is_some()
+    });
+    let other = folder.partition_of("other", Uuid([9; 16]), 0);
+    fill(&other, (0..20).map(|_| NOW));
+    wait_until("the other's excess is gone", || log_start(&other) > 0);
+    drop(pipe);
+    wait_until("and then its own", || folder.files(".log").len() <= 2);
 }
 
 #[test]

@@ -97,6 +97,33 @@ fn servers_of_the_list_that_hang_do_not_keep_one_that_works_from_being_asked() {
 }
 
 #[test]
+fn servers_of_the_list_that_are_dead_do_not_keep_one_that_lives_from_being_asked() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"one\n").good();
+    // Ports that were free a moment ago: nobody listens there.
+    let dead = [hanging().0, hanging().0].map(|_| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("bound").to_string()
+    });
+    let servers = format!("{},{},{}", dead[0], dead[1], broker.address);
+    for command in [
+        &["consume", "-t", "t", "-e", "--from-beginning"][..],
+        &["consume", "-t", "t", "-c", "1", "--from-beginning", "-G", "g"],
+        &["consume", "-t", "t", "-c", "1", "--from-beginning", "-G", "h", "--group-protocol", "consumer"],
+        &["groups", "list"],
+        &["groups", "describe", "--group", "g"],
+        &["groups", "delete", "--group", "h"],
+        &["topics", "list"],
+        &["produce", "-t", "t"],
+    ] {
+        let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
+        // That a group has no members now is told there, too.
+        assert_eq!(status, Some(0), "{command:?}: {complaint}");
+    }
+}
+
+#[test]
 fn a_reader_whose_broker_comes_back_and_hangs_ends_at_a_signal_and_at_its_timeout() {
     for (flags, status) in [(&["--timeout-ms", "2000"][..], 1), (&[], 0)] {
         let broker = Broker::start(&[]);

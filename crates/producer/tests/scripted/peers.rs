@@ -4,8 +4,11 @@
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, Record, SendError};
 use fullbore_wire::api::ApiKey;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 
 /// Ends a hang, and asserts nothing of speed.
 const LONG: Duration = Duration::from_secs(20);
@@ -125,6 +128,63 @@ async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
         let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();
         assert_eq!(delivery.partition(), 0);
     }
+}
+
+#[test]
+fn callers_whose_runtime_ends_under_their_sends_take_nobody_along() {
+    let (staying, leaving) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let fake = staying.block_on(Fake::start(1, 1));
+    let limits = [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "65536")];
+    let producer = Arc::new(producer(&fake.bootstrap(), &limits));
+    staying.block_on(async {
+        in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
+    });
+    fake.hold(true);
+    let value = [b'v'; 900];
+    let mut taken = Vec::new();
+    loop {
+        match producer.try_send(Record::new("t", &value).partition(0)) {
+            Ok(delivery) => taken.push(delivery),
+            Err(error) => break assert_eq!(error, SendError::Full),
+        }
+    }
+    // Some wait for memory, for metadata, for their results and for everybody's; a task that is done counts itself.
+    let ended = Arc::new(AtomicUsize::new(0));
+    let sends = |runtime: &Runtime| {
+        let (producer, ended) = (producer.clone(), ended.clone());
+        runtime.spawn(async move {
+            send(&producer, 0, &[b'v'; 900]).await.await.unwrap();
+            ended.fetch_add(1, Ordering::SeqCst);
+        })
+    };
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        sends(&leaving);
+        kept.push(sends(&staying));
+    }
+    let asking = producer.clone();
+    leaving.spawn(async move { asking.partitions("nowhere").await });
+    for delivery in taken.split_off(taken.len() / 2) {
+        leaving.spawn(delivery);
+    }
+    let flushing = producer.clone();
+    leaving.spawn(async move { flushing.flush().await });
+    leaving.block_on(tokio::task::yield_now());
+    leaving.shutdown_timeout(LONG);
+    assert_eq!(ended.load(Ordering::SeqCst), 0);
+    fake.hold(false);
+    staying.block_on(async {
+        for task in kept {
+            in_time("a send from the other runtime", task).await.unwrap();
+        }
+        for delivery in taken {
+            in_time("a result", delivery).await.unwrap();
+        }
+        in_time("the last", send(&producer, 0, b"1").await).await.unwrap();
+        in_time("flushing", producer.flush()).await;
+        let producer = Arc::into_inner(producer).expect("nobody else has it");
+        in_time("closing", producer.close(Duration::MAX)).await;
+    });
 }
 
 #[tokio::test]

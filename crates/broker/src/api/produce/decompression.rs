@@ -1,14 +1,16 @@
 //! Compressed batches opened to look at their records: how much memory that may take.
 //!
 //! Not the decision whether one must be opened, which is in `validate`. A few bytes may hold gigabytes: each batch has a limit,
-//! and those that open to much take turns. Invariant: at any time at most [`SMALL_MAX`] for each place of
-//! [`LongWork`](crate::long_work::LongWork), 64 MiB in all, and one batch of what its topic allows, 256 MiB at most.
+//! and those that open to much take turns. Who waits for a turn has no place for long work meanwhile: others' work goes on.
+//!
+//! Invariant: at any time at most [`SMALL_MAX`] for each place of [`LongWork`](crate::long_work::LongWork), 64 MiB in all, and one
+//! batch of what its topic allows, 256 MiB at most.
 
 use crate::classic::OPENED_MAX;
 use crate::config::TopicConfig;
 use bytes::Bytes;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, decompress};
-use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// What any batch may open to, in bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
@@ -16,31 +18,52 @@ const DECOMPRESSED_LEAST: usize = 64 << 20;
 const SMALL_MAX: usize = 4 << 20;
 
 /// Whose turn it is to open a large batch, in one broker.
-#[derive(Default)]
 pub struct Decompression {
-    large: Mutex<()>,
+    turn: Semaphore,
 }
 
-/// A batch's records without compression.
-pub struct Decompressed<'a> {
-    pub records: Bytes,
-    _turn: Option<MutexGuard<'a, ()>>,
+impl Default for Decompression {
+    fn default() -> Self {
+        Decompression { turn: Semaphore::new(1) }
+    }
+}
+
+/// The right to open a large batch and to work with its records, until it is dropped.
+pub struct Turn<'a> {
+    _permit: SemaphorePermit<'a>,
+}
+
+/// Why a batch was not opened.
+#[derive(Debug)]
+pub enum Unopened {
+    /// It opens to much, and must have its turn.
+    Large,
+    /// It never will be.
+    Refused(BatchError),
 }
 
 impl Decompression {
-    /// Opens a batch to at most so many bytes. May wait for others that open large ones.
-    ///
-    /// # Errors
-    /// [`BatchError::TooLarge`], [`BatchError::Decompress`].
-    pub fn of(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Decompressed<'_>, BatchError> {
-        match decompress(codec, batch.payload(), most.min(SMALL_MAX)) {
-            Err(BatchError::TooLarge(_)) if most > SMALL_MAX => {
-                let turn = self.large.lock();
-                Ok(Decompressed { records: decompress(codec, batch.payload(), most)?, _turn: Some(turn) })
-            }
-            small => Ok(Decompressed { records: small?, _turn: None }),
-        }
+    /// Waits for its turn: first come, first served. To be called without a place for long work.
+    pub async fn turn(&self) -> Turn<'_> {
+        Turn { _permit: self.turn.acquire().await.expect("never closed") }
     }
+}
+
+/// A batch's records without compression, which are at most so many bytes; of many only in turn.
+///
+/// # Errors
+/// [`Unopened`]; with a turn always [`Unopened::Refused`].
+pub fn open(
+    batch: &BatchView<'_>,
+    codec: Compression,
+    most: usize,
+    turn: Option<&Turn<'_>>,
+) -> Result<Bytes, Unopened> {
+    let now = if turn.is_some() { most } else { most.min(SMALL_MAX) };
+    decompress(codec, batch.payload(), now).map_err(|error| match error {
+        BatchError::TooLarge(_) if now < most => Unopened::Large,
+        error => Unopened::Refused(error),
+    })
 }
 
 /// What a batch of a topic may open to, in bytes.

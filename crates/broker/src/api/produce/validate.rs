@@ -5,7 +5,7 @@
 //! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
 //! `max.message.bytes`.
 
-use super::decompression::{Decompression, decompressed_max};
+use super::decompression::{Turn, Unopened, decompressed_max, open};
 use super::{Refused, of_batch, wrong_records};
 use crate::config::{StoredAs, TimestampType, TopicConfig};
 use crate::control::Topic;
@@ -67,20 +67,34 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     bytes.len().saturating_mul(a_byte)
 }
 
+/// Why there is nothing to be appended.
+pub enum Invalid {
+    /// What the producer is told.
+    Refused(Refused),
+    /// It must have its turn, since it opens to much.
+    Large,
+}
+
+impl<E: Into<Refused>> From<E> for Invalid {
+    fn from(why: E) -> Self {
+        Invalid::Refused(why.into())
+    }
+}
+
 /// Looks at the records of a batch whose header is right, and gives what is to be appended.
 ///
 /// # Errors
-/// What the producer is told; nothing has happened then.
+/// [`Invalid`]; nothing has happened then.
 pub fn validate<'r>(
     batch: BatchView<'r>,
     to: Destination<'_>,
-    decompression: &Decompression,
-) -> Result<ValidBatch<'r>, Refused> {
+    turn: Option<&Turn<'_>>,
+) -> Result<ValidBatch<'r>, Invalid> {
     let config = &to.topic.config;
     let codec = batch.compression().map_err(of_batch)?;
     let target = target(codec, config);
     if codec == Compression::None {
-        return of_records(batch, batch.payload(), target, to);
+        return Ok(of_records(batch, batch.payload(), target, to)?);
     }
     if target.is_none() && !config.cleanup.compact {
         return Ok(ValidBatch::Sent(batch));
@@ -90,8 +104,11 @@ pub fn validate<'r>(
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(config).min(config.max_message_bytes),
         _ => decompressed_max(config),
     };
-    let opened = decompression.of(&batch, codec, most).map_err(of_decompression)?;
-    of_records(batch, &opened.records, target, to)
+    let records = open(&batch, codec, most, turn).map_err(|why| match why {
+        Unopened::Large => Invalid::Large,
+        Unopened::Refused(error) => Invalid::Refused(of_decompression(error)),
+    })?;
+    Ok(of_records(batch, &records, target, to)?)
 }
 
 /// The topic's codec, if a batch with this one is to be stored with another.
@@ -158,12 +175,15 @@ fn of_decompression(error: BatchError) -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Decompression;
     use super::*;
     use crate::config::{BrokerConfig, CleanupPolicy, Properties};
     use fullbore_wire::Uuid;
     use fullbore_wire::batch::{BatchBuilder, Stamp, decompress};
     use std::collections::BTreeMap;
+    use std::pin::pin;
     use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
 
     const CODECS: [Compression; 5] =
         [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
@@ -197,8 +217,20 @@ mod tests {
     fn validated(bytes: &[u8], topic: &Topic) -> Result<(BytesMut, bool), Refused> {
         let batch = BatchView::first(bytes).expect("a batch");
         let to = Destination { topic, partition: 3, now_ms: 1000 };
-        let valid = validate(batch, to, &Decompression::default())?;
-        Ok((BytesMut::from(valid.view().bytes()), matches!(valid, ValidBatch::Sent(_))))
+        let decompression = Decompression::default();
+        let turn = poll_once(decompression.turn()).expect("nobody else wants it");
+        match validate(batch, to, Some(&turn)) {
+            Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), matches!(valid, ValidBatch::Sent(_)))),
+            Err(Invalid::Refused(why)) => Err(why),
+            Err(Invalid::Large) => panic!("it is its turn"),
+        }
+    }
+
+    fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
     }
 
     #[test]
@@ -260,9 +292,23 @@ mod tests {
         for topic in [topic(PRODUCER, true), topic(stored_as(Compression::Lz4), false)] {
             assert_eq!(validated(&bomb, &topic).expect_err("refused").code, ErrorCode::MESSAGE_TOO_LARGE);
         }
-        // What opens to much, and to less than that, takes its turn.
-        let large = sealed(Compression::Zstd, &[Some(&b"k"[..]); 20], &vec![0; 1 << 20]);
-        assert!(validated(&large, &topic(stored_as(Compression::Gzip), false)).is_ok());
+    }
+
+    #[test]
+    fn a_batch_that_opens_to_much_waits_for_its_turn_and_others_do_not() {
+        let to_gzip = topic(stored_as(Compression::Gzip), false);
+        let to = Destination { topic: &to_gzip, partition: 3, now_ms: 1000 };
+        let sealed = |mib| sealed(Compression::Zstd, &vec![Some(&b"k"[..]); mib], &vec![0; 1 << 20]);
+        let (small, large) = (sealed(3), sealed(20));
+        let at = |bytes| BatchView::first(bytes).expect("a batch");
+        assert!(validate(at(&small), to, None).is_ok());
+        assert!(matches!(validate(at(&large), to, None), Err(Invalid::Large)));
+        let decompression = Decompression::default();
+        let turn = poll_once(decompression.turn()).expect("nobody has it");
+        assert!(poll_once(decompression.turn()).is_none());
+        assert!(validate(at(&large), to, Some(&turn)).is_ok());
+        drop(turn);
+        assert!(poll_once(decompression.turn()).is_some());
     }
 
     #[test]

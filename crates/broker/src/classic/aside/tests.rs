@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::BytesMut;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
@@ -197,7 +198,7 @@ fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
     }
     for (from, end_offset) in [(0, 6), (1, 6), (ends[0], 6), (ends[1], 6), (ends[1] + 1, 4)] {
         let next_offset = if from > ends[1] { 4 } else { 0 };
-        let aside = log.set_aside(0, from, next_offset).expect("set aside");
+        let aside = log.set_aside(&AtomicBool::new(false), 0, from, next_offset).expect("set aside");
         assert_eq!((aside.end_offset, aside.files), (end_offset, 1), "from {from}");
     }
 }

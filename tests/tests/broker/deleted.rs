@@ -1,0 +1,88 @@
+//! Deletions that were decided and answered, and a broker that is killed before they are carried out.
+
+use crate::pipe::Pipe;
+use fullbore_tests::{Batch, Broker, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Whatever there is under the partition's name, or was.
+fn folders(broker: &Broker) -> Vec<PathBuf> {
+    let entries = fs::read_dir(broker.data_dir()).expect("listed");
+    let paths = entries.map(|entry| entry.expect("listed").path());
+    paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
+}
+
+/// Deletes the topic and does not wait until its folder is out of the way.
+fn delete_without_waiting(broker: &Broker) {
+    let delete = DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 1, ..Default::default() };
+    assert_eq!(broker.client().call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
+}
+
+#[test]
+fn a_deletion_that_a_kill_interrupts_is_carried_out_by_the_next_start() {
+    for is_made_again in [false, true] {
+        let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+        broker.client().create_topic("t", 1, &[]);
+        broker.client().produced("t", 0, &Batch::of(&["old"]));
+        broker.stop();
+        // The folder's owner is asked before it gets another name.
+        let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
+        broker.restart();
+        delete_without_waiting(&broker);
+        let pipe = slow.wait_for_reader();
+        if is_made_again {
+            broker.client().create_topic("t", 1, &[]);
+        }
+        broker.kill();
+        drop(pipe);
+        slow.put_back();
+        assert_eq!(folders(&broker).len(), 1);
+        broker.restart();
+        if is_made_again {
+            assert_eq!(broker.client().produced("t", 0, &Batch::of(&["new"])), 0);
+        }
+        let left = usize::from(is_made_again);
+        wait_until("the folder of the deleted topic is gone", SOON, || folders(&broker).len() == left);
+        assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
+        // Nothing is done again.
+        for _ in 0..2 {
+            broker.stop();
+            broker.restart();
+            if is_made_again {
+                let records = broker.client().fetch_records("t", 0);
+                assert_eq!(records.iter().map(|record| record.text()).collect::<Vec<_>>(), ["new"]);
+            }
+            assert_eq!(folders(&broker).len(), left);
+        }
+    }
+}
+
+#[test]
+fn what_is_known_of_a_topic_stays_known_when_an_older_one_of_its_name_is_deleted_by_the_next_start() {
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    client.produced("t", 0, &Batch::of(&["old"]));
+    // Its folder cannot be renamed: there is something with the name it would get.
+    let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
+    let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");
+    let unique = u128::from_be_bytes(id.0);
+    let taken = broker.data_dir().join(format!("t-0.{unique:032x}-delete"));
+    fs::create_dir_all(taken.join("something")).expect("made");
+    client.delete_topic("t");
+    broker.wait_for_stderr("deleted partition's folder stays until the next start");
+    client.create_topic("t", 1, &[]);
+    for value in ["a", "b", "c", "d"] {
+        client.produced("t", 0, &Batch::of(&[value]));
+    }
+    client.delete_records("t", 0, 2);
+    broker.stop();
+    broker.restart();
+    let values: Vec<_> = broker.client().fetch_records("t", 0).iter().map(|record| record.text()).collect();
+    assert_eq!(values, ["c", "d"], "deleted records stay deleted");
+}

@@ -1,0 +1,74 @@
+//! The end of a stop: what is still under way when the time for answers is up.
+
+use crate::pipe::Pipe;
+use fullbore_tests::{Batch, Broker, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use std::fs;
+use std::io::Write;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+const DELETE_TOPICS: i16 = 3;
+const METADATA: i16 = 9;
+
+fn is_known(broker: &Broker, topic: &str) -> bool {
+    let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
+    let request = MetadataRequest { topics: Some(topics), allow_auto_topic_creation: false, ..Default::default() };
+    !broker.client().call(&request, METADATA).topics[0].error_code.is_err()
+}
+
+fn delete(topic: &str) -> DeleteTopicsRequest {
+    DeleteTopicsRequest { topic_names: vec![topic.into()], timeout_ms: 60_000, ..Default::default() }
+}
+
+#[test]
+fn what_is_asked_for_at_the_very_end_of_a_stop_is_done_or_not_and_never_half() {
+    let mut broker = Broker::start(&[]);
+    for topic in ["slow", "last"] {
+        broker.client().create_topic(topic, 1, &[]);
+        broker.client().produced(topic, 0, &Batch::of(&["v"]));
+    }
+    broker.stop();
+    let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
+    broker.restart();
+    let mut asking = broker.client();
+    // The second is looked at once the first is answered, which is after the time for that is up.
+    asking.send(&delete("slow"), DELETE_TOPICS);
+    asking.send(&delete("last"), DELETE_TOPICS);
+    let pipe = slow.wait_for_reader();
+    broker.terminate();
+    broker.wait_for_stderr("some clients did not take their answers in time");
+    slow.give(pipe);
+    assert_eq!(broker.wait_for_end().code(), Some(0));
+    let first = asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS);
+    let second = first.and_then(|_| asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS));
+    let is_deleted = second.is_some_and(|(_, response)| response.responses[0].error_code == ErrorCode::NONE);
+    broker.restart();
+    assert!(!is_known(&broker, "slow") && !broker.partition_dir("slow", 0).exists());
+    if is_known(&broker, "last") {
+        assert!(!is_deleted, "it was said that it is deleted");
+        assert_eq!(broker.client().fetch_records("last", 0).len(), 1);
+    } else {
+        wait_until("its folder is out of the way", SOON, || !broker.partition_dir("last", 0).exists());
+    }
+}
+
+#[test]
+fn a_stop_does_not_wait_for_the_search_of_a_damaged_log() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    client.produced("t", 0, &Batch::of(&["v"]));
+    broker.kill();
+    let log = broker.partition_files("t", 0, "log").remove(0);
+    let mut file = fs::File::options().append(true).open(log).expect("there");
+    // No batch, and behind it more zeros than this machine looks at in the time that a stop may take.
+    file.write_all(&[0xff; 100]).expect("written");
+    file.set_len(32 << 30).expect("a file with a hole");
+    broker.restart();
+    let before = broker.bytes_read();
+    wait_until("it is searched for batches", SOON, || broker.bytes_read() > before + (16 << 20));
+    broker.stop();
+}

@@ -1,0 +1,119 @@
+//! Our own tools against a peer that accepts and never finishes a TLS handshake: they end at a signal, and in time.
+
+use fullbore_tests::pki::{Authority, write};
+use fullbore_tests::{binary, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Ends a hang, and asserts nothing of speed: a handshake is given up after 10 s, and a record after max.block.ms.
+const LONG: Duration = Duration::from_secs(50);
+
+/// How a peer does not finish its handshake.
+#[derive(Clone, Copy, Debug)]
+enum Peer {
+    /// It says nothing.
+    Silent,
+    /// It says something now and then, and never all of it.
+    Slow,
+}
+
+/// Its address; tells of each connection.
+fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let (tells, told) = channel();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let other = socket.try_clone().expect("a descriptor is free");
+            if matches!(peer, Peer::Slow) {
+                std::thread::spawn(move || {
+                    // The head of a record of handshake, and then that, byte by byte.
+                    let mut sent = socket.write_all(&[22, 3, 3, 0x3f, 0xff, 2, 0, 0x3f, 0xf0]);
+                    while sent.is_ok() {
+                        std::thread::sleep(Duration::from_millis(500));
+                        sent = socket.write_all(&[3]);
+                    }
+                });
+            }
+            if tells.send(other).is_err() {
+                return;
+            }
+        }
+    });
+    (address, told)
+}
+
+fn spawn(command: &str, address: &str, folder: &Path) -> Child {
+    let config = folder.join("client.properties");
+    let mut child = Command::new(binary());
+    child.args(command.split_whitespace()).args(["--bootstrap-server", address, "--command-config"]).arg(config);
+    child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// How it ended, and what it complained of.
+fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
+    let mut status = None;
+    wait_until(&format!("the end of {what}"), LONG, || {
+        status = child.try_wait().expect("our child");
+        status.is_some()
+    });
+    let mut complaint = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut complaint).expect("text");
+    (status.and_then(|status| status.code()), complaint)
+}
+
+const COMMANDS: [&str; 7] = [
+    "consume -t t -e",
+    "consume -t t -e -G g",
+    "groups list",
+    "topics list",
+    "produce -t t -X max.block.ms=15000",
+    "perf consume --topic t --num-records 1",
+    "perf produce --topic t --num-records 1 --record-size 1 --throughput -1 --command-property max.block.ms=15000",
+];
+
+fn secured() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "ca.pem", &Authority::new("ca").pem());
+    let properties = format!("security.protocol=SSL\nssl.truststore.location={}/ca.pem\n", folder.path().display());
+    write(folder.path(), "client.properties", &properties);
+    folder
+}
+
+#[test]
+fn a_tool_whose_peer_does_not_finish_its_handshake_ends_at_a_signal() {
+    let folder = secured();
+    for peer in [Peer::Silent, Peer::Slow] {
+        for command in COMMANDS {
+            let (address, connections) = start(peer);
+            let child = spawn(command, &address, folder.path());
+            let _connection = connections.recv_timeout(LONG).expect("it connects");
+            kill_process(Pid::from_child(&child), Signal::INT).expect("our child");
+            let (status, complaint) = ended(child, command);
+            assert_ne!(status, Some(0), "{command}, {peer:?}: {complaint}");
+        }
+    }
+}
+
+#[test]
+fn a_tool_whose_peer_does_not_finish_its_handshake_ends_in_time_and_says_so() {
+    let folder = secured();
+    std::thread::scope(|scope| {
+        for peer in [Peer::Silent, Peer::Slow] {
+            for command in COMMANDS {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    let (address, _connections) = start(peer);
+                    let (status, complaint) = ended(spawn(command, &address, folder), command);
+                    assert_eq!(status, Some(1), "{command}, {peer:?}: {complaint}");
+                    assert!(complaint.contains("TLS handshake"), "{command}, {peer:?}: {complaint}");
+                });
+            }
+        }
+    });
+}
