@@ -162,9 +162,10 @@ fn a_client_that_takes_its_answer_slowly_is_not_idle() {
 fn a_client_that_sends_its_request_slowly_is_not_idle() {
     let broker = Broker::start(&[IDLE, "message.max.bytes=67108864"]);
     broker.client().create_topic("large", 1, &[]);
-    let mut slow = broker.client();
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES]]).bytes();
     let request = bytes_of(&encode_request(&produce_request("large", 0, batch), 9, 0, None).expect("a request"));
+    // Not before: to make so large a request may take as long as a connection may be idle.
+    let mut slow = broker.client();
     for piece in request.chunks(SLOW_BYTES / PIECES) {
         slow.send_bytes(piece);
         std::thread::sleep(PAUSE);
