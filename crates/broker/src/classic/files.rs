@@ -147,10 +147,18 @@ pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
 }
 
 /// Says to which topic id a partition's folder belongs, before there are records in it: a folder with records that
-/// does not say is not opened.
+/// does not say is not opened. It reaches the disk with the first flush.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
-    replace(&dir.join(METADATA), text.as_bytes())
+    replace_unsynced(&dir.join(METADATA), text.as_bytes())
+}
+
+/// Has that on the disk when it returns.
+pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
+    match File::open(dir.join(METADATA)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => file?.sync_all(),
+    }
 }
 
 /// Whether a partition's folder holds a segment that is not empty.

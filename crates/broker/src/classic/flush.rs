@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::answer::Flushed;
-use super::files::{OFFSET_INDEX, TIME_INDEX, is_momentary};
+use super::files::{self, OFFSET_INDEX, TIME_INDEX, is_momentary};
 use super::log::Log;
 use super::segment::Segment;
 
@@ -89,6 +89,9 @@ impl FlushPlan {
         self.sealed.iter().try_for_each(Sealed::sync)?;
         if let Some(active) = &self.active {
             active.sync_data()?;
+        }
+        if let Some(dir) = &self.dir {
+            files::sync_topic_id(dir).map_err(FlushError::of_open)?;
         }
         for dir in self.dir.iter().flat_map(|dir| [Some(dir.as_ref()), dir.parent()]).flatten() {
             File::open(dir).map_err(FlushError::of_open)?.sync_all()?;

@@ -229,8 +229,12 @@ impl Control {
         let queue = self.shared.queue.lock().clone();
         let Some(queue) = queue else { return gone };
         let (answer, outcome) = oneshot::channel();
-        let Some(place) = queue.enter().await else { return gone };
-        place.send(Asked { command, by: self.by.clone(), answer });
+        match queue.enter().await {
+            Some(place) => place.send(Asked { command, by: self.by.clone(), answer }),
+            None => return gone,
+        }
+        // Who only waits for an answer does not keep the queue open.
+        drop(queue);
         outcome.await.unwrap_or(gone)
     }
 }
