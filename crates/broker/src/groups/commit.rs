@@ -3,7 +3,7 @@
 //! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is asked for
 //! under it, so that it comes before or after whatever else is.
 
-use super::offsets::{CommitOffset, GroupOffsets, TopicName};
+use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
 use super::records::{self, Place};
 use super::{Groups, not_kept};
 use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten};
@@ -164,7 +164,8 @@ impl Groups {
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
-            let tombstones = due.iter().filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
+            let last = due.iter().filter(|due| !late.is_succeeded(&of_group, due));
+            let tombstones = last.filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
             let _ = found.send(due);
             tombstones
         };
@@ -182,6 +183,15 @@ impl Groups {
             let found = held.and_then(|held| held.get(&wanted.topic.id)?.partitions.get(&wanted.partition));
             found.is_some_and(|found| wanted.committed_ms.is_none_or(|ms| ms == found.committed_ms))
         })
+    }
+
+    /// Whether the group has an offset for the same partition of another topic of that name. Records go by the name: a tombstone
+    /// would be that one's.
+    fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
+        let of_name = |(id, topic): (&Uuid, &TopicOffsets)| {
+            *id != due.topic.id && topic.name == due.topic.name && topic.partitions.contains_key(&due.partition)
+        };
+        self.offsets.read(group, |held| held.into_iter().flatten().any(of_name))
     }
 
     /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is done.

@@ -1,5 +1,7 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
+mod mischance;
+
 use super::*;
 use crate::config::Properties;
 use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};

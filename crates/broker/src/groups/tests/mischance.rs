@@ -1,0 +1,21 @@
+//! What other clients, or bad luck, do at the worst moment.
+
+use super::*;
+
+/// Somebody must not take back what was committed after the topic was made again.
+#[tokio::test]
+async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(folder.path(), Clock::start(), "");
+    opened.groups.prepare(Missing::Create).await.expect("there is room");
+    let old = opened.topic("t").await;
+    opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(2, 1))]).await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
+    // Whoever sees to deleted topics comes late, as behind many groups.
+    opened.groups.forget_topic(old.id).await;
+    assert_eq!(opened.held(), 1);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!((opened.get("g", &new, 0), opened.get("g", &new, 1)), (Some(committed(3, 2)), None));
+}
