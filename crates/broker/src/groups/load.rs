@@ -34,14 +34,14 @@ impl Groups {
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());
-        self.adopt(&before);
+        self.adopt();
         loop {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 changed = images.changed() => if changed.is_err() { return },
             }
             let after = Arc::clone(&images.borrow_and_update());
-            self.adopt(&after);
+            self.adopt();
             for deleted in before.topics().filter(|topic| after.topic_by_id(topic.id).is_none()) {
                 self.forget_topic(deleted.id).await;
             }
@@ -56,11 +56,10 @@ impl Groups {
     pub async fn prepare(self: &Arc<Self>, missing: Missing) -> Result<(), ErrorCode> {
         let is_there = self.topic.read().is_some();
         if !is_there {
-            let image = self.control.image();
-            if image.topic(CONSUMER_OFFSETS).is_none() && missing == Missing::Create {
+            if self.control.image().topic(CONSUMER_OFFSETS).is_none() && missing == Missing::Create {
                 self.make_topic().await?;
             }
-            self.adopt(&self.control.image());
+            self.adopt();
         }
         if !self.all_loaded.load(Ordering::Acquire) {
             let _ = timeout(LOADING_WAIT, self.loaded()).await;
@@ -98,13 +97,23 @@ impl Groups {
         }
     }
 
-    /// Has the shards be those of the topic in this image, unless they are.
-    pub(super) fn adopt(self: &Arc<Self>, image: &Image) {
-        let found = image.topic(CONSUMER_OFFSETS);
-        let mut topic = self.topic.write();
-        if topic.as_ref().map(|topic| topic.id()) == found.map(|found| found.id) {
+    /// Has the shards be those of the topic, unless they are.
+    pub(super) fn adopt(self: &Arc<Self>) {
+        let id_in = |image: &Image| image.topic(CONSUMER_OFFSETS).map(|topic| topic.id);
+        let is_adopted = |topic: &Option<Arc<InternalTopic>>, image: &Image| {
+            topic.as_ref().map(|topic| topic.id()) == id_in(image)
+        };
+        // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
+        if is_adopted(&self.topic.read(), &self.control.image()) {
             return;
         }
+        let mut topic = self.topic.write();
+        // Looked at under the lock: an older one would bring back what somebody has left.
+        let image = self.control.image();
+        if is_adopted(&topic, &image) {
+            return;
+        }
+        let found = image.topic(CONSUMER_OFFSETS);
         if let Some(left) = topic.take() {
             self.leave(&left);
         }

@@ -122,7 +122,7 @@ impl Groups {
     /// # Errors
     /// [`TakeOverError`]; nothing is lost then.
     pub async fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) -> Result<(), TakeOverError> {
-        self.adopt(&self.control.image());
+        self.adopt();
         self.take_over().await?;
         tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));
         tokio::spawn(timer::run(Arc::clone(self), stop.subscribe()));
