@@ -190,7 +190,7 @@ impl Groups {
     ) -> Pending {
         loop {
             let found = match missing {
-                Missing::Create => self.serving(id).and_then(|shard| self.create_in(&shard, id)),
+                Missing::Create => self.create_entry(id),
                 Missing::Refuse(code) => self.check(id).and_then(|()| self.find(id).ok_or(code)),
             };
             let entry = match found {
@@ -273,7 +273,7 @@ impl Groups {
     /// # Errors
     /// Over `fullbore.groups.max`; its shard does not serve.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
-        self.create_in(&self.serving(id)?, id).map(drop)
+        self.create_entry(id).map(drop)
     }
 
     /// Takes a group out of service if it is empty, and forgets it, and its offsets if so said. A commit that was
@@ -333,6 +333,12 @@ impl Groups {
 
     fn find(&self, id: &str) -> Option<Arc<Entry>> {
         self.table.lock().get(id).cloned()
+    }
+
+    /// The topic stays meanwhile: who leaves it takes out of service what is in it, and nothing may be put into it after that.
+    fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
+        let topic = self.topic.read();
+        self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
     }
 
     fn create_in(&self, shard: &Arc<Shard>, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
