@@ -45,7 +45,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         Ok(asked) => {
             let broker = Arc::clone(call.broker);
             Ok(Completion::Later(Box::pin(async move {
-                match asked.done(&broker.groups).await {
+                match asked.done().await {
                     Ok(refused) => wanted.refuse(&refused),
                     Err(code) => wanted.refuse_known(code),
                 }

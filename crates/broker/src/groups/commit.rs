@@ -3,6 +3,7 @@
 //! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is asked for
 //! under it, so that it comes before or after whatever else is.
 
+use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
 use super::records::{self, Place};
 use super::{Groups, not_kept};
@@ -11,7 +12,7 @@ use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// From this version of OffsetCommit on a group that is not there is an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
@@ -32,7 +33,6 @@ pub struct DeleteOffset {
 
 /// A commit on its way.
 pub struct Commit {
-    group: Text,
     pending: Pending<Result<Refused, ErrorCode>>,
     /// Of the offsets on their way, where each of them stood.
     places: Vec<usize>,
@@ -45,12 +45,9 @@ impl Commit {
     ///
     /// # Errors
     /// Nothing was.
-    pub async fn done(mut self, groups: &Groups) -> Result<Refused, ErrorCode> {
+    pub async fn done(mut self) -> Result<Refused, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
-        // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
-        // listed, and its offsets are there.
-        let _ = groups.create(&self.group);
         Ok(self.refused)
     }
 }
@@ -69,7 +66,7 @@ impl Groups {
     ) -> Result<Commit, ErrorCode> {
         let mut offsets = Some(offsets);
         loop {
-            let asked = self.touch(id, |group, shard, now| {
+            let asked = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -78,8 +75,8 @@ impl Groups {
                         Err(code) => refused.push((index, code)),
                     }
                 }
-                let (pending, places) = self.write_commit(shard, id, wanted, &mut refused);
-                Ok(Commit { group: id.clone(), pending, places, refused })
+                let (pending, places) = self.write_commit(entry, wanted, &mut refused);
+                Ok(Commit { pending, places, refused })
             })?;
             match asked {
                 Some(asked) => {
@@ -97,12 +94,11 @@ impl Groups {
     /// The offsets that there is room for are asked to be kept; the others become `refused`.
     fn write_commit(
         self: &Arc<Self>,
-        shard: &Arc<Shard>,
-        id: &Text,
+        entry: &Arc<Entry>,
         wanted: Vec<(usize, CommitOffset)>,
         refused: &mut Refused,
     ) -> (Pending<Result<Refused, ErrorCode>>, Vec<usize>) {
-        let group: Arc<str> = Arc::from(&**id);
+        let group: Arc<str> = Arc::from(&*entry.id);
         let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
         let (mut added, mut accepted, mut places, mut records) = (0, Vec::new(), Vec::new(), Vec::new());
         self.offsets.read(&group, |held| {
@@ -126,10 +122,13 @@ impl Groups {
             }
         });
         self.offsets_coming.fetch_add(added, Relaxed);
-        let groups = Arc::clone(self);
-        let pending = shard.write(Records::Known(records), move |kept| {
+        entry.commits.fetch_add(1, Relaxed);
+        let (groups, of) = (Arc::clone(self), Arc::clone(entry));
+        let pending = entry.shard.write(Records::Known(records), move |kept| {
             groups.offsets_coming.fetch_sub(added, Relaxed);
-            kept.map_err(not_kept).map(|()| groups.put(&group, accepted))
+            let kept = kept.map_err(not_kept).map(|()| groups.put(&group, accepted));
+            of.commits.fetch_sub(1, Release);
+            kept
         });
         (pending, places)
     }

@@ -248,11 +248,19 @@ impl Groups {
         id: &str,
         touch: impl FnOnce(&mut Group, &Arc<Shard>, i64) -> T,
     ) -> Result<Option<T>, ErrorCode> {
+        self.touch_entry(id, |group, entry, now| touch(group, &entry.shard, now))
+    }
+
+    fn touch_entry<T>(
+        &self,
+        id: &str,
+        touch: impl FnOnce(&mut Group, &Arc<Entry>, i64) -> T,
+    ) -> Result<Option<T>, ErrorCode> {
         self.check(id)?;
         let Some(entry) = self.find(id) else { return Ok(None) };
         let mut inner = entry.lock();
         Ok((!inner.is_gone).then(|| {
-            let said = touch(&mut inner.group, &entry.shard, self.now_ms());
+            let said = touch(&mut inner.group, &entry, self.now_ms());
             self.arm(&entry, &inner);
             said
         }))

@@ -19,3 +19,21 @@ async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_n
     let opened = reopened(opened, folder.path()).await;
     assert_eq!((opened.get("g", &new, 0), opened.get("g", &new, 1)), (Some(committed(3, 2)), None));
 }
+
+#[tokio::test]
+async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    // As a heartbeat of nobody does.
+    opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
+        group.leave(&[], ticket, now, effects);
+    });
+    // The client is gone before its answer.
+    drop(commit);
+    while opened.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(opened.groups.ids(), ["g"], "it can be listed, deleted and expire");
+}
