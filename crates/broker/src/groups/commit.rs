@@ -238,7 +238,7 @@ impl Groups {
             });
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Nobody finds them by the topic's new id, and the next start forgets them.
+                // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next start.
                 tracing::warn!(group = &*group, "committed offsets of a deleted topic stay in the log");
             }
         }

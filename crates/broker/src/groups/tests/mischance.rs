@@ -37,3 +37,16 @@ async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
     }
     assert_eq!(opened.groups.ids(), ["g"], "it can be listed, deleted and expire");
 }
+
+#[tokio::test]
+async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_expiry() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(folder.path(), Clock::start(), "");
+    opened.groups.prepare(Missing::Create).await.expect("there is room");
+    let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
+    let now = clock::wall_ms();
+    opened.commit("g", vec![one(&gone, 0, committed(1, now)), one(&kept, 0, committed(2, now))]).await;
+    opened.delete(&gone).await;
+    opened.groups.expire(&"g".into(), 12 * HOUR_MS).await;
+    assert_eq!((opened.held(), opened.get("g", &kept, 0)), (1, Some(committed(2, now))));
+}
