@@ -1,6 +1,7 @@
 //! What other clients, or bad luck, do at the worst moment.
 
 use super::*;
+use crate::control::{CreatePartitions, GrowTopic};
 
 /// Somebody must not take back what was committed after the topic was made again.
 #[tokio::test]
@@ -49,4 +50,13 @@ async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_ex
     opened.delete(&gone).await;
     opened.groups.expire(&"g".into(), 12 * HOUR_MS).await;
     assert_eq!((opened.held(), opened.get("g", &kept, 0)), (1, Some(committed(2, now))));
+}
+
+#[tokio::test]
+async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
+    let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
+    assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
 }
