@@ -9,14 +9,14 @@
 use super::Pending;
 use crate::classic::{AppendError, FlushTicket, Partition};
 use bytes::{Bytes, BytesMut};
-use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Level, Stamp, record_size_max};
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 
-/// Bytes of a batch that several writes share. A larger write has batches of its own.
+/// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
 const BATCH_BYTES: usize = 512 << 10;
 /// Writes waiting at which whoever asks appends at once.
 const WAITING_MAX: usize = 512;
@@ -179,6 +179,8 @@ impl Shard {
 struct Batch<'a> {
     shard: &'a Shard,
     memory: &'a mut BytesMut,
+    /// How large it may become.
+    bytes_max: usize,
     records: Vec<KeyValue>,
     bytes: usize,
     told: Vec<Told>,
@@ -186,7 +188,10 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(shard: &'a Shard, memory: &'a mut BytesMut) -> Self {
-        Batch { shard, memory, records: Vec::new(), bytes: 0, told: Vec::new() }
+        let config = shard.partition.config();
+        let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
+        let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
+        Batch { shard, memory, bytes_max, records: Vec::new(), bytes: 0, told: Vec::new() }
     }
 
     fn append(mut self, writes: Vec<Write>) {
@@ -199,10 +204,10 @@ impl<'a> Batch<'a> {
                 }
             };
             let bytes = records.iter().map(size_of_record).sum::<usize>();
-            if self.bytes + bytes > BATCH_BYTES {
+            if self.bytes + bytes > self.bytes_max {
                 self.finish();
             }
-            if bytes > BATCH_BYTES {
+            if bytes > self.bytes_max {
                 told(self.append_large(records));
             } else {
                 self.records.extend(records);
@@ -225,7 +230,7 @@ impl<'a> Batch<'a> {
     fn append_large(&mut self, records: Vec<KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
         for record in records {
             let bytes = size_of_record(&record);
-            if self.bytes + bytes > BATCH_BYTES {
+            if self.bytes + bytes > self.bytes_max {
                 self.append_records()?;
             }
             self.bytes += bytes;
