@@ -137,7 +137,8 @@ fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFe
         // It is being deleted.
         let topic = image.topic_by_id(*id)?;
         let name = if version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
-        let partitions = of_topic.partitions.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
+        let partitions =
+            of_topic.partitions.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
         Some(OffsetFetchResponseTopics { name, topic_id: *id, partitions, ..Default::default() })
     };
     held.into_iter().flatten().filter_map(topic).collect()

@@ -45,8 +45,8 @@ pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
-pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub use resources::ConfiguredResource;
+pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.

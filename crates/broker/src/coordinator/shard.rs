@@ -160,7 +160,11 @@ impl Shard {
         }
         let shard = Arc::clone(self);
         if tokio::task::spawn_blocking(move || shard.flush()).await.is_err() {
-            tracing::error!(topic = self.partition.topic(), partition = self.partition.index(), "appending has panicked");
+            tracing::error!(
+                topic = self.partition.topic(),
+                partition = self.partition.index(),
+                "appending has panicked"
+            );
         }
     }
 
@@ -261,7 +265,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn size_of_record((key, value): &KeyValue) -> usize {
+/// Bytes of a record in a batch, at most.
+pub fn size_of_record((key, value): &KeyValue) -> usize {
     record_size_max(Some(key), value.as_deref(), &[])
 }
 

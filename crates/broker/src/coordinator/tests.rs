@@ -77,9 +77,8 @@ async fn a_write_of_any_size_is_read_again() {
         let mut expected = Vec::new();
         let mut pending = Vec::new();
         for records in [small.clone(), many, small.clone(), large, small] {
-            let seen = |(key, value): &KeyValue| {
-                (String::from_utf8_lossy(key).into_owned(), value.as_ref().map(Bytes::len))
-            };
+            let seen =
+                |(key, value): &KeyValue| (String::from_utf8_lossy(key).into_owned(), value.as_ref().map(Bytes::len));
             expected.extend(records.iter().map(seen));
             pending.push(shard.write(Records::Known(records), |kept| kept));
         }

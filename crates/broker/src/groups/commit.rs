@@ -7,7 +7,7 @@ use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
 use super::records::{self, Place};
 use super::{Groups, not_kept};
-use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten};
+use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten, size_of_record};
 use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// From this version of OffsetCommit on a group that is not there is an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
+
+/// Bytes of the records of one commit: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
+const COMMIT_BYTES_MAX: usize = 16 << 20;
 
 /// What was not committed, as index and reason.
 type Refused = Vec<(usize, ErrorCode)>;
@@ -38,9 +41,16 @@ pub struct Commit {
     places: Vec<usize>,
     /// What cannot be committed, whatever becomes of the rest.
     refused: Refused,
+    /// Bytes of its records.
+    bytes: usize,
 }
 
 impl Commit {
+    /// Memory that it holds until it is written.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// What was not committed, as index and reason.
     ///
     /// # Errors
@@ -75,8 +85,7 @@ impl Groups {
                         Err(code) => refused.push((index, code)),
                     }
                 }
-                let (pending, places) = self.write_commit(entry, wanted, &mut refused);
-                Ok(Commit { pending, places, refused })
+                Ok(self.write_commit(entry, wanted, refused))
             })?;
             match asked {
                 Some(asked) => {
@@ -91,26 +100,30 @@ impl Groups {
         }
     }
 
-    /// The offsets that there is room for are asked to be kept; the others become `refused`.
+    /// The offsets that there is room for are asked to be kept; the others are refused like those that are already.
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         wanted: Vec<(usize, CommitOffset)>,
-        refused: &mut Refused,
-    ) -> (Pending<Result<Refused, ErrorCode>>, Vec<usize>) {
+        mut refused: Refused,
+    ) -> Commit {
         let group: Arc<str> = Arc::from(&*entry.id);
         let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
         let (mut added, mut accepted, mut places, mut records) = (0, Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = 0;
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
                 let is_new = !has(held, offset.topic.id, offset.partition);
-                if is_new && added >= room {
+                if (is_new && added >= room) || bytes > COMMIT_BYTES_MAX {
                     refused.push((index, ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
                     continue;
                 }
                 let place = Place { group: &group, topic: &offset.topic.name, partition: offset.partition };
                 match records::offset(place, Some((offset.topic.id, &offset.committed))) {
-                    Ok(record) => records.push(record),
+                    Ok(record) => {
+                        bytes += size_of_record(&record);
+                        records.push(record);
+                    }
                     Err(_) => {
                         refused.push((index, ErrorCode::OFFSET_METADATA_TOO_LARGE));
                         continue;
@@ -130,7 +143,7 @@ impl Groups {
             of.commits.fetch_sub(1, Release);
             kept
         });
-        (pending, places)
+        Commit { pending, places, refused, bytes }
     }
 
     /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
@@ -206,7 +219,8 @@ impl Groups {
             let mut tombstones = vec![records::group(&of_group, None)];
             late.offsets.read(&of_group, |held| {
                 for topic in held.filter(|_| offsets).into_iter().flatten().map(|(_, topic)| topic) {
-                    let of_topic = topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
+                    let of_topic =
+                        topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
                     tombstones.extend(of_topic);
                 }
             });

@@ -100,9 +100,8 @@ impl Groups {
     /// Has the shards be those of the topic, unless they are.
     pub(super) fn adopt(self: &Arc<Self>) {
         let id_in = |image: &Image| image.topic(CONSUMER_OFFSETS).map(|topic| topic.id);
-        let is_adopted = |topic: &Option<Arc<InternalTopic>>, image: &Image| {
-            topic.as_ref().map(|topic| topic.id()) == id_in(image)
-        };
+        let is_adopted =
+            |topic: &Option<Arc<InternalTopic>>, image: &Image| topic.as_ref().map(|topic| topic.id()) == id_in(image);
         // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
         if is_adopted(&self.topic.read(), &self.control.image()) {
             return;
@@ -118,7 +117,8 @@ impl Groups {
             self.leave(&left);
         }
         if let Some(found) = found {
-            let new = Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
+            let new =
+                Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
             let loading: Vec<_> =
                 new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
             self.all_loaded.store(loading.is_empty(), Ordering::Release);
@@ -175,7 +175,9 @@ impl Groups {
         let mut found = Found::default();
         replay(shard.partition(), |key, value| match records::read(key, value) {
             Ok(kept) => found.note(kept),
-            Err(error) => tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known"),
+            Err(error) => {
+                tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known")
+            }
         })?;
         // Whoever deletes the topic waits for this, or was here before.
         let topic = self.topic.read();

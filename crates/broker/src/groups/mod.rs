@@ -121,7 +121,11 @@ impl Groups {
     ///
     /// # Errors
     /// [`TakeOverError`]; nothing is lost then.
-    pub async fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) -> Result<(), TakeOverError> {
+    pub async fn start(
+        self: &Arc<Self>,
+        config: &BrokerConfig,
+        stop: &watch::Sender<bool>,
+    ) -> Result<(), TakeOverError> {
         self.adopt();
         self.take_over().await?;
         tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));

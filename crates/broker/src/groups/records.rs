@@ -110,7 +110,8 @@ mod tests {
         let place = Place { group: "g", topic: "t", partition: 5 };
         let id = Uuid([1; 16]);
         for committed in [Some((id, committed)), None] {
-            let (key, value) = offset(place, committed.as_ref().map(|(id, committed)| (*id, committed))).expect("short");
+            let (key, value) =
+                offset(place, committed.as_ref().map(|(id, committed)| (*id, committed))).expect("short");
             let kept = Kept::Offset { group: "g".into(), topic: "t".into(), partition: 5, committed };
             assert_eq!(read(key, value), Ok(kept));
         }

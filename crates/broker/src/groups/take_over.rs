@@ -51,7 +51,11 @@ impl Groups {
         let synced = tokio::task::spawn_blocking(move || logs.sync()).await;
         synced.unwrap_or_else(|panic| Err(std::io::Error::other(panic)))?;
         self.control.forget_kept_in_database().await.map_err(TakeOverError::Database)?;
-        tracing::info!(groups = group_count, offsets = offset_count, "groups were moved from control.db to __consumer_offsets");
+        tracing::info!(
+            groups = group_count,
+            offsets = offset_count,
+            "groups were moved from control.db to __consumer_offsets"
+        );
         Ok(())
     }
 
@@ -65,7 +69,8 @@ impl Groups {
     }
 
     fn take_over_offset(self: &Arc<Self>, kept: KeptOffset) -> Result<Pending<Result<(), ErrorCode>>, ErrorCode> {
-        let KeptOffset { group, topic_id, topic, partition, offset, leader_epoch, metadata, committed_ms, expires_ms } = kept;
+        let KeptOffset { group, topic_id, topic, partition, offset, leader_epoch, metadata, committed_ms, expires_ms } =
+            kept;
         let topic = TopicName { id: topic_id, name: topic };
         let committed = Committed { offset, leader_epoch, metadata, committed_ms, expires_ms };
         let offset = CommitOffset { topic, partition, committed };

@@ -14,7 +14,9 @@ use super::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 pub fn grow(image: &Image, node_id: i32, wanted: &GrowTopic) -> Result<Topic, Refusal> {
     let topic = known(image, &wanted.name)?;
     if topic.name == CONSUMER_OFFSETS {
-        let message = format!("The partitions of {CONSUMER_OFFSETS} cannot be changed: groups are spread over as many as there are.");
+        let message = format!(
+            "The partitions of {CONSUMER_OFFSETS} cannot be changed: groups are spread over as many as there are."
+        );
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_count(topic, wanted.count)?;

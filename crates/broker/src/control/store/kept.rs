@@ -72,7 +72,10 @@ pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInData
             expires_ms: row.get(8)?,
         })
     })?;
-    Ok(KeptInDatabase { groups: groups.collect::<rusqlite::Result<_>>()?, offsets: offsets.collect::<rusqlite::Result<_>>()? })
+    Ok(KeptInDatabase {
+        groups: groups.collect::<rusqlite::Result<_>>()?,
+        offsets: offsets.collect::<rusqlite::Result<_>>()?,
+    })
 }
 
 /// The tables go.

@@ -60,3 +60,18 @@ async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
     let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
     assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
 }
+
+/// A short request must not become gigabytes of records, each with the group's id.
+#[tokio::test]
+async fn a_commit_is_bounded_by_what_its_records_take() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let id = "g".repeat(30_000);
+    let offsets: Vec<_> = (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect();
+    let refused = opened.commit(&id, offsets).await;
+    assert!(refused.iter().all(|(_, code)| *code == ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
+    assert!((1..2000).contains(&refused.len()), "{} are refused", refused.len());
+    assert_eq!(opened.commit(&id, vec![one(&t, 1, committed(2, 2))]).await, []);
+    assert_eq!(opened.commit("h", (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect()).await, []);
+}
