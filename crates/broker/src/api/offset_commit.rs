@@ -31,7 +31,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     }
     let offsets = std::mem::take(&mut wanted.offsets);
     let groups = &call.broker.groups;
-    let asked = match groups.prepare(Missing::Create).await {
+    let asked = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
             groups.commit(&request.group_id, &committer, offsets, &call.client.unwritten)

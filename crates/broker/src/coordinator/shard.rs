@@ -50,7 +50,7 @@ pub enum Status {
     Loading,
     /// It is.
     Serving,
-    /// Its log cannot be read.
+    /// Its log could not be read.
     Failed,
     /// The topic is deleted.
     Gone,
@@ -84,16 +84,10 @@ impl Shard {
         *self.status.borrow()
     }
 
-    /// Its log was read, or cannot be.
+    /// Its log was read, or could not be this time.
     pub fn set_loaded(&self, is_loaded: bool) {
         let status = if is_loaded { Status::Serving } else { Status::Failed };
-        self.status.send_if_modified(|now| {
-            let was_loading = *now == Status::Loading;
-            if was_loading {
-                *now = status;
-            }
-            was_loading
-        });
+        self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
     /// The topic is deleted.

@@ -179,7 +179,7 @@ impl Groups {
         missing: Missing,
         event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects) + Send,
     ) -> Answer {
-        match self.prepare(missing).await {
+        match self.prepare(missing, [id]).await {
             Ok(()) => self.put_to(id, missing, event).answer().await,
             Err(code) => Answer::Refused(code),
         }

@@ -55,7 +55,7 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
 impl Opened {
     async fn start(&self) {
         self.groups.start(&self.config, &self.stop).await.expect("starts");
-        self.groups.prepare(Missing::Create).await.expect("there is room");
+        self.groups.prepare(Missing::Create, []).await.expect("there is room");
         self.groups.loaded().await;
     }
 
@@ -321,7 +321,7 @@ async fn groups_go_with_their_topic_and_begin_anew() {
     while opened.held() > 0 || !opened.groups.ids().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(opened.groups.prepare(Missing::Create).await, Ok(()));
+    assert_eq!(opened.groups.prepare(Missing::Create, []).await, Ok(()));
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
     let opened = reopened(opened, folder.path()).await;
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
