@@ -7,6 +7,7 @@ use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
 use super::records::{self, Place};
 use super::{Groups, not_kept};
+use crate::control::Image;
 use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten, size_of_record};
 use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
@@ -78,9 +79,11 @@ impl Groups {
         loop {
             let asked = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
+                // Under the lock: what is asked for topics made later comes after this.
+                let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
-                    match check(group, committer, &offset) {
+                    match check(group, committer, &offset).and_then(|()| check_topic(&image, &offset)) {
                         Ok(()) => wanted.push((index, offset)),
                         Err(code) => refused.push((index, code)),
                     }
@@ -152,11 +155,7 @@ impl Groups {
         let image = self.control.image();
         let mut refused = Vec::new();
         let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
-            let is_there = image.topic_by_id(offset.topic.id).is_some();
-            if !is_there {
-                refused.push((index, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
-            }
-            is_there.then_some(offset)
+            check_topic(&image, &offset).map_err(|code| refused.push((index, code))).ok().map(|()| offset)
         });
         let there = there.collect();
         self.offsets.put(group, there);
@@ -261,6 +260,11 @@ impl Groups {
 
 fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {
     group.check_commit_of(committer, &Partition { topic: offset.topic.id, index: offset.partition })
+}
+
+/// Whether it was not deleted since the request came.
+fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
+    image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
 fn has(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> bool {

@@ -122,3 +122,18 @@ async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
     }
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
+
+/// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to that.
+#[tokio::test]
+async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let old = opened.topic("t").await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    opened.commit("g", vec![one(&new, 0, committed(2, 2))]).await;
+    let late = opened.commit("g", vec![one(&old, 0, committed(1, 1))]).await;
+    assert_eq!(late, [(0, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
+}
