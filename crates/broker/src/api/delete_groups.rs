@@ -11,7 +11,7 @@ const MESSAGES: i16 = 3;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
     // Where there is no topic there are no groups.
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND)).await;
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), &request.groups_names).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {
         let error_code = call.broker.groups.delete(&group_id, true).await.err().unwrap_or(ErrorCode::NONE);

@@ -11,7 +11,7 @@ const NOT_FOUND_FROM: i16 = 6;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeGroupsRequest = call.body(reply.version)?;
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.groups).await;
     let described = |group_id: Text| {
         let mut group = describe(call, &group_id, reply.version.number);
         let is_said = request.include_authorized_operations && !group.error_code.is_err();

@@ -16,7 +16,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
     let version = reply.version.number;
     let prepared = match request.key_type {
-        GROUP => call.broker.groups.prepare(Missing::Create).await,
+        GROUP => call.broker.groups.prepare(Missing::Create, []).await,
         _ => Ok(()),
     };
     let of = |key: &Text| match prepared {

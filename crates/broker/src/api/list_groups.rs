@@ -1,7 +1,6 @@
 //! ListGroups 0-5: every group of this broker, by state and type; while some are being loaded, with an error beside those that are.
 
 use super::{Call, Fault, Reply};
-use crate::groups::Missing;
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
@@ -9,7 +8,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListGroupsRequest = call.body(reply.version)?;
     let groups = &call.broker.groups;
-    let _ = groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
+    groups.prepare_all().await;
     let error_code = groups.check_all().err().unwrap_or(ErrorCode::NONE);
     let wanted = |filter: &[Text], name: &str| {
         filter.is_empty() || filter.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))

@@ -23,6 +23,7 @@ const BROKERS_RETENTION: i64 = -1;
 /// Admission ends when the commit has its place; it is written when its answer is awaited, or else when the connection has
 /// nothing more to do, together with those that a client has sent after it without waiting.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+    let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
     let mut wanted = check(call.broker, reply.version.number, &request);
     if !wanted.is_any_known() {
@@ -30,7 +31,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     }
     let offsets = std::mem::take(&mut wanted.offsets);
     let groups = &call.broker.groups;
-    let asked = match groups.prepare(Missing::Create).await {
+    let asked = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
             groups.commit(&request.group_id, &committer, offsets, &call.client.unwritten)
@@ -44,13 +45,15 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         }
         Ok(asked) => {
             let broker = Arc::clone(call.broker);
-            Ok(Completion::Later(Box::pin(async move {
-                match asked.done(&broker.groups).await {
+            let held = request_bytes + asked.bytes();
+            let answer = Box::pin(async move {
+                match asked.done().await {
                     Ok(refused) => wanted.refuse(&refused),
                     Err(code) => wanted.refuse_known(code),
                 }
                 wanted.answer(&broker, reply)
-            })))
+            });
+            Ok(Completion::Holding(answer, held))
         }
     }
 }

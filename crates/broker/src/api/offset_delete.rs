@@ -26,7 +26,7 @@ async fn delete(broker: &Shared, request: &OffsetDeleteRequest) -> Result<Vec<Of
     if id.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
-    broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND)).await?;
+    broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
     let image = broker.control.image();
     let asked = broker.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;

@@ -27,7 +27,9 @@ const NONE: i64 = -1;
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
     // Where there is no topic there are no offsets.
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE)).await;
+    let mut asked = vec![&request.group_id];
+    asked.extend(request.groups.iter().map(|group| &group.group_id));
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
     let broker = Arc::clone(call.broker);
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply) })))
 }

@@ -16,6 +16,6 @@ mod unwritten;
 
 pub use pending::Pending;
 pub use replay::{ReplayError, replay};
-pub use shard::{KeyValue, Records, Shard, Status};
+pub use shard::{KeyValue, Records, Shard, Status, size_of_record};
 pub use topic::InternalTopic;
 pub use unwritten::Unwritten;

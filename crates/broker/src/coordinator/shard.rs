@@ -9,14 +9,14 @@
 use super::Pending;
 use crate::classic::{AppendError, FlushTicket, Partition};
 use bytes::{Bytes, BytesMut};
-use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Level, Stamp, record_size_max};
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 
-/// Bytes of a batch that several writes share. A larger write has batches of its own.
+/// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
 const BATCH_BYTES: usize = 512 << 10;
 /// Writes waiting at which whoever asks appends at once.
 const WAITING_MAX: usize = 512;
@@ -50,7 +50,7 @@ pub enum Status {
     Loading,
     /// It is.
     Serving,
-    /// Its log cannot be read.
+    /// Its log could not be read.
     Failed,
     /// The topic is deleted.
     Gone,
@@ -84,16 +84,10 @@ impl Shard {
         *self.status.borrow()
     }
 
-    /// Its log was read, or cannot be.
+    /// Its log was read, or could not be this time.
     pub fn set_loaded(&self, is_loaded: bool) {
         let status = if is_loaded { Status::Serving } else { Status::Failed };
-        self.status.send_if_modified(|now| {
-            let was_loading = *now == Status::Loading;
-            if was_loading {
-                *now = status;
-            }
-            was_loading
-        });
+        self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
     /// The topic is deleted.
@@ -183,6 +177,8 @@ impl Shard {
 struct Batch<'a> {
     shard: &'a Shard,
     memory: &'a mut BytesMut,
+    /// How large it may become.
+    bytes_max: usize,
     records: Vec<KeyValue>,
     bytes: usize,
     told: Vec<Told>,
@@ -190,7 +186,10 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(shard: &'a Shard, memory: &'a mut BytesMut) -> Self {
-        Batch { shard, memory, records: Vec::new(), bytes: 0, told: Vec::new() }
+        let config = shard.partition.config();
+        let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
+        let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
+        Batch { shard, memory, bytes_max, records: Vec::new(), bytes: 0, told: Vec::new() }
     }
 
     fn append(mut self, writes: Vec<Write>) {
@@ -203,10 +202,10 @@ impl<'a> Batch<'a> {
                 }
             };
             let bytes = records.iter().map(size_of_record).sum::<usize>();
-            if self.bytes + bytes > BATCH_BYTES {
+            if self.bytes + bytes > self.bytes_max {
                 self.finish();
             }
-            if bytes > BATCH_BYTES {
+            if bytes > self.bytes_max {
                 told(self.append_large(records));
             } else {
                 self.records.extend(records);
@@ -229,7 +228,7 @@ impl<'a> Batch<'a> {
     fn append_large(&mut self, records: Vec<KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
         for record in records {
             let bytes = size_of_record(&record);
-            if self.bytes + bytes > BATCH_BYTES {
+            if self.bytes + bytes > self.bytes_max {
                 self.append_records()?;
             }
             self.bytes += bytes;
@@ -260,7 +259,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn size_of_record((key, value): &KeyValue) -> usize {
+/// Bytes of a record in a batch, at most.
+pub fn size_of_record((key, value): &KeyValue) -> usize {
     record_size_max(Some(key), value.as_deref(), &[])
 }
 

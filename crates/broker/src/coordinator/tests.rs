@@ -155,3 +155,17 @@ async fn everybody_is_told_whoever_appends() {
         assert!(of_one.map(|round| round.parse::<i32>().expect("a number")).eq(0..500), "in the order asked");
     }
 }
+
+#[tokio::test]
+async fn writes_share_no_batch_that_is_larger_than_the_topic_allows() {
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000");
+    let write = |n: u8| shard.write(Records::Known(vec![record(&format!("{n:03}"), Some(vec![n; 100]))]), |kept| kept);
+    let one_by_one: Vec<_> = (0..50).map(write).collect();
+    let together = (50..100_u8).map(|n| record(&format!("{n:03}"), Some(vec![n; 100]))).collect();
+    let together = shard.write(Records::Known(together), |kept| kept);
+    for pending in one_by_one {
+        assert_eq!(pending.kept().await, Ok(Ok(())));
+    }
+    assert_eq!(together.kept().await, Ok(Ok(())));
+    assert!(read(&shard).into_iter().map(|(key, _)| key).eq((0..100).map(|n| format!("{n:03}"))));
+}

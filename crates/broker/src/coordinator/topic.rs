@@ -35,7 +35,7 @@ impl InternalTopic {
         self.shards.iter().any(|shard| shard.status() == Status::Loading)
     }
 
-    /// The shard that a key belongs to.
+    /// The shard that a key belongs to, if it serves.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
@@ -48,7 +48,8 @@ impl InternalTopic {
         }
     }
 
-    fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
+    /// The shard that a key belongs to, whether or not it serves.
+    pub fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
         let count = i32::try_from(self.shards.len()).ok().filter(|count| *count > 0)?;
         self.shards.get(usize::try_from(partition_for(key, count)).ok()?)
     }

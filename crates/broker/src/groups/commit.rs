@@ -3,18 +3,23 @@
 //! Invariant: an offset is seen once it is kept, and forgotten once that is. What was decided under a group's lock is asked for
 //! under it, so that it comes before or after whatever else is.
 
-use super::offsets::{CommitOffset, GroupOffsets, TopicName};
+use super::entry::Entry;
+use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
 use super::records::{self, Place};
 use super::{Groups, not_kept};
-use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten};
+use crate::control::Image;
+use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten, size_of_record};
 use fullbore_rules::group::consumer::Partition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// From this version of OffsetCommit on a group that is not there is an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
+
+/// Bytes of the records of one commit: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
+const COMMIT_BYTES_MAX: usize = 16 << 20;
 
 /// What was not committed, as index and reason.
 type Refused = Vec<(usize, ErrorCode)>;
@@ -32,25 +37,28 @@ pub struct DeleteOffset {
 
 /// A commit on its way.
 pub struct Commit {
-    group: Text,
     pending: Pending<Result<Refused, ErrorCode>>,
     /// Of the offsets on their way, where each of them stood.
     places: Vec<usize>,
     /// What cannot be committed, whatever becomes of the rest.
     refused: Refused,
+    /// Bytes of its records.
+    bytes: usize,
 }
 
 impl Commit {
+    /// Memory that it holds until it is written.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// What was not committed, as index and reason.
     ///
     /// # Errors
     /// Nothing was.
-    pub async fn done(mut self, groups: &Groups) -> Result<Refused, ErrorCode> {
+    pub async fn done(mut self) -> Result<Refused, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
-        // An empty group may have been forgotten while its first offsets were on their way. Without room for it, it is not
-        // listed, and its offsets are there.
-        let _ = groups.create(&self.group);
         Ok(self.refused)
     }
 }
@@ -69,17 +77,18 @@ impl Groups {
     ) -> Result<Commit, ErrorCode> {
         let mut offsets = Some(offsets);
         loop {
-            let asked = self.touch(id, |group, shard, now| {
+            let asked = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
+                // Under the lock: what is asked for topics made later comes after this.
+                let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
-                    match check(group, committer, &offset) {
+                    match check(group, committer, &offset).and_then(|()| check_topic(&image, &offset)) {
                         Ok(()) => wanted.push((index, offset)),
                         Err(code) => refused.push((index, code)),
                     }
                 }
-                let (pending, places) = self.write_commit(shard, id, wanted, &mut refused);
-                Ok(Commit { group: id.clone(), pending, places, refused })
+                Ok(self.write_commit(entry, wanted, refused))
             })?;
             match asked {
                 Some(asked) => {
@@ -94,27 +103,30 @@ impl Groups {
         }
     }
 
-    /// The offsets that there is room for are asked to be kept; the others become `refused`.
+    /// The offsets that there is room for are asked to be kept; the others are refused like those that are already.
     fn write_commit(
         self: &Arc<Self>,
-        shard: &Arc<Shard>,
-        id: &Text,
+        entry: &Arc<Entry>,
         wanted: Vec<(usize, CommitOffset)>,
-        refused: &mut Refused,
-    ) -> (Pending<Result<Refused, ErrorCode>>, Vec<usize>) {
-        let group: Arc<str> = Arc::from(&**id);
+        mut refused: Refused,
+    ) -> Commit {
+        let group: Arc<str> = Arc::from(&*entry.id);
         let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
         let (mut added, mut accepted, mut places, mut records) = (0, Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = 0;
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
                 let is_new = !has(held, offset.topic.id, offset.partition);
-                if is_new && added >= room {
+                if (is_new && added >= room) || bytes > COMMIT_BYTES_MAX {
                     refused.push((index, ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
                     continue;
                 }
                 let place = Place { group: &group, topic: &offset.topic.name, partition: offset.partition };
                 match records::offset(place, Some((offset.topic.id, &offset.committed))) {
-                    Ok(record) => records.push(record),
+                    Ok(record) => {
+                        bytes += size_of_record(&record);
+                        records.push(record);
+                    }
                     Err(_) => {
                         refused.push((index, ErrorCode::OFFSET_METADATA_TOO_LARGE));
                         continue;
@@ -126,12 +138,15 @@ impl Groups {
             }
         });
         self.offsets_coming.fetch_add(added, Relaxed);
-        let groups = Arc::clone(self);
-        let pending = shard.write(Records::Known(records), move |kept| {
+        entry.commits.fetch_add(1, Relaxed);
+        let (groups, of) = (Arc::clone(self), Arc::clone(entry));
+        let pending = entry.shard.write(Records::Known(records), move |kept| {
             groups.offsets_coming.fetch_sub(added, Relaxed);
-            kept.map_err(not_kept).map(|()| groups.put(&group, accepted))
+            let kept = kept.map_err(not_kept).map(|()| groups.put(&group, accepted));
+            of.commits.fetch_sub(1, Release);
+            kept
         });
-        (pending, places)
+        Commit { pending, places, refused, bytes }
     }
 
     /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
@@ -140,11 +155,7 @@ impl Groups {
         let image = self.control.image();
         let mut refused = Vec::new();
         let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
-            let is_there = image.topic_by_id(offset.topic.id).is_some();
-            if !is_there {
-                refused.push((index, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
-            }
-            is_there.then_some(offset)
+            check_topic(&image, &offset).map_err(|code| refused.push((index, code))).ok().map(|()| offset)
         });
         let there = there.collect();
         self.offsets.put(group, there);
@@ -164,8 +175,8 @@ impl Groups {
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
-            let tombstones =
-                due.iter().filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
+            let last = due.iter().filter(|due| !late.is_succeeded(&of_group, due));
+            let tombstones = last.filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
             let _ = found.send(due);
             tombstones
         };
@@ -183,6 +194,15 @@ impl Groups {
             let found = held.and_then(|held| held.get(&wanted.topic.id)?.partitions.get(&wanted.partition));
             found.is_some_and(|found| wanted.committed_ms.is_none_or(|ms| ms == found.committed_ms))
         })
+    }
+
+    /// Whether the group has an offset for the same partition of another topic of that name. Records go by the name: a tombstone
+    /// would be that one's.
+    fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
+        let of_name = |(id, topic): (&Uuid, &TopicOffsets)| {
+            *id != due.topic.id && topic.name == due.topic.name && topic.partitions.contains_key(&due.partition)
+        };
+        self.offsets.read(group, |held| held.into_iter().flatten().any(of_name))
     }
 
     /// Asks for a group to be forgotten, and with `offsets` all it has committed once all that was asked for before is done.
@@ -231,7 +251,7 @@ impl Groups {
             });
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Nobody finds them by the topic's new id, and the next start forgets them.
+                // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next start.
                 tracing::warn!(group = &*group, "committed offsets of a deleted topic stay in the log");
             }
         }
@@ -240,6 +260,11 @@ impl Groups {
 
 fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {
     group.check_commit_of(committer, &Partition { topic: offset.topic.id, index: offset.partition })
+}
+
+/// Whether it was not deleted since the request came.
+fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
+    image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
 fn has(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> bool {

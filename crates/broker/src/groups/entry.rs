@@ -8,7 +8,7 @@ use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use tokio::sync::oneshot;
 
 pub(super) struct Entry {
@@ -18,6 +18,8 @@ pub(super) struct Entry {
     inner: Mutex<Inner>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
+    /// Its commits on their way. They are counted under the group's lock, and not any more once their offsets are seen.
+    pub commits: AtomicUsize,
 }
 
 pub(super) struct Inner {
@@ -45,7 +47,8 @@ impl Entry {
             is_keeping: false,
             is_gone: false,
         };
-        Arc::new(Entry { id, shard, inner: Mutex::new(inner), alarm: AtomicI64::new(i64::MAX) })
+        let (inner, alarm) = (Mutex::new(inner), AtomicI64::new(i64::MAX));
+        Arc::new(Entry { id, shard, inner, alarm, commits: AtomicUsize::new(0) })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -63,10 +63,11 @@ impl Groups {
         self.offsets.read(id, |held| {
             let mut due = Vec::new();
             for (topic, of_topic) in held.into_iter().flatten() {
-                // What is being deleted takes its offsets along.
-                let Some(name) = image.topic_by_id(*topic).map(|topic| &topic.name) else { continue };
-                let mut partitions = of_topic.partitions.iter().filter(|(_, committed)| is_due(committed)).peekable();
-                if partitions.peek().is_none() || group.reads(name) {
+                // A deleted topic takes its offsets along; what is left of it nobody could forget at that time.
+                let name = image.topic_by_id(*topic).map(|topic| &topic.name);
+                let is_over = |committed: &Committed| name.is_none() || is_due(committed);
+                let mut partitions = of_topic.partitions.iter().filter(|(_, committed)| is_over(committed)).peekable();
+                if partitions.peek().is_none() || name.is_some_and(|name| group.reads(name)) {
                     continue;
                 }
                 let topic = TopicName { id: *topic, name: Arc::clone(&of_topic.name) };

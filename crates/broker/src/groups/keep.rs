@@ -21,8 +21,9 @@ impl Groups {
             let (groups, entry) = (Arc::clone(self), Arc::clone(entry));
             tokio::spawn(async move { groups.drain(&entry).await });
         }
-        if inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty() && !self.has_offsets(&entry.id)
-        {
+        let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
+        // In this order: a commit that is not on its way any more has its offsets there.
+        if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
         self.arm(entry, &inner);

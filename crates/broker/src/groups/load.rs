@@ -6,21 +6,26 @@ use super::entry::Entry;
 use super::offsets::{CommitOffset, Committed, TopicName};
 use super::records::{self, Kept, Place};
 use super::{Groups, Missing};
+use crate::classic::ReadError;
 use crate::control::{CONSUMER_OFFSETS, CreateTopic, CreateTopics, Image};
 use crate::coordinator::{InternalTopic, Records, ReplayError, Shard, Status, replay};
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long a request waits for what is being loaded, before its client is told to come again.
 const LOADING_WAIT: Duration = Duration::from_millis(500);
 /// Shards that are read at the same time.
 const LOADS_MAX: usize = 2;
+/// When a shard that could not be loaded is tried again: soon, and then less and less often.
+const RELOAD_FIRST: Duration = Duration::from_secs(1);
+const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// What a shard's log says.
 #[derive(Default)]
@@ -34,14 +39,14 @@ impl Groups {
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());
-        self.adopt(&before);
+        self.adopt();
         loop {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 changed = images.changed() => if changed.is_err() { return },
             }
             let after = Arc::clone(&images.borrow_and_update());
-            self.adopt(&after);
+            self.adopt();
             for deleted in before.topics().filter(|topic| after.topic_by_id(topic.id).is_none()) {
                 self.forget_topic(deleted.id).await;
             }
@@ -49,23 +54,33 @@ impl Groups {
         }
     }
 
-    /// Waits a while until all groups are loaded. Where a group may begin, the topic is made first if there is none.
+    /// Waits a while until these groups are loaded. Where a group may begin, the topic is made first if there is none.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE: the topic cannot be made.
-    pub async fn prepare(self: &Arc<Self>, missing: Missing) -> Result<(), ErrorCode> {
+    pub async fn prepare<'a>(
+        self: &Arc<Self>,
+        missing: Missing,
+        groups: impl IntoIterator<Item = &'a Text, IntoIter: Send> + Send,
+    ) -> Result<(), ErrorCode> {
         let is_there = self.topic.read().is_some();
         if !is_there {
-            let image = self.control.image();
-            if image.topic(CONSUMER_OFFSETS).is_none() && missing == Missing::Create {
+            if self.control.image().topic(CONSUMER_OFFSETS).is_none() && missing == Missing::Create {
                 self.make_topic().await?;
             }
-            self.adopt(&self.control.image());
+            self.adopt();
         }
         if !self.all_loaded.load(Ordering::Acquire) {
-            let _ = timeout(LOADING_WAIT, self.loaded()).await;
+            let topic = self.topic.read().clone();
+            wait_for(groups.into_iter().filter_map(|group| topic.as_ref()?.shard(group).cloned()).collect()).await;
         }
         Ok(())
+    }
+
+    /// Waits a while until all groups are loaded.
+    pub async fn prepare_all(self: &Arc<Self>) {
+        let topic = self.topic.read().clone();
+        wait_for(topic.iter().flat_map(|topic| topic.shards()).cloned().collect()).await;
     }
 
     /// Waits until no shard is being loaded.
@@ -74,7 +89,6 @@ impl Groups {
         for shard in topic.iter().flat_map(|topic| topic.shards()) {
             shard.loaded().await;
         }
-        self.all_loaded.store(true, Ordering::Release);
     }
 
     async fn make_topic(&self) -> Result<(), ErrorCode> {
@@ -98,13 +112,22 @@ impl Groups {
         }
     }
 
-    /// Has the shards be those of the topic in this image, unless they are.
-    pub(super) fn adopt(self: &Arc<Self>, image: &Image) {
-        let found = image.topic(CONSUMER_OFFSETS);
-        let mut topic = self.topic.write();
-        if topic.as_ref().map(|topic| topic.id()) == found.map(|found| found.id) {
+    /// Has the shards be those of the topic, unless they are.
+    pub(super) fn adopt(self: &Arc<Self>) {
+        let id_in = |image: &Image| image.topic(CONSUMER_OFFSETS).map(|topic| topic.id);
+        let is_adopted =
+            |topic: &Option<Arc<InternalTopic>>, image: &Image| topic.as_ref().map(|topic| topic.id()) == id_in(image);
+        // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
+        if is_adopted(&self.topic.read(), &self.control.image()) {
             return;
         }
+        let mut topic = self.topic.write();
+        // Looked at under the lock: an older one would bring back what somebody has left.
+        let image = self.control.image();
+        if is_adopted(&topic, &image) {
+            return;
+        }
+        let found = image.topic(CONSUMER_OFFSETS);
         if let Some(left) = topic.take() {
             self.leave(&left);
         }
@@ -115,7 +138,7 @@ impl Groups {
                 new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
             self.all_loaded.store(loading.is_empty(), Ordering::Release);
             *topic = Some(new);
-            tokio::spawn(Arc::clone(self).load_all(loading));
+            self.load_all(loading);
         }
     }
 
@@ -130,35 +153,47 @@ impl Groups {
         tracing::warn!("{CONSUMER_OFFSETS} is deleted, and with it all groups and what they had committed");
     }
 
-    async fn load_all(self: Arc<Self>, shards: Vec<Arc<Shard>>) {
+    fn load_all(self: &Arc<Self>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
         // All are asked for first: logs are opened by threads of their own.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let groups = Arc::clone(&self);
-            tokio::spawn(async move {
-                groups.load(&shard).await;
-                drop(place);
-            });
+            tokio::spawn(Groups::load(Arc::downgrade(self), shard, Arc::clone(&places)));
         }
     }
 
-    async fn load(self: &Arc<Self>, shard: &Arc<Shard>) {
-        let index = shard.partition().index();
-        let opened = shard.partition().opened().await;
+    /// Until it is loaded, or gone. What keeps it from that may pass, as a lack of descriptors or memory.
+    async fn load(groups: Weak<Groups>, shard: Arc<Shard>, places: Arc<Semaphore>) {
+        let mut pause = RELOAD_FIRST;
+        while let Some(groups) = groups.upgrade().filter(|_| shard.status() != Status::Gone) {
+            let loaded = groups.load_once(&shard, &places).await;
+            shard.set_loaded(loaded.is_ok());
+            groups.note_loaded();
+            drop(groups);
+            let error = match loaded {
+                Ok(()) | Err(ReplayError::Read(ReadError::Gone)) => return,
+                Err(error) => error,
+            };
+            let (partition, again_in) = (shard.partition().index(), pause);
+            tracing::error!(partition, %error, ?again_in, "groups of this partition of {CONSUMER_OFFSETS} are not served");
+            sleep(pause).await;
+            pause = (pause * 2).min(RELOAD_MOST);
+        }
+    }
+
+    async fn load_once(self: &Arc<Self>, shard: &Arc<Shard>, places: &Semaphore) -> Result<(), ReplayError> {
+        // A log that takes long to be opened takes no place.
+        shard.partition().opened().await.map_err(ReadError::from)?;
+        let _place = places.acquire().await.map_err(io::Error::other)?;
         let (groups, loading) = (Arc::clone(self), Arc::clone(shard));
-        let failure = match opened {
-            Err(error) => Some(error.to_string()),
-            Ok(()) => match tokio::task::spawn_blocking(move || groups.install(&loading)).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(error) => Some(error.to_string()),
-            },
-        };
-        shard.set_loaded(failure.is_none());
-        if let Some(error) = failure {
-            tracing::error!(partition = index, %error, "groups of this partition of {CONSUMER_OFFSETS} are not served");
+        tokio::task::spawn_blocking(move || groups.install(&loading)).await.map_err(io::Error::other)?
+    }
+
+    /// Requests need not look which shard is being loaded once none is.
+    fn note_loaded(&self) {
+        let topic = self.topic.read();
+        if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {
+            self.all_loaded.store(true, Ordering::Release);
         }
     }
 
@@ -225,6 +260,15 @@ impl Groups {
             }
         }
     }
+}
+
+async fn wait_for(shards: Vec<Arc<Shard>>) {
+    let loaded = async {
+        for shard in shards {
+            shard.loaded().await;
+        }
+    };
+    let _ = timeout(LOADING_WAIT, loaded).await;
 }
 
 impl Found {

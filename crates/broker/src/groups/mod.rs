@@ -126,7 +126,7 @@ impl Groups {
         config: &BrokerConfig,
         stop: &watch::Sender<bool>,
     ) -> Result<(), TakeOverError> {
-        self.adopt(&self.control.image());
+        self.adopt();
         self.take_over().await?;
         tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));
         tokio::spawn(timer::run(Arc::clone(self), stop.subscribe()));
@@ -179,7 +179,7 @@ impl Groups {
         missing: Missing,
         event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects) + Send,
     ) -> Answer {
-        match self.prepare(missing).await {
+        match self.prepare(missing, [id]).await {
             Ok(()) => self.put_to(id, missing, event).answer().await,
             Err(code) => Answer::Refused(code),
         }
@@ -194,7 +194,7 @@ impl Groups {
     ) -> Pending {
         loop {
             let found = match missing {
-                Missing::Create => self.serving(id).and_then(|shard| self.create_in(&shard, id)),
+                Missing::Create => self.create_entry(id),
                 Missing::Refuse(code) => self.check(id).and_then(|()| self.find(id).ok_or(code)),
             };
             let entry = match found {
@@ -252,11 +252,19 @@ impl Groups {
         id: &str,
         touch: impl FnOnce(&mut Group, &Arc<Shard>, i64) -> T,
     ) -> Result<Option<T>, ErrorCode> {
+        self.touch_entry(id, |group, entry, now| touch(group, &entry.shard, now))
+    }
+
+    fn touch_entry<T>(
+        &self,
+        id: &str,
+        touch: impl FnOnce(&mut Group, &Arc<Entry>, i64) -> T,
+    ) -> Result<Option<T>, ErrorCode> {
         self.check(id)?;
         let Some(entry) = self.find(id) else { return Ok(None) };
         let mut inner = entry.lock();
         Ok((!inner.is_gone).then(|| {
-            let said = touch(&mut inner.group, &entry.shard, self.now_ms());
+            let said = touch(&mut inner.group, &entry, self.now_ms());
             self.arm(&entry, &inner);
             said
         }))
@@ -277,7 +285,7 @@ impl Groups {
     /// # Errors
     /// Over `fullbore.groups.max`; its shard does not serve.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
-        self.create_in(&self.serving(id)?, id).map(drop)
+        self.create_entry(id).map(drop)
     }
 
     /// Takes a group out of service if it is empty, and forgets it, and its offsets if so said. A commit that was
@@ -337,6 +345,12 @@ impl Groups {
 
     fn find(&self, id: &str) -> Option<Arc<Entry>> {
         self.table.lock().get(id).cloned()
+    }
+
+    /// The topic stays meanwhile: who leaves it takes out of service what is in it, and nothing may be put into it after that.
+    fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
+        let topic = self.topic.read();
+        self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
     }
 
     fn create_in(&self, shard: &Arc<Shard>, id: &Text) -> Result<Arc<Entry>, ErrorCode> {

@@ -35,7 +35,7 @@ impl Groups {
         let Some(kept) = self.control.take_kept_in_database() else { return Ok(()) };
         let KeptInDatabase { groups, offsets } = kept;
         let (group_count, offset_count) = (groups.len(), offsets.len());
-        self.prepare(Missing::Create).await.map_err(TakeOverError::Topic)?;
+        self.prepare(Missing::Create, []).await.map_err(TakeOverError::Topic)?;
         self.loaded().await;
         let mut writes = Vec::new();
         for group in groups {

@@ -1,5 +1,7 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
+mod mischance;
+
 use super::*;
 use crate::config::Properties;
 use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
@@ -53,7 +55,7 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
 impl Opened {
     async fn start(&self) {
         self.groups.start(&self.config, &self.stop).await.expect("starts");
-        self.groups.prepare(Missing::Create).await.expect("there is room");
+        self.groups.prepare(Missing::Create, []).await.expect("there is room");
         self.groups.loaded().await;
     }
 
@@ -80,7 +82,7 @@ impl Opened {
     }
 
     async fn commit(&self, group: &str, offsets: Vec<CommitOffset>) -> Vec<(usize, ErrorCode)> {
-        self.ask(group, offsets).done(&self.groups).await.expect("kept")
+        self.ask(group, offsets).done().await.expect("kept")
     }
 
     fn forget(&self, group: &str, offset: DeleteOffset) -> crate::coordinator::Pending<Result<(), ErrorCode>> {
@@ -267,8 +269,8 @@ async fn past_the_limit_only_new_partitions_are_refused() {
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
     // Those on their way take their places already.
     let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
-    assert_eq!(first.done(&opened.groups).await, Ok(vec![(3, full), (4, full)]));
-    assert_eq!(second.done(&opened.groups).await, Ok(vec![(0, full)]));
+    assert_eq!(first.done().await, Ok(vec![(3, full), (4, full)]));
+    assert_eq!(second.done().await, Ok(vec![(0, full)]));
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2)), one(&t, 3, committed(2, 2))]).await, [(1, full)]);
     opened.forget("g", deletion(&t, 1, None)).kept().await.expect("kept").expect("kept");
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(3, 3))]).await, []);
@@ -303,7 +305,7 @@ async fn what_cannot_be_written_is_not_in_memory_either() {
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
     opened.logs.close();
-    assert_eq!(asked.done(&opened.groups).await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    assert_eq!(asked.done().await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     assert_eq!((opened.get("g", &t, 0), opened.get("g", &t, 1)), (Some(committed(1, 1)), None));
     assert_eq!(opened.groups.offsets_coming.load(Ordering::Relaxed), 0);
 }
@@ -319,7 +321,7 @@ async fn groups_go_with_their_topic_and_begin_anew() {
     while opened.held() > 0 || !opened.groups.ids().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(opened.groups.prepare(Missing::Create).await, Ok(()));
+    assert_eq!(opened.groups.prepare(Missing::Create, []).await, Ok(()));
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
     let opened = reopened(opened, folder.path()).await;
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
@@ -413,7 +415,7 @@ async fn every_commit_of_many_at_once_is_answered() {
                 if offset % 3 == 0 {
                     drop(commit);
                 } else {
-                    assert_eq!(commit.done(&opened.groups).await, Ok(vec![]));
+                    assert_eq!(commit.done().await, Ok(vec![]));
                     assert_eq!(opened.get(&group, &t, 0), Some(committed(offset, offset)));
                 }
             }

@@ -1,16 +1,24 @@
 //! Whether a topic may have more partitions, and what the replicas of a partition may be on a cluster of one broker.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager.
+//! Rules and words are those of Kafka's ReplicationControlManager, but for the topic that groups are in: Kafka lets it grow, and no longer
+//! finds groups where they are.
 
 use fullbore_wire::ErrorCode;
 
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
+use super::super::internal::CONSUMER_OFFSETS;
 use super::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 
 /// The topic with as many partitions as are wanted, which are more than it has.
 pub fn grow(image: &Image, node_id: i32, wanted: &GrowTopic) -> Result<Topic, Refusal> {
     let topic = known(image, &wanted.name)?;
+    if topic.name == CONSUMER_OFFSETS {
+        let message = format!(
+            "The partitions of {CONSUMER_OFFSETS} cannot be changed: groups are spread over as many as there are."
+        );
+        return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    }
     check_count(topic, wanted.count)?;
     let added = usize::try_from(wanted.count - topic.partitions).expect("the count goes up");
     let total = image.partition_count() + added;

@@ -1,0 +1,139 @@
+//! What other clients, or bad luck, do at the worst moment.
+
+use super::*;
+use crate::control::{CreatePartitions, GrowTopic};
+
+/// Somebody must not take back what was committed after the topic was made again.
+#[tokio::test]
+async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(folder.path(), Clock::start(), "");
+    opened.groups.prepare(Missing::Create, []).await.expect("there is room");
+    let old = opened.topic("t").await;
+    opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(2, 1))]).await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
+    // Whoever sees to deleted topics comes late, as behind many groups.
+    opened.groups.forget_topic(old.id).await;
+    assert_eq!(opened.held(), 1);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!((opened.get("g", &new, 0), opened.get("g", &new, 1)), (Some(committed(3, 2)), None));
+}
+
+#[tokio::test]
+async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    // As a heartbeat of nobody does.
+    opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
+        group.leave(&[], ticket, now, effects);
+    });
+    // The client is gone before its answer.
+    drop(commit);
+    while opened.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(opened.groups.ids(), ["g"], "it can be listed, deleted and expire");
+}
+
+#[tokio::test]
+async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_expiry() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(folder.path(), Clock::start(), "");
+    opened.groups.prepare(Missing::Create, []).await.expect("there is room");
+    let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
+    let now = clock::wall_ms();
+    opened.commit("g", vec![one(&gone, 0, committed(1, now)), one(&kept, 0, committed(2, now))]).await;
+    opened.delete(&gone).await;
+    opened.groups.expire(&"g".into(), 12 * HOUR_MS).await;
+    assert_eq!((opened.held(), opened.get("g", &kept, 0)), (1, Some(committed(2, now))));
+}
+
+#[tokio::test]
+async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
+    let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
+    assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
+}
+
+/// A short request must not become gigabytes of records, each with the group's id.
+#[tokio::test]
+async fn a_commit_is_bounded_by_what_its_records_take() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let id = "g".repeat(30_000);
+    let offsets: Vec<_> = (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect();
+    let refused = opened.commit(&id, offsets).await;
+    assert!(refused.iter().all(|(_, code)| *code == ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
+    assert!((1..2000).contains(&refused.len()), "{} are refused", refused.len());
+    assert_eq!(opened.commit(&id, vec![one(&t, 1, committed(2, 2))]).await, []);
+    assert_eq!(opened.commit("h", (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect()).await, []);
+}
+
+/// A request waits for the shard of its group, and for no other.
+#[tokio::test]
+async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let t = opened.topic("t").await;
+    for group in 0..8 {
+        opened.commit(&format!("g{group}"), vec![one(&t, 0, committed(1, 1))]).await;
+    }
+    opened.logs.close();
+    killed(opened).await;
+    let opened = unstarted(folder.path(), Clock::start(), "");
+    let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
+    let topic = Arc::new(InternalTopic::new(id, 2, fullbore_wire::batch::Compression::None, &opened.logs));
+    topic.shards()[1].set_loaded(true);
+    *opened.groups.topic.write() = Some(Arc::clone(&topic));
+    opened.groups.all_loaded.store(false, Ordering::Release);
+    for group in (0..8).map(|group| Text::from(format!("g{group}"))) {
+        let mut prepared = std::pin::pin!(opened.groups.prepare(Missing::Create, [&group]));
+        let is_ready =
+            std::future::poll_fn(|context| std::task::Poll::Ready(prepared.as_mut().poll(context).is_ready()));
+        assert_eq!(is_ready.await, opened.groups.check(&group).is_ok(), "{group:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
+    opened.logs.close();
+    killed(opened).await;
+    let segment = folder.path().join("__consumer_offsets-0/00000000000000000000.log");
+    let whole = std::fs::read(&segment).expect("it is there");
+    let mut damaged = whole.clone();
+    *damaged.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&segment, damaged).expect("written");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    std::fs::write(&segment, whole).expect("written");
+    while opened.groups.check("g").is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
+}
+
+/// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to that.
+#[tokio::test]
+async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let old = opened.topic("t").await;
+    opened.delete(&old).await;
+    let new = opened.topic("t").await;
+    opened.commit("g", vec![one(&new, 0, committed(2, 2))]).await;
+    let late = opened.commit("g", vec![one(&old, 0, committed(1, 1))]).await;
+    assert_eq!(late, [(0, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
+}
