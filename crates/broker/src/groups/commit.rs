@@ -21,6 +21,9 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// Bytes of the records of one commit: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
 const COMMIT_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of records of all commits on their way, past which further ones are told to come again.
+const COMING_BYTES_MAX: usize = 64 << 20;
+
 /// What was not committed, as index and reason.
 type Refused = Vec<(usize, ErrorCode)>;
 
@@ -79,6 +82,9 @@ impl Groups {
         loop {
             let asked = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
+                if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
+                    return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+                }
                 // Under the lock: what is asked for topics made later comes after this.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
@@ -138,10 +144,12 @@ impl Groups {
             }
         });
         self.offsets_coming.fetch_add(added, Relaxed);
+        self.bytes_coming.fetch_add(bytes, Relaxed);
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
         let pending = entry.shard.write(Records::Known(records), move |kept| {
             groups.offsets_coming.fetch_sub(added, Relaxed);
+            groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&group, accepted));
             of.commits.fetch_sub(1, Release);
             kept
