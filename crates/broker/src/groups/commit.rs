@@ -179,16 +179,16 @@ impl Groups {
     ) -> Pending<Result<(), ErrorCode>> {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
+        let named = Arc::clone(&group);
         // What the first finds is what the second forgets.
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
-            let last = due.iter().filter(|due| !late.is_succeeded(&of_group, due));
-            let tombstones = last.filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
-            let _ = found.send(due);
-            tombstones
+            let _ = found.send(due.clone());
+            let last = due.into_iter().filter(move |due| !late.is_succeeded(&of_group, due));
+            last.filter_map(move |due| tombstone(&named, &due.topic.name, due.partition))
         };
-        shard.write(Records::Late(Box::new(records)), move |kept| {
+        shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             for due in find.try_iter().flatten() {
                 groups.offsets.remove(&group, due.topic.id, due.partition);
@@ -223,17 +223,19 @@ impl Groups {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let records = move || {
-            let mut tombstones = vec![records::group(&of_group, None)];
-            late.offsets.read(&of_group, |held| {
-                for topic in held.filter(|_| offsets).into_iter().flatten().map(|(_, topic)| topic) {
-                    let of_topic =
-                        topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
-                    tombstones.extend(of_topic);
-                }
+            let due: Vec<_> = late.offsets.read(&of_group, |held| {
+                let topics = held.filter(|_| offsets).into_iter().flat_map(GroupOffsets::values);
+                topics
+                    .map(|topic| (Arc::clone(&topic.name), topic.partitions.keys().copied().collect::<Vec<_>>()))
+                    .collect()
             });
-            tombstones
+            let places = due
+                .into_iter()
+                .flat_map(|(topic, indices)| indices.into_iter().map(move |at| (Arc::clone(&topic), at)));
+            let group = records::group(&of_group, None);
+            std::iter::once(group).chain(places.filter_map(move |(topic, index)| tombstone(&of_group, &topic, index)))
         };
-        shard.write(Records::Late(Box::new(records)), move |kept| {
+        shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             if offsets {
                 groups.offsets.remove_group(&group);
