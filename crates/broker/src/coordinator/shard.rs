@@ -30,9 +30,18 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 pub enum Records {
     /// They are these.
     Known(Vec<KeyValue>),
-    /// They follow from what is true once everything asked for before is told. The call takes no lock that anybody holds while
-    /// asking for a write.
-    Late(Box<dyn FnOnce() -> Vec<KeyValue> + Send>),
+    /// See [`Records::late`].
+    Late(Late),
+}
+
+type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
+
+impl Records {
+    /// They follow from what is true once everything asked for before is told, and are made one by one, since they may be many.
+    /// The call takes no lock that anybody holds while asking for a write, nor does the iterator.
+    pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
+        Records::Late(Box::new(|| Box::new(records())))
+    }
 }
 
 /// Called when the records of a write are kept, or cannot be.
@@ -198,7 +207,8 @@ impl<'a> Batch<'a> {
                 Records::Known(records) => records,
                 Records::Late(records) => {
                     self.finish();
-                    records()
+                    told(self.append_all(records()));
+                    continue;
                 }
             };
             let bytes = records.iter().map(size_of_record).sum::<usize>();
@@ -206,7 +216,7 @@ impl<'a> Batch<'a> {
                 self.finish();
             }
             if bytes > self.bytes_max {
-                told(self.append_large(records));
+                told(self.append_all(records.into_iter()));
             } else {
                 self.records.extend(records);
                 self.bytes += bytes;
@@ -225,7 +235,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The records of one write, in as many batches as it takes.
-    fn append_large(&mut self, records: Vec<KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
+    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
         for record in records {
             let bytes = size_of_record(&record);
             if self.bytes + bytes > self.bytes_max {

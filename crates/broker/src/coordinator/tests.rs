@@ -57,7 +57,7 @@ async fn writes_are_told_in_order_and_one_that_is_late_sees_what_was_told() {
         }
     };
     let seen = Arc::clone(&told);
-    let late = Records::Late(Box::new(move || vec![record(&seen.lock().join("+"), None)]));
+    let late = Records::late(move || std::iter::once(record(&seen.lock().join("+"), None)));
     let first = shard.write(Records::Known(vec![record("a", Some(vec![1]))]), tell("first"));
     drop(shard.write(Records::Known(vec![]), tell("empty")));
     let last = shard.write(late, tell("late"));

@@ -21,6 +21,9 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// Bytes of the records of one commit: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
 const COMMIT_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of records of all commits on their way, past which further ones are told to come again.
+const COMING_BYTES_MAX: usize = 64 << 20;
+
 /// What was not committed, as index and reason.
 type Refused = Vec<(usize, ErrorCode)>;
 
@@ -79,6 +82,9 @@ impl Groups {
         loop {
             let asked = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
+                if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
+                    return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+                }
                 // Under the lock: what is asked for topics made later comes after this.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
@@ -138,10 +144,12 @@ impl Groups {
             }
         });
         self.offsets_coming.fetch_add(added, Relaxed);
+        self.bytes_coming.fetch_add(bytes, Relaxed);
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
         let pending = entry.shard.write(Records::Known(records), move |kept| {
             groups.offsets_coming.fetch_sub(added, Relaxed);
+            groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&group, accepted));
             of.commits.fetch_sub(1, Release);
             kept
@@ -171,16 +179,16 @@ impl Groups {
     ) -> Pending<Result<(), ErrorCode>> {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
+        let named = Arc::clone(&group);
         // What the first finds is what the second forgets.
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
-            let last = due.iter().filter(|due| !late.is_succeeded(&of_group, due));
-            let tombstones = last.filter_map(|due| tombstone(&of_group, &due.topic.name, due.partition)).collect();
-            let _ = found.send(due);
-            tombstones
+            let _ = found.send(due.clone());
+            let last = due.into_iter().filter(move |due| !late.is_succeeded(&of_group, due));
+            last.filter_map(move |due| tombstone(&named, &due.topic.name, due.partition))
         };
-        shard.write(Records::Late(Box::new(records)), move |kept| {
+        shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             for due in find.try_iter().flatten() {
                 groups.offsets.remove(&group, due.topic.id, due.partition);
@@ -215,17 +223,19 @@ impl Groups {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let records = move || {
-            let mut tombstones = vec![records::group(&of_group, None)];
-            late.offsets.read(&of_group, |held| {
-                for topic in held.filter(|_| offsets).into_iter().flatten().map(|(_, topic)| topic) {
-                    let of_topic =
-                        topic.partitions.keys().filter_map(|index| tombstone(&of_group, &topic.name, *index));
-                    tombstones.extend(of_topic);
-                }
+            let due: Vec<_> = late.offsets.read(&of_group, |held| {
+                let topics = held.filter(|_| offsets).into_iter().flat_map(GroupOffsets::values);
+                topics
+                    .map(|topic| (Arc::clone(&topic.name), topic.partitions.keys().copied().collect::<Vec<_>>()))
+                    .collect()
             });
-            tombstones
+            let places = due
+                .into_iter()
+                .flat_map(|(topic, indices)| indices.into_iter().map(move |at| (Arc::clone(&topic), at)));
+            let group = records::group(&of_group, None);
+            std::iter::once(group).chain(places.filter_map(move |(topic, index)| tombstone(&of_group, &topic, index)))
         };
-        shard.write(Records::Late(Box::new(records)), move |kept| {
+        shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             if offsets {
                 groups.offsets.remove_group(&group);

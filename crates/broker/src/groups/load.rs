@@ -31,8 +31,12 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Found {
     snapshots: HashMap<Text, Snapshot>,
-    offsets: HashMap<(Text, Text, i32), (Uuid, Committed)>,
+    /// By group: its id may be long.
+    offsets: HashMap<Text, FoundOffsets>,
 }
+
+/// What a group committed, by the topic's name and partition, with the topic's id.
+type FoundOffsets = HashMap<(Text, i32), (Uuid, Committed)>;
 
 impl Groups {
     /// Sees to the topic as it is now, and from then on as it changes, until the broker stops.
@@ -217,33 +221,36 @@ impl Groups {
         Ok(())
     }
 
-    fn install_offsets(self: &Arc<Self>, shard: &Arc<Shard>, found: HashMap<(Text, Text, i32), (Uuid, Committed)>) {
+    fn install_offsets(self: &Arc<Self>, shard: &Arc<Shard>, found: HashMap<Text, FoundOffsets>) {
         let image = self.control.image();
-        let mut by_group: HashMap<Text, Vec<CommitOffset>> = HashMap::new();
         let mut names: HashMap<Uuid, TopicName> = HashMap::new();
         let mut gone = Vec::new();
-        for ((group, name, partition), (topic_id, committed)) in found {
-            let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
-            let Some(topic) = topic else {
-                // Its topic was deleted, and nobody could write that down.
-                let place = Place { group: &group, topic: &name, partition };
-                gone.extend(records::offset(place, None).ok());
+        for (group, found) in found {
+            let mut offsets = Vec::with_capacity(found.len());
+            for ((name, partition), (topic_id, committed)) in found {
+                let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
+                let Some(topic) = topic else {
+                    // Its topic was deleted, and nobody could write that down.
+                    gone.push((group.clone(), name, partition));
+                    continue;
+                };
+                let name = || TopicName { id: topic.id, name: Arc::from(topic.name.as_str()) };
+                let topic = names.entry(topic.id).or_insert_with(name).clone();
+                offsets.push(CommitOffset { topic, partition, committed });
+            }
+            if offsets.is_empty() {
                 continue;
-            };
-            let name = names
-                .entry(topic.id)
-                .or_insert_with(|| TopicName { id: topic.id, name: Arc::from(topic.name.as_str()) });
-            let offset = CommitOffset { topic: name.clone(), partition, committed };
-            by_group.entry(group).or_default().push(offset);
-        }
-        for (group, offsets) in by_group {
+            }
             self.offsets.put(&group, offsets);
             if let Err(error) = self.create_in(shard, &group) {
                 tracing::error!(group = &*group, %error, "the group is not listed, but its offsets are there");
             }
         }
         if !gone.is_empty() {
-            drop(shard.write(Records::Known(gone), drop));
+            let tombstone = |(group, topic, partition): (Text, Text, i32)| {
+                records::offset(Place { group: &group, topic: &topic, partition }, None).ok()
+            };
+            drop(shard.write(Records::late(move || gone.into_iter().filter_map(tombstone)), drop));
         }
     }
 
@@ -274,11 +281,14 @@ async fn wait_for(shards: Vec<Arc<Shard>>) {
 impl Found {
     fn note(&mut self, kept: Kept) {
         match kept {
-            Kept::Offset { group, topic, partition, committed } => {
-                let place = (group, topic, partition);
-                match committed {
-                    Some(committed) => drop(self.offsets.insert(place, committed)),
-                    None => drop(self.offsets.remove(&place)),
+            Kept::Offset { group, topic, partition, committed: Some(committed) } => {
+                self.offsets.entry(group).or_default().insert((topic, partition), committed);
+            }
+            Kept::Offset { group, topic, partition, committed: None } => {
+                let Some(of_group) = self.offsets.get_mut(&group) else { return };
+                of_group.remove(&(topic, partition));
+                if of_group.is_empty() {
+                    self.offsets.remove(&group);
                 }
             }
             Kept::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),

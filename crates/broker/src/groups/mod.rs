@@ -76,6 +76,8 @@ pub struct Groups {
     offsets_max: usize,
     /// Those on their way into the log that take a place.
     offsets_coming: AtomicUsize,
+    /// Of the records of commits on their way.
+    bytes_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,
     /// Nobody is made to wait any more.
@@ -108,6 +110,7 @@ impl Groups {
             offsets: Offsets::default(),
             offsets_max: config.offsets_max,
             offsets_coming: AtomicUsize::new(0),
+            bytes_coming: AtomicUsize::new(0),
             metrics,
             timer: Timer::default(),
             closed: AtomicBool::new(false),

@@ -307,7 +307,9 @@ async fn what_cannot_be_written_is_not_in_memory_either() {
     opened.logs.close();
     assert_eq!(asked.done().await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     assert_eq!((opened.get("g", &t, 0), opened.get("g", &t, 1)), (Some(committed(1, 1)), None));
-    assert_eq!(opened.groups.offsets_coming.load(Ordering::Relaxed), 0);
+    let coming =
+        [&opened.groups.offsets_coming, &opened.groups.bytes_coming].map(|coming| coming.load(Ordering::Relaxed));
+    assert_eq!(coming, [0, 0]);
 }
 
 #[tokio::test]

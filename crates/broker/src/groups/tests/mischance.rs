@@ -137,3 +137,23 @@ async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_
     let opened = reopened(opened, folder.path()).await;
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
+
+/// Clients that go away leave what they asked for behind, and the disk may be slower than they are.
+#[tokio::test]
+async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "").await;
+    let t = opened.topic("t").await;
+    let id = Text::from("g".repeat(30_000));
+    let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8 };
+    let ask = || {
+        let offsets = (0..400).map(|n| one(&t, n % 8, committed(1, 1))).collect();
+        opened.groups.commit(&id, &committer, offsets, &Unwritten::default())
+    };
+    let asked: Vec<_> = (0..20).map(|_| ask()).collect();
+    assert_eq!(asked.last().and_then(|last| last.as_ref().err()), Some(&ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    for commit in asked.into_iter().flatten() {
+        assert_eq!(commit.done().await, Ok(vec![]));
+    }
+    assert_eq!(ask().expect("there is room again").done().await, Ok(vec![]));
+}
