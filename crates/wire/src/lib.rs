@@ -5,7 +5,7 @@
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
 //! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
-//! * [`coordinator`]: what the group coordinator writes to `__consumer_offsets`.
+//! * [`coordinator`]: committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
 //! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
 //!

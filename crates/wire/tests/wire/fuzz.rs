@@ -4,14 +4,13 @@
 //! an input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
 
 use crate::mutate::mutate;
-use crate::records::{for_every_record, key, value};
+use crate::records::{key, value};
 use crate::schema::{Dice, Schema, Side};
 use bytes::BytesMut;
 use fullbore_wire::Version;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::batch::{BatchBuilder, Compression, Header, Stamp, compress, crc32c};
 use fullbore_wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
-use fullbore_wire::coordinator::{Key, Value};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 #[path = "../../../../fuzz/src/lib.rs"]
@@ -84,19 +83,13 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// One record of each kind and version; one of them is taken.
+/// A committed offset, or its tombstone where the value is cut off.
 fn record(dice: &mut Dice) -> Vec<u8> {
-    fn add<K: Key>(dice: &mut Dice, records: &mut Vec<Vec<u8>>) {
-        for version in K::Value::VERSIONS {
-            // A longer key is cut by the one byte that tells its length.
-            let key = key::<K>(dice);
-            let len = key.len().min(255);
-            records.push([&[len as u8][..], &key[..len], &value::<K>(version, dice)].concat());
-        }
-    }
-    let mut records = Vec::new();
-    for_every_record!(add, dice, &mut records);
-    records.swap_remove(dice.below(records.len()))
+    // A longer key is cut by the one byte that tells its length.
+    let key = key(dice);
+    let len = key.len().min(255);
+    let version = dice.below(5) as i16;
+    [&[len as u8][..], &key[..len], &value(version, dice)].concat()
 }
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {
