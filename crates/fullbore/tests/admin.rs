@@ -67,6 +67,33 @@ fn partitions_are_added_and_never_taken_away() {
 }
 
 #[test]
+fn internal_topics_are_told_unless_they_are_not_wanted() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    place.ok("groups reset-offsets --group g --topic a --to-latest --execute");
+    assert_eq!(place.ok("topics list"), "__consumer_offsets\na\n");
+    assert_eq!(place.ok("topics list --exclude-internal"), "a\n");
+    let all = "{\"topics\":[{\"name\":\"__consumer_offsets\",\"is_internal\":true},\n{\"name\":\"a\",\"is_internal\":false}]}\n";
+    assert_eq!(place.ok("topics list --json"), all);
+    let described = |flags: &str| {
+        let told = place.ok(&format!("topics describe {flags}"));
+        let topics = told.lines().filter_map(|line| line.strip_prefix("Topic: ")).map(|line| line.split('\t').next());
+        topics.flatten().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(described(""), ["__consumer_offsets", "a"]);
+    assert_eq!(described("--exclude-internal"), ["a"]);
+    // As with Kafka, it may grow, and it may go with all groups, which then begin anew.
+    place.ok("topics alter --topic __consumer_offsets --partitions 60");
+    assert!(place.ok("topics describe --topic __consumer_offsets").contains("PartitionCount: 60"));
+    place.ok("topics delete --topic __consumer_offsets");
+    place.refused("groups describe --group g");
+    assert_eq!(place.ok("groups list"), "");
+    place.ok("groups reset-offsets --group h --topic a --to-latest --execute");
+    assert_eq!(place.ok("groups list"), "h\n");
+    assert!(place.ok("topics describe --topic __consumer_offsets").contains("PartitionCount: 50"));
+}
+
+#[test]
 fn topics_are_told_as_json() {
     let place = Place::new();
     assert_eq!(place.ok("topics create --topic a --config retention.ms=1000 --json"), "{\"created\":[\"a\"]}\n");

@@ -10,8 +10,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which of the topics that there are belong to the run.
-pub type TopicFilter = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// Which of the topics that there are belong to the run, by name and whether they are internal.
+pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
 /// Where to look for them, how often, and what to begin them with.
 pub struct Growth<S> {

@@ -62,7 +62,8 @@ impl Scout {
             let mut found = Vec::new();
             match matches.map(|matches| (list_topics(&mut cluster), matches)) {
                 Some((Ok(all), matches)) => {
-                    topics.extend(all.into_iter().map(|(name, _)| name).filter(|name| matches(name)));
+                    let matching = all.into_iter().filter(|(name, is_internal)| matches(name, *is_internal));
+                    topics.extend(matching.map(|(name, _)| name));
                     topics.sort();
                     topics.dedup();
                 }

@@ -65,6 +65,7 @@ pub struct Consume {
     #[arg(short, long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
     /// Read every topic whose whole name matches this regular expression; without --group also those that come later.
+    /// Internal topics only with -X exclude.internal.topics=false.
     #[arg(long, value_name = "REGEX")]
     include: Option<String>,
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
@@ -156,6 +157,7 @@ const PROPERTIES: &[&str] = &[
     "auto.offset.reset",
     "check.crcs",
     "enable.auto.commit",
+    "exclude.internal.topics",
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
@@ -181,7 +183,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let (start, until) = start::start_and_end(&args.offsets, otherwise)?;
     let style = args.style()?;
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
-    let topics = args.topics(&mut cluster)?;
+    let topics = args.topics(&mut cluster, settings.exclude_internal)?;
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
     let shared = Arc::new(Shared { style, outlet: outlet.clone(), left, until });
@@ -237,6 +239,8 @@ struct Topics {
 /// What properties settle.
 struct Settings {
     fetch: FetchSettings,
+    /// Whether patterns do not match internal topics.
+    exclude_internal: bool,
     /// auto.commit.interval.ms, unless enable.auto.commit=false.
     commit_interval: Option<Duration>,
     /// The group's, for later checks and defaults: it needs a name and topics yet.
@@ -340,13 +344,14 @@ fn milliseconds(value: &str) -> Result<Duration, &'static str> {
 }
 
 impl Consume {
-    fn topics(&self, cluster: &mut Cluster) -> Result<Topics, Failure> {
+    fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<Topics, Failure> {
         let named: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();
         let mut matches: Option<TopicFilter> = None;
         if let Some(include) = &self.include {
-            let filter: TopicFilter = Arc::new(topic_filter("--include", Some(include))?);
-            all.extend(list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| filter(name)));
+            let filter: TopicFilter = Arc::new(topic_filter("--include", Some(include), exclude_internal)?);
+            let matching = list_topics(cluster)?.into_iter().filter(|(name, is_internal)| filter(name, *is_internal));
+            all.extend(matching.map(|(name, _)| name));
             if all.is_empty() {
                 return Err(Failure::new(format!(
                     "no topic matches {include}; `fullbore topics list` shows those there are"
@@ -364,7 +369,7 @@ impl Consume {
         let reset = self.group.is_some().then_some(group_starts);
         let fetch = FetchSettings { reset, ..FetchSettings::default() };
         let group = GroupConfig::new(Text::default(), Vec::new());
-        let mut settings = Settings { fetch, commit_interval: Some(COMMIT_INTERVAL), group };
+        let mut settings = Settings { fetch, exclude_internal: true, commit_interval: Some(COMMIT_INTERVAL), group };
         let flags = [
             ("isolation.level", &self.isolation_level),
             ("group.instance.id", &self.group_instance_id),
@@ -376,6 +381,9 @@ impl Consume {
             let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
             match key {
                 "enable.auto.commit" => commits = value.parse().map_err(|_| wrong("must be true or false"))?,
+                "exclude.internal.topics" => {
+                    settings.exclude_internal = value.parse().map_err(|_| wrong("must be true or false"))?;
+                }
                 "auto.commit.interval.ms" => interval = milliseconds(value).map_err(wrong)?,
                 BOOTSTRAP_SERVERS | "client.id" => {}
                 // Java's affair: scripts set them, and nobody misses them.

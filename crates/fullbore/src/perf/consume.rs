@@ -158,8 +158,9 @@ fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec
     let topics: Vec<Text> = match (&args.topic, &args.include) {
         (Some(topic), _) => vec![topic.as_str().into()],
         (None, include) => {
-            let matches = topic_filter("--include", include.as_deref())?;
-            list_topics(cluster)?.into_iter().map(|(name, _)| name).filter(|name| matches(name)).collect()
+            let matches = topic_filter("--include", include.as_deref(), true)?;
+            let matching = list_topics(cluster)?.into_iter().filter(|(name, is_internal)| matches(name, *is_internal));
+            matching.map(|(name, _)| name).collect()
         }
     };
     let mut cursors = Vec::new();

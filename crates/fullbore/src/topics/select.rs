@@ -42,9 +42,8 @@ pub fn matching(
     pattern: Option<&str>,
     exclude_internal: bool,
 ) -> Result<Vec<(Text, bool)>, Failure> {
-    let matches = topic_filter("--topic", pattern)?;
-    let topics = list_topics(cluster)?;
-    Ok(topics.into_iter().filter(|(name, internal)| matches(name) && !(*internal && exclude_internal)).collect())
+    let matches = topic_filter("--topic", pattern, exclude_internal)?;
+    Ok(list_topics(cluster)?.into_iter().filter(|(name, is_internal)| matches(name, *is_internal)).collect())
 }
 
 /// The names of the topics that match.
@@ -52,8 +51,13 @@ pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: 
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are dropped.
-pub fn topic_filter(flag: &str, pattern: Option<&str>) -> Result<impl Fn(&str) -> bool + use<>, Failure> {
+/// Kafka's include list, as `flag` has it: commas separate alternatives, quotes and blanks around the whole are dropped. The
+/// filter takes a topic's name, and whether it is internal.
+pub fn topic_filter(
+    flag: &str,
+    pattern: Option<&str>,
+    exclude_internal: bool,
+) -> Result<impl Fn(&str, bool) -> bool + use<>, Failure> {
     let regex = match pattern {
         None => None,
         Some(pattern) => {
@@ -62,7 +66,9 @@ pub fn topic_filter(flag: &str, pattern: Option<&str>) -> Result<impl Fn(&str) -
             Some(Regex::new(&format!("^(?:{alternatives})$")).map_err(of_regex)?)
         }
     };
-    Ok(move |name: &str| regex.as_ref().is_none_or(|regex| regex.is_match(name)))
+    Ok(move |name: &str, is_internal: bool| {
+        !(is_internal && exclude_internal) && regex.as_ref().is_none_or(|regex| regex.is_match(name))
+    })
 }
 
 #[cfg(test)]
@@ -71,10 +77,19 @@ mod tests {
 
     #[test]
     fn a_filter_matches_whole_names() {
-        let matches = |pattern, name: &str| topic_filter("--topic", Some(pattern)).expect("valid")(name);
+        let filter = |pattern| topic_filter("--topic", pattern, false);
+        let matches = |pattern, name: &str| filter(Some(pattern)).expect("valid")(name, false);
         assert!(matches("cap.*", "cap1") && matches("a,b", "b") && matches("'a'", "a"));
         assert!(!matches("cap", "cap1") && !matches("ap1", "cap1"));
-        assert!(topic_filter("--topic", None).expect("valid")("anything"));
-        assert!(topic_filter("--topic", Some("(")).is_err());
+        assert!(filter(None).expect("valid")("anything", false));
+        assert!(filter(Some("(")).is_err());
+    }
+
+    #[test]
+    fn internal_topics_are_left_out_where_that_is_asked_for() {
+        for (exclude_internal, is_internal) in [(false, false), (false, true), (true, false), (true, true)] {
+            let matches = topic_filter("--topic", Some(".*"), exclude_internal).expect("valid");
+            assert_eq!(matches("__any", is_internal), !(exclude_internal && is_internal));
+        }
     }
 }

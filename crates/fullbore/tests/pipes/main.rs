@@ -102,6 +102,34 @@ fn lines_go_in_and_come_out() {
 }
 
 #[test]
+fn a_pattern_means_internal_topics_only_where_that_is_asked_for() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=2"]);
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"one").good();
+    for protocol in ["classic", "consumer"] {
+        let member = ["--include", ".*", "-G", "g", "--group-protocol", protocol, "--from-beginning", "-c", "1"];
+        assert_eq!(
+            consume(&broker, &[&member[..], &["-f", "%t\n"]].concat()).text(),
+            "t\n",
+            "its group makes the topic"
+        );
+        run(&broker, &["groups", "delete", "--group", "g"], b"").good();
+    }
+    let topics = |flags: &[&str]| -> Vec<String> {
+        let read = consume(&broker, &[&["--include", ".*", "-e", "-f", "%t\n"], flags].concat()).text();
+        let mut topics: Vec<String> = read.lines().map(str::to_owned).collect();
+        topics.sort();
+        topics.dedup();
+        topics
+    };
+    assert_eq!(topics(&[]), ["t"]);
+    assert_eq!(topics(&["-X", "exclude.internal.topics=false"]), ["__consumer_offsets", "t"]);
+    let perf = ["perf", "consume", "--include", ".*", "--num-records", "1", "--timeout", "60000", "--json"];
+    run(&broker, &perf, b"").good();
+    assert!(!consume(&broker, &["-t", "__consumer_offsets", "-e"]).good().is_empty(), "by its name it is read");
+}
+
+#[test]
 fn binary_data_survives_every_frame() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
