@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Committed offsets as they are in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's own tools in $JARS.
+# Its clients commit and delete; then Kafka's formatter prints the topic, and Kafka's own coordinator replays it record by
+# record: both have to know what the broker answers, no more and no less. Works against Apache Kafka as well.
+set -uo pipefail
+bootstrap=$1 client=offsets
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/cases.sh"
+run="offsets-$$-$(date +%s)"
+
+# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
+tool() {
+  local out status
+  out=$(java -Xshare:auto -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$@" 2>"$work/err") && status=0 || status=$?
+  [ $status = 0 ] || { echo "$out" >&2; cat "$work/err" >&2; return $status; }
+  echo "$out"
+}
+offsets() { tool "$here/java/CommittedOffsets.java" "$bootstrap" "$1" "$run"; }
+topics() { tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$bootstrap" "$@"; }
+groups() { tool org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --bootstrap-server "$bootstrap" "$@"; }
+
+commit() {
+  offsets commit
+  groups --delete --group "$run-deleted"
+  groups --delete-offsets --group "$run-alone" --topic "$run-a:1"
+  groups --delete-offsets --group "$run-none" --topic "$run-a" --topic "$run-b"
+  offsets patterns
+}
+
+listed() {
+  has '^__consumer_offsets$' "$(topics --list)"
+  has "^$run-a$" "$(topics --list --exclude-internal)"
+  lacks '^__' "$(topics --list --exclude-internal)"
+  lacks '^Topic: __' "$(topics --describe --exclude-internal)"
+}
+
+# "group topic partition offset topic-id" of every offset that Kafka's formatter leaves, the last record of each key counting
+formatted() {
+  # Its logger would put the timeout among the records.
+  tool -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
+    --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms 5000 |
+    jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
+      | select(.value != null) | .value.data as $committed | .key.data | select(.group | startswith($run))
+      | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
+}
+
+# The same by what the broker answers.
+described() {
+  topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
+  groups --describe --all-groups --offsets >"$work/groups"
+  awk -v run="$run" 'NR == FNR { id[$1] = $2; next } index($1, run) == 1 && $4 != "-" { print $1, $2, $3, $4, id[$2] }' "$work/ids" "$work/groups" |
+    LC_ALL=C sort
+}
+
+formatter() {
+  local described formatted
+  described=$(described)
+  same "$(wc -l <<<"$described")" 17 # 4 of -alone, with 1 deleted; 4 of the one like it; 5 of each with members
+  formatted=$(formatted)
+  same "$formatted" "$described"
+}
+
+coordinator() {
+  local replayed; replayed=$(offsets replay)
+  same "$replayed" "$(offsets fetch)"
+  same "$(wc -l <<<"$replayed")" 17
+}
+
+check 'offsets of several groups, some deleted again; consumers with patterns' commit
+check 'kafka-topics --exclude-internal' listed
+check 'kafka-console-consumer with OffsetsMessageFormatter, kafka-consumer-groups' formatter
+check "Kafka's GroupCoordinatorShard replays the topic" coordinator
+summary
