@@ -206,6 +206,18 @@ fn topics_come_by_expression_as_they_are_created() {
     member.beat_until_it_owns(5);
 }
 
+/// Kafka's coordinator does not leave them out, either: who does not want them must not match them.
+#[test]
+fn an_expression_matches_internal_topics_too() {
+    let broker = Broker::start(&["offsets.topic.num.partitions=3"]);
+    let mut client = broker.client();
+    client.create_topic("ordinary", 2, &[]);
+    let mut member = Member::new(&broker, &new_group(&broker, "regex"), &[]);
+    member.regex = Some(".*".to_owned());
+    member.join();
+    member.beat_until_it_owns(5);
+}
+
 #[test]
 fn a_group_grows_with_its_topic() {
     let broker = Broker::start(&[]);

@@ -204,12 +204,15 @@ impl Groups {
     /// Reads the shard's log and puts in place what it says.
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
         let mut found = Found::default();
+        let mut unread = None;
         replay(shard.partition(), |key, value| match records::read(key, value) {
             Ok(kept) => found.note(kept),
-            Err(error) => {
-                tracing::warn!(partition = shard.partition().index(), %error, "a record of groups is none that is known")
-            }
+            Err(error) => unread = Some((unread.map_or(1_u64, |(records, _)| records + 1), error)),
         })?;
+        if let Some((records, error)) = unread {
+            let partition = shard.partition().index();
+            tracing::warn!(partition, records, %error, "records of {CONSUMER_OFFSETS} are passed over, since they cannot be read");
+        }
         // Whoever deletes the topic waits for this, or was here before.
         let topic = self.topic.read();
         if topic.as_ref().is_some_and(|topic| topic.id() == shard.partition().topic_id()) {
