@@ -207,7 +207,7 @@ impl Groups {
         let mut unread = None;
         replay(shard.partition(), |key, value| match records::read(key, value) {
             Ok(kept) => found.note(kept),
-            Err(error) => unread = Some((unread.map_or(1_u64, |(records, _)| records + 1), error)),
+            Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
         })?;
         if let Some((records, error)) = unread {
             let partition = shard.partition().index();
