@@ -2,6 +2,8 @@
 
 use crate::disk_full::SmallDisk;
 use fullbore_tests::{Batch, Broker, binary, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -205,6 +207,9 @@ fn a_group_that_a_full_disk_keeps_from_being_kept_is_told_and_read_when_there_is
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, &[]);
         client.produced(TOPIC, 0, &Batch::of(&["0"]));
+        // The topic that groups are in is there before the disk is full.
+        let group = FindCoordinatorRequest { key: "g".into(), ..Default::default() };
+        assert_eq!(client.call(&group, 3).error_code, ErrorCode::NONE);
         let ballast = disk.path().join("ballast");
         assert!(std::fs::write(&ballast, vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
         let reader = Reader::start(&broker, &["--group", "g", "--group-protocol", protocol]);

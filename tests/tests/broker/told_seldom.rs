@@ -5,6 +5,7 @@ use crate::groups::Member;
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use std::time::Instant;
 
 const TOPIC: &str = "seldom";
@@ -55,6 +56,9 @@ fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
     let mut members: Vec<Member> = (0..TIMES).map(|number| Member::new(&broker, &format!("g{number}"))).collect();
+    // The topic that groups are in is there before the disk is full.
+    let group = FindCoordinatorRequest { key: "g0".into(), ..Default::default() };
+    assert_eq!(broker.client().call(&group, 3).error_code, ErrorCode::NONE);
     assert!(std::fs::write(disk.path().join("ballast"), vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
     let since = Instant::now();
     for member in &mut members {

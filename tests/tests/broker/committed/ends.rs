@@ -106,3 +106,33 @@ fn offsets_live_as_long_as_the_client_says() {
     let mut client = broker.client();
     assert_eq!(["short", "both", "brokers"].map(|group| partitions(&mut client, group)), [[2], [1], [1]]);
 }
+
+/// The broker is still forgetting what the groups had committed when they commit again.
+#[test]
+fn what_is_committed_to_a_topic_created_again_is_there_after_a_restart() {
+    const GROUPS: usize = 300;
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("again", 1, &[]);
+    let commit_all = |client: &mut Client, offset: i64| {
+        for group in 0..GROUPS {
+            let partitions = vec![partition(0, offset, None)];
+            client.send(&commit_request(&format!("g{group}"), vec![topic("again", Uuid::ZERO, partitions)]), COMMIT);
+        }
+        for _ in 0..GROUPS {
+            assert_eq!(codes(&client.receive::<OffsetCommitRequest>(COMMIT).1), [[OK]]);
+        }
+    };
+    for round in 0..4 {
+        commit_all(&mut client, 2 * round);
+        client.delete_topic("again");
+        client.create_topic("again", 1, &[]);
+        commit_all(&mut client, 2 * round + 1);
+        broker.kill();
+        broker.restart();
+        client = broker.client();
+        for group in 0..GROUPS {
+            assert_eq!(committed(&mut client, &format!("g{group}"), "again"), 2 * round + 1, "g{group}");
+        }
+    }
+}
