@@ -1,14 +1,14 @@
-//! Every command of README.md does what it is there for. `make test` is what runs this; a `serve` is run on a free port
+//! Every command of README.md and docs/from-kafka.md does what it is there for. `make test` is what runs this; a `serve` is run on a free port
 //! and a data folder of its own, and the others are told so.
 
 use fullbore_tests::{Broker, binary};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// The commands: the README's indented lines, without their remarks.
+/// The commands: indented lines, without their remarks.
 fn commands() -> Vec<String> {
-    let readme = include_str!("../../README.md");
-    let code = readme.lines().filter_map(|line| line.strip_prefix("    "));
+    let pages = [include_str!("../../README.md"), include_str!("../../docs/from-kafka.md")];
+    let code = pages.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
     code.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned()).collect()
 }
 
@@ -37,6 +37,13 @@ fn told<'a>(words: &[&'a str], addr: &'a str) -> Vec<&'a str> {
     words
 }
 
+fn feeds(from: &[&str], to: &[&str]) {
+    let output = Command::new(binary()).args(from).output().expect("the binary starts");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success() && !said.is_empty(), "{from:?}: {said}");
+    pipes(&said, to);
+}
+
 fn pipes(text: &str, arguments: &[&str]) {
     let mut tool = Command::new(binary()).args(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
     tool.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
@@ -63,6 +70,12 @@ fn every_command_works() {
                 pipes(&format!("{said}\n"), &told(rest, &addr));
                 tools += 1;
             }
+            ["fullbore", rest @ ..] if rest.contains(&"|") => {
+                let sides = command.split(" | ").map(|side| side.split_whitespace().skip(1).collect::<Vec<_>>());
+                let sides: Vec<_> = sides.map(|words| told(&words, &addr)).collect();
+                feeds(&sides[0], &sides[1]);
+                tools += 1;
+            }
             ["fullbore", rest @ ..] => {
                 succeeds(&told(rest, &addr));
                 tools += 1;
@@ -70,5 +83,5 @@ fn every_command_works() {
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 9, "the README shows so many commands that are told which broker");
+    assert_eq!(tools, 10, "so many commands are shown that are told which broker");
 }
