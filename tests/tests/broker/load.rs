@@ -23,6 +23,8 @@ const ROUNDS: usize = 3;
 const BATCHES: usize = 64;
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
+/// `offsets.topic.num.partitions`.
+const LOGS_OF_GROUPS: usize = 50;
 
 /// What all of them together may add to the broker's memory, in any round: 32 KiB a connection, of which a slow reader needs
 /// no more since its answers are ranges of files, 4 KiB a group of each round, since empty groups stay, 8 MiB for
@@ -113,7 +115,8 @@ fn everybody_is_served_and_nothing_is_left_of_those_who_go() {
         crowd.assert_served();
         crowd.go();
         drop(behind);
-        wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + 8);
+        // Groups are kept in so many logs, of each of which a file is open.
+        wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + LOGS_OF_GROUPS + 8);
         wait_until("every group is empty", SOON, || {
             let mut state = |number| describe(&mut client, &format!("group-{round}-{number}"), 5).group_state;
             (0..GROUPS).all(|number| &*state(number) == "Empty")
