@@ -35,8 +35,15 @@ fn committed(client: &mut Client, group: &str) -> i64 {
         topics: Some(vec![topic]),
         ..Default::default()
     };
-    let response = client.call(&OffsetFetchRequest { groups: vec![asked], ..Default::default() }, 8);
-    response.groups[0].topics[0].partitions[0].committed_offset
+    let request = OffsetFetchRequest { groups: vec![asked], ..Default::default() };
+    loop {
+        let found = client.call(&request, 8).groups.remove(0);
+        // Groups are read while the broker serves others already.
+        if found.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
+            assert_eq!(found.error_code, ErrorCode::NONE, "{group}");
+            return found.topics[0].partitions[0].committed_offset;
+        }
+    }
 }
 
 /// What one connection knows of its commits.
