@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// How long a request waits for what is being loaded, before its client is told to come again.
-const LOADING_WAIT: Duration = Duration::from_millis(500);
+/// How long a request waits for what is being loaded, before its client is told to come again: as for a log being recovered.
+const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Shards that are read at the same time.
 const LOADS_MAX: usize = 2;
 /// When a shard that could not be loaded is tried again: soon, and then less and less often.
