@@ -54,6 +54,8 @@ fn pipes(text: &str, arguments: &[&str]) {
 fn every_command_works() {
     let broker = Broker::start(&[]);
     let addr = broker.addr().to_string();
+    // The topic of docs/from-kafka.md.
+    pipes("one\ntwo\n", &["produce", "--topic", "orders", "--bootstrap-server", &addr]);
     let mut tools = 0;
     for command in commands() {
         let words: Vec<&str> = command.split_whitespace().collect();
