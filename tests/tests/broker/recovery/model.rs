@@ -415,7 +415,8 @@ impl Control {
     /// What is there is what all requests made, but for so many of the topics created last.
     pub fn check(&self, client: &mut Client, lost_max: usize) {
         let (found, wanted) = (self.found(client), &self.state);
-        let are_first = wanted.topics.starts_with(&found.topics) && found.topics.len() + lost_max >= wanted.topics.len();
+        let are_first =
+            wanted.topics.starts_with(&found.topics) && found.topics.len() + lost_max >= wanted.topics.len();
         assert!(are_first, "no prefix of what was acknowledged: {:?} of {:?}", found.topics, wanted.topics);
         let of_found = wanted.offsets.iter().filter(|((_, topic, _), _)| found.topics.contains(topic));
         let offsets: BTreeMap<_, _> = of_found.map(|(place, offset)| (place.clone(), *offset)).collect();
