@@ -2,7 +2,7 @@
 
 use super::{Call, Fault, Reply, once, operations};
 use crate::broker::Shared;
-use crate::control::{Control, CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
+use crate::control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
     MetadataResponseTopic,
@@ -27,7 +27,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
-        named(broker, &call.control(), wanted, create).await
+        named(call, wanted, create).await
     };
     // Of an id that nobody has, nothing is told; of a name that nobody has, what might be done.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
@@ -47,12 +47,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// The topics asked for, in that order, the missing ones created first where that is allowed.
-async fn named(
-    broker: &Shared,
-    control: &Control,
-    wanted: Vec<MetadataRequestTopic>,
-    create: bool,
-) -> Vec<MetadataResponseTopic> {
+async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool) -> Vec<MetadataResponseTopic> {
+    let broker = call.broker;
     let image = broker.control.image();
     let missing: Vec<CreateTopic> = wanted
         .iter()
@@ -68,7 +64,7 @@ async fn named(
     let mut refused = std::collections::HashMap::new();
     if create && broker.config.auto_create_topics_enable && !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
-        let outcomes = control.create_topics(CreateTopics { topics: missing, validate_only: false }).await;
+        let outcomes = call.control().create_topics(CreateTopics { topics: missing, validate_only: false }).await;
         for (name, outcome) in names.into_iter().zip(outcomes) {
             if let Err(refusal) = outcome {
                 refused.insert(name, refusal.code);

@@ -69,8 +69,8 @@ fn give_way() {
     }
 }
 
-/// The system's clock, in ms; for the background work only, requests bring their time.
-fn now_ms() -> i64 {
+/// The system's clock, in ms; for what no request brings its time to.
+pub(crate) fn now_ms() -> i64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
 }

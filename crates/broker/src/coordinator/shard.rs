@@ -7,13 +7,12 @@
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
 use super::Pending;
-use crate::classic::{AppendError, FlushTicket, Partition};
+use crate::classic::{AppendError, FlushTicket, Partition, now_ms};
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 
 /// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
@@ -272,9 +271,4 @@ impl<'a> Batch<'a> {
 /// Bytes of a record in a batch, at most.
 pub fn size_of_record((key, value): &KeyValue) -> usize {
     record_size_max(Some(key), value.as_deref(), &[])
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
