@@ -133,18 +133,15 @@ fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTree
 }
 
 fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
-    let mut kept: BTreeMap<Partition, &Subscriber> = owners(members, counts);
+    let kept: BTreeMap<Partition, &Subscriber> = owners(members, counts);
+    kept.iter().for_each(|(partition, owner)| give(given, &owner.id, partition.clone()));
+    // What nobody keeps fills up those with least. It comes after all that is kept: given in between, it would push a
+    // member past its share, and a partition that somebody keeps might be moved in its place.
     for (topic, count) in counts {
-        for partition in (0..*count).map(|partition| (topic.clone(), partition)) {
-            match kept.remove(&partition) {
-                Some(owner) => give(given, &owner.id, partition),
-                None => {
-                    let wanting = members.iter().filter(|member| member.topics.contains(topic));
-                    let least = wanting.min_by_key(|member| given.get(&member.id).map_or(0, Vec::len));
-                    // Those that were kept later may unbalance it again; the moves below see to that.
-                    least.into_iter().for_each(|member| give(given, &member.id, partition.clone()));
-                }
-            }
+        for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
+            let wanting = members.iter().filter(|member| member.topics.contains(topic));
+            let least = wanting.min_by_key(|member| given.get(&member.id).map_or(0, Vec::len));
+            least.into_iter().for_each(|member| give(given, &member.id, partition.clone()));
         }
     }
     // Each move brings two members' counts closer, so that it ends.

@@ -61,6 +61,18 @@ fn what_moves_is_withheld_until_it_is_let_go() {
     assert_eq!(given.values().map(Vec::len).sum::<usize>(), 2, "{given:?}");
 }
 
+#[test]
+fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
+    // B's come late in the order of names and the free ones early: given in that order, A would have too many for a while
+    // and one of B's would be moved, and so be withheld.
+    let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
+    let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
+    let members = [holder("A", &[2]), holder("B", &[3, 4, 5]), holder("C", &[6])];
+    let given = Assignor::CooperativeSticky.assign(&members, &counts(&[("a", 7)]));
+    assert_eq!(given["B"], owned(&[3, 4, 5]), "{given:?}");
+    assert_eq!((given["A"].len(), given["C"].len()), (2, 2), "{given:?}");
+}
+
 /// The topics a member wants, what it says it has, and since when.
 type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
 
@@ -108,9 +120,9 @@ proptest! {
     ) {
         let all: Vec<Text> = counts.keys().cloned().collect();
         members.iter_mut().for_each(|member| member.topics.clone_from(&all));
-        // Once everybody has let go of what moves, a second round gives out the rest, and a third changes nothing.
+        // Once everybody has let go of what moves, a second round gives out the rest, and none after it changes anything.
         let mut rounds = Vec::new();
-        for generation in 5..9 {
+        for generation in 5..8 {
             let given = Assignor::CooperativeSticky.assign(&members, &counts);
             for member in &mut members {
                 member.owned.clone_from(&given[&member.id]);
@@ -118,12 +130,12 @@ proptest! {
             }
             rounds.push(given);
         }
-        let sizes: Vec<usize> = rounds[2].values().map(Vec::len).collect();
+        let sizes: Vec<usize> = rounds[1].values().map(Vec::len).collect();
         prop_assert!(sizes.iter().max().unwrap_or(&0) - sizes.iter().min().unwrap_or(&0) <= 1, "{sizes:?}");
         let sorted = |given: &BTreeMap<Text, Vec<Partition>>| -> Vec<BTreeSet<Partition>> {
             given.values().map(|partitions| partitions.iter().cloned().collect()).collect()
         };
-        prop_assert_eq!(sorted(&rounds[2]), sorted(&rounds[3]));
+        prop_assert_eq!(sorted(&rounds[1]), sorted(&rounds[2]));
         prop_assert_eq!(sizes.iter().sum::<usize>() as i32, counts.values().sum::<i32>());
     }
 }
