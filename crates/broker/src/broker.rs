@@ -10,7 +10,7 @@ use crate::admin;
 use crate::api::{Decompression, Sessions};
 use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
-use crate::control::{self, Control, FolderLock};
+use crate::control::{self, Control, Endpoint, FolderLock};
 use crate::follow_image;
 use crate::groups::{Groups, TakeOverError};
 use crate::long_work::LongWork;
@@ -20,6 +20,7 @@ use crate::space::Space;
 use crate::telemetry::Telemetry;
 use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -118,11 +119,6 @@ impl Shared {
         self.endpoints[listener].clone()
     }
 
-    /// The broker's rack, if it has one.
-    pub fn rack(&self) -> Option<Text> {
-        self.config.rack.as_deref().map(Text::from)
-    }
-
     /// The leader epoch in force.
     pub fn leader_epoch(&self) -> i32 {
         LEADER_EPOCH
@@ -162,7 +158,7 @@ impl Broker {
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
-        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space))?;
+        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
         let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&logs, &config, control.take_deleted());
         follow_images(&control, &logs, &config);
@@ -253,6 +249,15 @@ impl Broker {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
+}
+
+/// Where clients reach this broker, by the name of the listener.
+fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
+    let endpoint = |bound: &Bound| {
+        let (host, port) = &bound.advertised;
+        Endpoint { host: Text::from(host.as_str()), port: *port }
+    };
+    config.listeners.iter().zip(listeners).map(|(of, bound)| (of.name.clone(), endpoint(bound))).collect()
 }
 
 async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {

@@ -47,6 +47,7 @@ mod list_offsets;
 mod list_partition_reassignments;
 mod list_transactions;
 mod metadata;
+mod nodes;
 mod offset_commit;
 mod offset_delete;
 mod offset_fetch;

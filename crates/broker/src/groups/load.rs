@@ -136,8 +136,12 @@ impl Groups {
             self.leave(&left);
         }
         if let Some(found) = found {
-            let new =
-                Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
+            let new = Arc::new(InternalTopic::new(
+                found.id,
+                found.partition_count(),
+                self.topic_config.compression,
+                &self.logs,
+            ));
             let loading: Vec<_> =
                 new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
             self.all_loaded.store(loading.is_empty(), Ordering::Release);
