@@ -32,9 +32,6 @@ use tokio::time::timeout;
 /// How long a stop waits for clients to take the answers they are owed.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// The leader epoch of every partition: with one broker, leadership never moves.
-const LEADER_EPOCH: i32 = 0;
-
 /// Why a broker does not start, one line each.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -117,11 +114,6 @@ impl Shared {
     /// Host and port at which a client of this listener reaches the broker.
     pub fn endpoint(&self, listener: usize) -> (Text, i32) {
         self.endpoints[listener].clone()
-    }
-
-    /// The leader epoch in force.
-    pub fn leader_epoch(&self) -> i32 {
-        LEADER_EPOCH
     }
 
     /// The wall clock in milliseconds since 1970.

@@ -6,7 +6,7 @@
 //!
 //! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
 
-use crate::classic::{Logs, Origin};
+use crate::classic::{Logs, Origin, led_by};
 use crate::config::BrokerConfig;
 use crate::control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
@@ -16,13 +16,15 @@ use std::sync::Arc;
 pub fn finish_deletions(logs: &Arc<Logs>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topic_defaults.clone());
     for topic in deleted {
-        logs.put_topic((&topic.name, topic.id), topic.partitions, &settings, Origin::Kept);
+        let partitions = led_by(config.node_id, topic.partitions);
+        logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);
         logs.delete_topic(topic.id);
     }
 }
 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
+    logs.put_brokers(after.registrations());
     after.each_change_since(before, |change| match change {
         (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
         (old, new) => {
@@ -41,5 +43,5 @@ pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &I
 }
 
 fn put(logs: &Logs, topic: &Topic, origin: Origin) {
-    logs.put_topic((&topic.name, topic.id), topic.partition_count(), &topic.config, origin);
+    logs.put_topic((&topic.name, topic.id), &topic.partitions, &topic.config, origin);
 }

@@ -1,9 +1,11 @@
 //! The brokers of the cluster as the client of a listener sees them, and who leads a partition (KIP-951).
 
 use crate::broker::Shared;
-use crate::control::{Endpoint, Image, Node};
+use crate::control::{Endpoint, Image, Node, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
+use std::collections::BTreeSet;
 
 /// Nobody.
 pub const NO_LEADER: i32 = -1;
@@ -25,6 +27,27 @@ pub fn leader(image: &Image, partition: &PartitionRegistration) -> (i32, ErrorCo
         Some(id) if image.node(id).is_some() => (id, ErrorCode::NONE),
         _ => (NO_LEADER, ErrorCode::LEADER_NOT_AVAILABLE),
     }
+}
+
+/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells.
+pub fn leader_elsewhere(broker: &Shared, image: &Image, topic: &Topic, index: i32) -> Option<LeaderIdAndEpoch> {
+    let registered = topic.partition(index)?;
+    let leader_id =
+        registered.leader.filter(|leader| *leader != broker.config.node_id && image.node(*leader).is_some())?;
+    Some(LeaderIdAndEpoch { leader_id, leader_epoch: registered.leader_epoch, ..Default::default() })
+}
+
+/// Where the client of a listener reaches these brokers, each once.
+pub fn endpoints(broker: &Shared, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
+    let named = reached(broker, image, listener).filter(|(id, ..)| ids.contains(id));
+    let endpoint = |(node_id, node, at): (i32, &Node, &Endpoint)| NodeEndpoint {
+        node_id,
+        host: at.host.clone(),
+        port: i32::from(at.port),
+        rack: node.rack.clone(),
+        ..Default::default()
+    };
+    named.map(endpoint).collect()
 }
 
 /// Replicas whose brokers do not serve.

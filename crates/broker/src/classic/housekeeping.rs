@@ -36,6 +36,7 @@ struct Agenda {
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
+    high_watermarks: Instant,
 }
 
 /// Starts the thread; it ends when the logs stop or are dropped.
@@ -56,6 +57,7 @@ fn run(logs: &Weak<Logs>) {
         retention_when_full: now,
         expiry: now + expiry_interval,
         checkpoint: now + CHECKPOINT_INTERVAL,
+        high_watermarks: now,
     };
     while let Some(logs) = logs.upgrade() {
         let mut stopping = logs.stopping.lock();
@@ -102,6 +104,13 @@ impl Logs {
         {
             tracing::error!(%error, "checkpoints not written");
         }
+        let interval = Duration::from_millis(self.settings.high_watermark_checkpoint_interval_ms);
+        if is_due(&mut agenda.high_watermarks, interval)
+            && let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&partitions)
+            && !space.note(&error)
+        {
+            tracing::error!(%error, "high watermarks not written");
+        }
         if let Err(error) = self.log_dir.checkpoints.forget_recovered()
             && !space.note(&error)
         {
@@ -130,8 +139,9 @@ impl Logs {
     /// then asked for.
     fn retain(&self, partition: &Arc<Partition>) -> bool {
         let now_ms = now_ms();
-        let mut state = partition.state.lock();
+        let mut state = partition.lock();
         let config = partition.config();
+        let high_watermark = state.replica.high_watermark();
         let log = match &mut state.log {
             LogState::Open(log) => log,
             LogState::Opening(_) => return false,
@@ -143,7 +153,7 @@ impl Logs {
         };
         let before = log.segments.back().map(|segment| segment.base_offset);
         let space = &self.log_dir.space;
-        let retired = log.retire_old(now_ms, &config, space.is_full());
+        let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
         let delay = Duration::from_millis(config.file_delete_delay_ms);
         retired.paths.into_iter().for_each(|path| self.log_dir.doom(delay, path));
         if let Err(error) = retired.result
@@ -180,7 +190,7 @@ fn descriptors_max() -> usize {
 }
 
 fn expire(partition: &Partition, expiration_ms: i64) {
-    if let LogState::Open(log) = &mut partition.state.lock().log {
+    if let LogState::Open(log) = &mut partition.lock().log {
         log.producers.expire(now_ms(), expiration_ms);
     }
 }

@@ -14,6 +14,7 @@ use super::cleaner::Cleaner;
 use super::deletion::Deletion;
 use super::flusher::Flusher;
 use super::opener::Opener;
+use super::role::Cluster;
 use super::succession::Succession;
 use crate::seldom::Seldom;
 use crate::space::Space;
@@ -23,6 +24,8 @@ use crate::space::Space;
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
+    /// Who this broker is, and the others.
+    pub cluster: Cluster,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub deletion: Arc<Deletion>,

@@ -64,8 +64,7 @@ pub enum Slice {
 
 impl Log {
     /// How to read at `offset`, which is at least the log start and before the high watermark.
-    pub fn plan_read(&mut self, offset: i64, max_bytes: u32) -> io::Result<Plan> {
-        let high_watermark = self.high_watermark;
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, high_watermark: i64) -> io::Result<Plan> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
         let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
@@ -244,9 +243,8 @@ mod tests {
             log.append(&batch, 0, 0, &config).expect("appended");
         }
         for high_watermark in 1..=200 {
-            log.high_watermark = high_watermark;
             for offset in 0..high_watermark {
-                let plan = log.plan_read(offset, 1 << 20).expect("planned");
+                let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
                 let Slice::Of(slice) = plan.read(1 << 20, true).expect("read") else { panic!("no records") };
                 let size = bytes.len() as u64;
                 assert_eq!(

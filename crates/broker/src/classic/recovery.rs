@@ -79,7 +79,6 @@ impl Log {
             segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
             log_start: known.log_start.unwrap_or(0),
             log_end: known.log_start.unwrap_or(0).max(known.recovery_point),
-            high_watermark: 0,
             recovery_point: known.recovery_point,
             sealed: Vec::new(),
             new_names: true,
@@ -123,7 +122,6 @@ impl Log {
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
-        self.high_watermark = self.log_end;
         self.recovery_point = self.recovery_point.min(self.log_end);
         self
     }

@@ -1,12 +1,17 @@
 //! A write on its way into the log.
 
 use super::Shard;
-use crate::classic::{AppendError, FlushTicket};
+use crate::classic::{AppendError, Ticket};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How long the replicas may take (offsets.commit.timeout.ms in Kafka).
+const KEPT_WITHIN: Duration = Duration::from_secs(5);
 
 /// What comes of a write, once it is told.
-type Outcome<T> = (T, Option<FlushTicket>);
+type Outcome<T> = (T, Option<Ticket>);
 
 /// A write asked for. To drop it does not take it back.
 pub struct Pending<T> {
@@ -45,7 +50,7 @@ impl<T> Pending<T> {
             (None, None) => return Err(AppendError::Gone),
         };
         if let Some(durable) = durable {
-            durable.wait().await?;
+            durable.wait(Instant::now() + KEPT_WITHIN).await?;
         }
         Ok(told)
     }

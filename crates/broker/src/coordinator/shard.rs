@@ -7,7 +7,7 @@
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
 use super::Pending;
-use crate::classic::{AppendError, FlushTicket, Partition, now_ms};
+use crate::classic::{Acks, AppendError, Partition, Ticket, now_ms};
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ impl Records {
 }
 
 /// Called when the records of a write are kept, or cannot be.
-type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
+type Told = Box<dyn FnOnce(Result<Option<Ticket>, AppendError>) + Send>;
 
 struct Write {
     records: Records,
@@ -234,7 +234,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The records of one write, in as many batches as it takes.
-    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
+    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Result<Option<Ticket>, AppendError> {
         for record in records {
             let bytes = size_of_record(&record);
             if self.bytes + bytes > self.bytes_max {
@@ -247,7 +247,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends the records that are gathered; none is no error.
-    fn append_records(&mut self) -> Result<Option<FlushTicket>, AppendError> {
+    fn append_records(&mut self) -> Result<Option<Ticket>, AppendError> {
         if std::mem::take(&mut self.bytes) == 0 {
             return Ok(None);
         }
@@ -259,12 +259,12 @@ impl<'a> Batch<'a> {
         }
         let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| AppendError::InvalidRecord)?;
         let batch = BatchView::first(&sealed).map_err(|_| AppendError::InvalidRecord)?;
-        let appended = self.shard.partition.append(batch, now_ms);
+        let appended = self.shard.partition.append(batch, Acks::All, now_ms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {
             *self.memory = BytesMut::new();
         }
-        appended.map(|appended| appended.durable)
+        appended.map(|appended| appended.ticket)
     }
 }
 
