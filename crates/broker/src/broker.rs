@@ -188,6 +188,12 @@ impl Broker {
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
     }
 
+    /// What every connection shares.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Where the first listener accepts clients.
     pub fn addr(&self) -> SocketAddr {
         self.addrs[0]

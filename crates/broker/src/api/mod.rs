@@ -40,6 +40,8 @@ mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
 mod join_group;
+#[cfg(test)]
+mod leadership_tests;
 mod leave_group;
 mod list_config_resources;
 mod list_groups;

@@ -185,6 +185,27 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// The same for one partition, with its high watermark.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_of(&self, partition: &Partition) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let Some(noted) = partition.noted() else { return Ok(()) };
+        let (recovery_points, high_watermarks) = {
+            let mut entries = self.entries.lock();
+            if partition.is_leaving() {
+                return Ok(());
+            }
+            entries.recovery_points.insert(partition.key(), noted.recovery_point);
+            entries.log_starts.insert(partition.key(), noted.log_start);
+            entries.high_watermarks.insert(partition.key(), noted.high_watermark);
+            (entries.recovery_points.clone(), entries.high_watermarks.clone())
+        };
+        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
+        files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
+    }
+
     /// Has the log starts of these partitions on the disk when it returns.
     ///
     /// # Errors

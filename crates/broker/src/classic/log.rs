@@ -61,8 +61,24 @@ pub struct Log {
     pub flushed: Option<watch::Sender<Flushed>>,
     /// What is on the disk is not known any more: no append until the next start.
     pub broken: bool,
+    /// Times that it was cut off: what a flush has begun before says nothing of what came after.
+    pub cuts: u32,
     /// Rounds of housekeeping since the last use.
     pub idle_rounds: u32,
+}
+
+/// A batch that may be appended, on its way into the file.
+pub struct Writing<'a> {
+    pub batch: &'a BatchView<'a>,
+    /// The header it will have.
+    pub stamping: Stamping,
+    pub stamp: Stamp,
+    /// Whether it ends a transaction, and so has no sequence.
+    pub is_control: bool,
+    pub base_offset: i64,
+    pub leader_epoch: i32,
+    pub now_ms: i64,
+    pub config: &'a TopicConfig,
 }
 
 /// What an append did.
@@ -94,9 +110,16 @@ impl Log {
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
         }
-        let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        let stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        let base_offset = self.log_end;
+        let writing = Writing { batch, stamping, stamp, is_control: false, base_offset, leader_epoch, now_ms, config };
+        self.append_checked(writing)
+    }
+
+    /// Appends what may be appended.
+    pub fn append_checked(&mut self, writing: Writing<'_>) -> Result<Outcome, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
-        let work = AssertUnwindSafe(|| self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config));
+        let work = AssertUnwindSafe(|| self.write(writing));
         let written = catch_unwind(work).unwrap_or_else(|_| {
             self.give_up_midway(before);
             Err(io::Error::other("the append has panicked, no appends until the next start"))
@@ -135,16 +158,8 @@ impl Log {
         stamp_of(batch)
     }
 
-    fn write(
-        &mut self,
-        batch: &BatchView<'_>,
-        stamping: &mut Stamping,
-        stamp: &Stamp,
-        leader_epoch: i32,
-        now_ms: i64,
-        config: &TopicConfig,
-    ) -> io::Result<Outcome> {
-        let base_offset = self.log_end;
+    fn write(&mut self, writing: Writing<'_>) -> io::Result<Outcome> {
+        let Writing { batch, mut stamping, stamp, is_control, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
         let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
         if rolled {
@@ -171,7 +186,9 @@ impl Log {
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        self.producers.append(stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        if !is_control {
+            self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        }
         self.log_end = end_offset;
         Ok(Outcome { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }

@@ -329,6 +329,9 @@ impl Logs {
                 tracing::error!("a thread of the log has panicked");
             }
         }
+        if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
+            tracing::warn!(%error, "high watermarks not written");
+        }
         if let Err(error) = self.close_partitions() {
             tracing::error!(%error, dir = %self.log_dir.path.display(), "no clean shutdown, the next start recovers");
         }

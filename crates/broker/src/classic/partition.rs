@@ -310,6 +310,26 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |_, high_watermark| high_watermark)
+    }
+
+    /// The same up to the log end, for followers.
+    pub(super) fn read_up_to_the_end(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |log, _| log.log_end)
+    }
+
+    fn read_where(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        limit: impl Fn(&Log, i64) -> i64,
+    ) -> Result<Read, ReadError> {
         let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.lock();
@@ -329,11 +349,12 @@ impl Partition {
             };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start);
-            if from >= high_watermark {
+            let limit = limit(log, high_watermark);
+            if from >= limit {
                 return Ok(read);
             }
             log.idle_rounds = 0;
-            let plan = log.plan_read(from, max_bytes, high_watermark).map_err(|error| self.read_failed(&error))?;
+            let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
             drop(state);
             plans += 1;
             let slice = plan.read(max_bytes, at_least_one);

@@ -91,6 +91,7 @@ impl Log {
             generation: Arc::default(),
             flushed: None,
             broken: false,
+            cuts: 0,
             idle_rounds: 0,
         };
         if log.segments.is_empty() {
@@ -294,7 +295,7 @@ impl Log {
 
     /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
     /// is kept, though the topic may want less now.
-    fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+    pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);

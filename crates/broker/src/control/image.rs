@@ -190,7 +190,7 @@ impl Image {
     }
 
     /// Adds a broker, or replaces the one of the same id.
-    pub(super) fn put_node(&mut self, id: i32, node: Node) {
+    pub(crate) fn put_node(&mut self, id: i32, node: Node) {
         self.nodes.put(id, node);
     }
 
@@ -202,7 +202,7 @@ impl Image {
     }
 
     /// Adds the topic, or replaces the one of the same name.
-    pub(super) fn put(&mut self, topic: Arc<Topic>) {
+    pub(crate) fn put(&mut self, topic: Arc<Topic>) {
         self.remove(&topic.name);
         self.partitions += topic.partitions.len();
         self.by_id.insert(topic.id, Arc::clone(&topic));

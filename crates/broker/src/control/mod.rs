@@ -145,6 +145,19 @@ impl Control {
         owner.follower = Some(follower);
     }
 
+    /// Publishes an image as another broker of a cluster would have it changed.
+    #[cfg(test)]
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Image)) {
+        let mut owner = self.shared.owner.lock();
+        let before = Arc::clone(&owner.published.borrow());
+        let mut after = Image::clone(&before);
+        change(&mut after);
+        if let Some(follower) = &mut owner.follower {
+            follower(&before, &after);
+        }
+        owner.published.send_replace(Arc::new(after));
+    }
+
     /// Wakes on each new image. Images may be skipped, the newest never is.
     pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
         self.shared.image.clone()
