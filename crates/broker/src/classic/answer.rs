@@ -219,6 +219,17 @@ impl StorageError {
     }
 }
 
+impl From<AppendError> for ReadError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER) | AppendError::Gone | AppendError::Deleted => {
+                ReadError::Gone
+            }
+            _ => ReadError::Storage,
+        }
+    }
+}
+
 impl From<&StorageError> for AppendError {
     fn from(error: &StorageError) -> Self {
         match error {

@@ -51,14 +51,16 @@ mod waiters;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-pub use answer::{AppendError, Appended, EpochEnd, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset};
+pub use answer::{
+    AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
+};
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
 pub(crate) use files::is_momentary;
 pub use following::{FollowError, FollowerRead, FromLeader};
 pub use logs::{Logs, Origin, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;
-pub use role::{Acks, Ticket, led_by};
+pub use role::{Acks, ReplicationTicket, Ticket, led_by};
 pub use waiters::Registration;
 
 /// The nice level of threads that nobody waits for, or that take long.

@@ -203,6 +203,23 @@ impl Partition {
         self.append_locked(state, batch, acks, now_ms)
     }
 
+    /// The same with acks=all, if this is the leader's epoch still.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append_in_epoch(
+        self: &Arc<Self>,
+        batch: BatchView<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> Result<Appended, AppendError> {
+        let mut state = self.lock();
+        state.check_append(Acks::All)?;
+        self.log_to_write(&mut state)?;
+        state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
+        self.append_locked(state, batch, Acks::All, now_ms)
+    }
+
     /// Appends one batch to the open log, and what is parked behind it.
     pub(super) fn append_locked(
         self: &Arc<Self>,

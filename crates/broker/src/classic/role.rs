@@ -19,7 +19,7 @@ use tokio::time::timeout_at;
 
 use super::answer::{AppendError, FlushTicket};
 use super::log::Log;
-use super::partition::{Partition, State};
+use super::partition::{LogState, Partition, State};
 use crate::config::TopicConfig;
 
 /// No brokers but this one matter to a leader without followers.
@@ -79,8 +79,8 @@ pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> 
 /// replica in sync, where the client does.
 #[derive(Debug, Clone)]
 pub struct Ticket {
-    pub(super) flushed: Option<FlushTicket>,
-    pub(super) replicated: Option<ReplicationTicket>,
+    pub(crate) flushed: Option<FlushTicket>,
+    pub(crate) replicated: Option<ReplicationTicket>,
 }
 
 impl Ticket {
@@ -111,7 +111,11 @@ pub struct ReplicationTicket {
 }
 
 impl ReplicationTicket {
-    async fn wait(self) -> Result<(), AppendError> {
+    /// Waits for it, for as long as this broker leads.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the batch is in the log, and may be lost.
+    pub async fn wait(self) -> Result<(), AppendError> {
         let waiter = Arc::new(Notify::new());
         let registered = self.partition.register(&waiter);
         loop {
@@ -231,9 +235,33 @@ impl Partition {
         if state.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
+    /// The epoch in which this broker leads, by what it was last told; `None` if it does not.
+    pub fn leads_in(&self) -> Option<i32> {
+        let registered = self.registered.read();
+        (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
+    }
+
     /// The epoch stamped on batches from now on.
     pub fn leader_epoch(&self) -> i32 {
         self.lock().replica.leader_epoch()
+    }
+
+    /// Waits until all that is in the log is on every replica in sync. Where this broker has the only one, that is so.
+    ///
+    /// # Errors
+    /// [`AppendError::Role`], where another broker leads by now or too few are in sync.
+    pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
+        let ticket = {
+            let state = self.lock();
+            match &state.log {
+                LogState::Open(log) => self.replication(&state, Acks::All, log.log_end),
+                _ => None,
+            }
+        };
+        match ticket {
+            Some(ticket) => ticket.wait().await,
+            None => Ok(()),
+        }
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {

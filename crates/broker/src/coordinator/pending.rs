@@ -1,17 +1,19 @@
 //! A write on its way into the log.
 
 use super::Shard;
-use crate::classic::{AppendError, Ticket};
+use crate::classic::{AppendError, FlushTicket};
+use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 /// How long the replicas may take (offsets.commit.timeout.ms in Kafka).
 const KEPT_WITHIN: Duration = Duration::from_secs(5);
+const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
 /// What comes of a write, once it is told.
-type Outcome<T> = (T, Option<Ticket>);
+type Outcome<T> = (T, Option<FlushTicket>);
 
 /// A write asked for. To drop it does not take it back.
 pub struct Pending<T> {
@@ -33,7 +35,7 @@ impl<T> Pending<T> {
     /// Appends it, together with what waits by then, and waits until it is kept: what was told of it.
     ///
     /// # Errors
-    /// It is in the log, and cannot be brought to the disk as the topic asks for.
+    /// It is in the log, and cannot be brought to the disk as the topic asks for, or its replicas take long.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
@@ -45,12 +47,13 @@ impl<T> Pending<T> {
             (Some(outcome), _) => outcome,
             (None, Some(outcome)) => {
                 self.shard.flush_soon().await;
-                outcome.await.map_err(|_| AppendError::Gone)?
+                let replicated = timeout(KEPT_WITHIN, outcome).await;
+                replicated.map_err(|_| TIMED_OUT)?.map_err(|_| AppendError::Gone)?
             }
             (None, None) => return Err(AppendError::Gone),
         };
         if let Some(durable) = durable {
-            durable.wait(Instant::now() + KEPT_WITHIN).await?;
+            durable.wait().await?;
         }
         Ok(told)
     }

@@ -1,5 +1,6 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
+mod leadership;
 mod mischance;
 
 use super::*;
