@@ -101,6 +101,8 @@ impl Admission {
         ip: IpAddr,
         open: &mpsc::Sender<()>,
     ) -> Result<Place, &'static str> {
+        // A client over IPv4 of a listener on [::] is the same one.
+        let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
