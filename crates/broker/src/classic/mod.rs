@@ -51,6 +51,7 @@ use rustix::thread::gettid;
 pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
+pub use aside::SetAside;
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
 pub(crate) use files::is_momentary;
 pub use logs::{Logs, Origin, Settings};
