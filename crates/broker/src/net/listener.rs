@@ -202,7 +202,8 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop
         let stream = match &door.certificates {
             None => Stream::Plain(stream),
             Some(certificates) => tokio::select! {
-                shaken = shake(certificates, stream, peer, &place.broker.config) => match shaken {
+                // Boxed, so that a connection has no room for it for as long as it lives.
+                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config)) => match shaken {
                     Some(stream) => stream,
                     None => return,
                 },
