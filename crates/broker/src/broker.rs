@@ -13,12 +13,13 @@ use crate::config::BrokerConfig;
 use crate::control::{self, Control, Endpoint, FolderLock};
 use crate::follow_image;
 use crate::groups::{Groups, TakeOverError};
+use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
-use fullbore_wire::Text;
+use fullbore_wire::{Text, host_port};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::io;
@@ -48,7 +49,7 @@ pub enum StartError {
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
     /// A listener.
-    #[error("cannot listen on {host}:{port}: {}", of_bind(error))]
+    #[error("cannot listen on {}: {}", host_port(host, port), of_bind(error))]
     Bind {
         /// As configured.
         host: String,
@@ -58,7 +59,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// The admin page's port.
-    #[error("fullbore.admin.listener={host}:{port}: {}; set another or leave it empty", of_bind(error))]
+    #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
     BindAdmin {
         /// As configured.
         host: String,
@@ -98,6 +99,8 @@ pub struct Shared {
     pub telemetry: Telemetry,
     /// Counters.
     pub metrics: Metrics,
+    /// The levels of the log.
+    pub loggers: Loggers,
     /// Where what takes long is done.
     pub long_work: LongWork,
     /// Bounds the memory of batches that are decompressed.
@@ -144,6 +147,14 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
+        Broker::start_with(config, Loggers::default()).await
+    }
+
+    /// Starts a broker whose clients may change the levels of a log; when this returns, they can connect.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_with(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
@@ -163,6 +174,7 @@ impl Broker {
         groups.start(&config, &stop).await?;
         let shared = Arc::new(Shared {
             limits: limits(&config),
+            loggers,
             long_work: LongWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),

@@ -10,6 +10,7 @@ mod connection;
 mod error;
 mod groups;
 mod kept;
+mod log_dirs;
 mod socket;
 
 pub use admin::{
@@ -26,3 +27,4 @@ pub use error::ClientError;
 pub(crate) use groups::coordinator_of;
 pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};
 pub(crate) use kept::Kept;
+pub use log_dirs::{SetAside, set_aside};

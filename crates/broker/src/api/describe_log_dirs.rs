@@ -72,9 +72,12 @@ fn of_topic(broker: &Shared, topic: &Topic, partitions: Vec<i32>) -> io::Result<
         let log = broker.logs.find(&topic.id, partition_index)?;
         let size = log.size().map(|size| i64::try_from(size).unwrap_or(i64::MAX));
         // The one replica is never behind, and logs do not move between directories.
+        let aside = log.set_aside();
         Some(size.map(|partition_size| DescribeLogDirsPartition {
             partition_index,
             partition_size,
+            set_aside_files: i64::try_from(aside.files).unwrap_or(i64::MAX),
+            set_aside_bytes: i64::try_from(aside.bytes).unwrap_or(i64::MAX),
             ..Default::default()
         }))
     };

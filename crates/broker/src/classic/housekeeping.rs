@@ -27,6 +27,8 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
 const IDLE_ROUNDS: u32 = 60;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
+/// Partitions' folders that are looked into for files set aside before the start, a round.
+const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// When things are due.
 struct Agenda {
@@ -37,6 +39,8 @@ struct Agenda {
     expiry: Instant,
     checkpoint: Instant,
     high_watermarks: Instant,
+    /// Partitions whose folders are to be looked into once, when all are told.
+    unlooked: Option<Vec<Arc<Partition>>>,
 }
 
 /// Starts the thread; it ends when the logs stop or are dropped.
@@ -58,6 +62,7 @@ fn run(logs: &Weak<Logs>) {
         expiry: now + expiry_interval,
         checkpoint: now + CHECKPOINT_INTERVAL,
         high_watermarks: now,
+        unlooked: None,
     };
     while let Some(logs) = logs.upgrade() {
         let mut stopping = logs.stopping.lock();
@@ -87,6 +92,7 @@ impl Logs {
         self.remove_doomed();
         let partitions = self.partitions();
         close_idle_files(&partitions);
+        self.look_for_files_set_aside(agenda, &partitions);
         let space = &self.log_dir.space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
         if is_due(&mut agenda.retention, retention_interval) || is_wanted {
@@ -117,6 +123,17 @@ impl Logs {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
         space.look();
+    }
+
+    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Partition>]) {
+        if agenda.unlooked.is_none() && self.log_dir.aside.is_all_told() {
+            agenda.unlooked = Some(partitions.to_vec());
+        }
+        if let Some(unlooked) = &mut agenda.unlooked {
+            for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+                self.log_dir.aside.look(&partition.dir());
+            }
+        }
     }
 
     fn remove_doomed(&self) {

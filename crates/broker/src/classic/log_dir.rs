@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::aside;
 use super::checkpoints::Checkpoints;
 use super::cleaner::Cleaner;
 use super::deletion::Deletion;
@@ -31,6 +32,8 @@ pub struct LogDir {
     pub deletion: Arc<Deletion>,
     pub succession: Succession,
     pub cleaner: Arc<Cleaner>,
+    /// What power cuts have left beside the logs.
+    pub aside: aside::Found,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.

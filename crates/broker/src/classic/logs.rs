@@ -24,6 +24,7 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::answer::{AppendError, OpenError};
+use super::aside::{self, SetAside};
 use super::checkpoints::{Checkpoints, Left};
 use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
@@ -129,6 +130,7 @@ impl Logs {
             deletion: Arc::default(),
             succession: Succession::default(),
             cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
+            aside: aside::Found::default(),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
             space,
@@ -201,6 +203,7 @@ impl Logs {
     /// Whatever was there at the start has been told of.
     pub fn all_told(&self) {
         self.log_dir.opener.all_told();
+        self.log_dir.aside.set_all_told();
     }
 
     /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
@@ -244,6 +247,11 @@ impl Logs {
     /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
+    }
+
+    /// What power cuts have left beside the logs of all partitions, as far as they were looked at. Goes to the disk.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.total()
     }
 
     /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any

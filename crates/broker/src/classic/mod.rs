@@ -54,6 +54,7 @@ use rustix::thread::gettid;
 pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
+pub use aside::SetAside;
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
 pub(crate) use files::is_momentary;
 pub use following::{FollowError, FollowerRead, FromLeader};

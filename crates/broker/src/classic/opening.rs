@@ -194,6 +194,9 @@ impl Partition {
                     state.replica = self.role_over(log);
                     self.log_dir.checkpoints.note_recovered(self.key());
                 }
+                if known.rebooted {
+                    self.log_dir.aside.look(&self.dir());
+                }
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
                 Ok(())
             }

@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
+use super::aside::SetAside;
 use super::checkpoints::{Key, Noted};
 use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
@@ -465,6 +466,11 @@ impl Partition {
             LogState::Absent | LogState::Gone => Ok(0),
             LogState::Unopened | LogState::Opening(_) | LogState::Refused(_) => files::segments_size(&self.dir()),
         }
+    }
+
+    /// What a power cut has left beside the log. Goes to the disk where it is known to have left something.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.of(&self.dir())
     }
 
     /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
