@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use fullbore_bench::client::Cluster;
 use fullbore_broker::config::Properties;
-use fullbore_producer::Security;
+use fullbore_client::Security;
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String 
 /// What the user should know of a property that `tool` does not have beside `known` and those of every client. Without its
 /// value, which may be a secret under a misspelt name.
 pub fn without_effect(key: &str, tool: &str, known: &[&'static str]) -> String {
-    let of_clients = Security::keys().map(|key| key.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
+    let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     format!("{key}: has no effect on {tool}{}", did_you_mean(key, of_clients.chain(known.iter().copied())))
 }
 

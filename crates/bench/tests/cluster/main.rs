@@ -4,15 +4,15 @@
 mod broker;
 
 use broker::{Proxy, TestBroker};
-use fullbore_bench::client::{
-    ClientError, Cluster, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
-};
-use fullbore_bench::consume::{
-    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
-};
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
+use fullbore_client::ClientError;
+use fullbore_client::admin::{PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics};
+use fullbore_client::blocking::{Cluster, LATEST};
+use fullbore_client::consume::{
+    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
+};
 use fullbore_producer::{Producer, ProducerConfig};
 use std::ops::ControlFlow;
 use std::time::Duration;

@@ -7,14 +7,15 @@ use crate::stop::Stop;
 use crate::topics::topic_filter;
 use crate::troubles::Troubles;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{Cluster, list_topics};
-use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
 use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
-use fullbore_producer::Security;
+use fullbore_client::Security;
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
+use fullbore_client::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
 use fullbore_wire::Text;
 use fullbore_wire::batch::BatchView;
 use std::ops::ControlFlow;
@@ -239,7 +240,7 @@ impl Consume {
                 "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
                 "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
                 BOOTSTRAP_SERVERS | "client.id" | "isolation.level" => {}
-                key if Security::keys().any(|known| known.name == key) => {}
+                key if Security::settings().any(|known| known.name == key) => {}
                 key => eprintln!("{}", without_effect(key, "perf consume", PROPERTIES)),
             }
         }

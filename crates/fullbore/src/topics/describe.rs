@@ -4,10 +4,9 @@ use super::select::{Select, must_exist, selected};
 use crate::failure::Failure;
 use crate::output::line;
 use clap::Args;
-use fullbore_bench::client::{
-    Cluster, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, describe_topics, topic_name,
-};
 use fullbore_bench::report::json::{array, list, object, plain, string};
+use fullbore_client::admin::{PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, describe_topics, topic_name};
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 
 #[derive(Args, Debug)]

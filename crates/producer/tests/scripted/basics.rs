@@ -1,7 +1,8 @@
 //! What a producer does when nothing goes wrong, and where its limits are.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{Connection, ProduceError, Producer, ProducerConfig, Record, SendError};
+use fullbore_client::tokio::Connection;
+use fullbore_producer::{ProduceError, Producer, ProducerConfig, Record, SendError};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
