@@ -1,7 +1,7 @@
 //! An idempotent Kafka producer that fills the pipe.
 //!
 //! The way of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the record
-//! into the partition's open batch (`accumulator`, in a buffer of the `pool`). The broker's `sender` takes the batch when
+//! into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's `sender` takes the batch when
 //! it is worth sending and the partition's `window` lets it, seals it (`batch`), and writes it to the [connection](fullbore_client::tokio::Connection). The
 //! answer resolves every [`Delivery`] of the batch, or sets the batch back into the window to go again.
 //!
@@ -32,11 +32,11 @@
 //! # Ok(()) }
 //! ```
 
-mod accumulator;
 mod batch;
 pub mod config;
 mod delivery;
 pub mod error;
+mod partition;
 pub mod partitioner;
 mod pipe;
 mod pool;

@@ -7,10 +7,10 @@ pub(crate) mod core;
 
 pub(crate) use self::core::{Core, Topic};
 
-use crate::accumulator::Refused;
 use crate::config::ProducerConfig;
 use crate::delivery::Delivery;
 use crate::error::SendError;
+use crate::partition::Refused;
 use crate::partitioner;
 use crate::pool::Lack;
 use crate::sender::BrokerStatus;

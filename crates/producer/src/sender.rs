@@ -16,8 +16,8 @@ mod lanes;
 mod status;
 pub(crate) mod verdict;
 
-use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
 use crate::config::{Acks, InFlight};
+use crate::partition::{Outgoing, Partition, Path, Round, Take};
 use crate::producer::Core;
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;

@@ -4,9 +4,9 @@
 
 use super::verdict::{self, Verdict};
 use super::{Broker, backoff};
-use crate::accumulator::{Outgoing, Partition};
 use crate::delivery::Written;
 use crate::error::{self, ProduceError};
+use crate::partition::{Outgoing, Partition};
 use crate::producer::Core;
 use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_client::ConnectionError;
