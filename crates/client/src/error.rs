@@ -1,6 +1,7 @@
 //! What can go wrong: with settings, with a connection that many requests share, with a cluster; and what a tool tells its user, in one
 //! sentence with the next step.
 
+use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode};
 
 /// Why a broker could not be asked or did not give what was asked for.
@@ -105,6 +106,19 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// What is wrong with what was said on the connection to this address.
+    pub(crate) fn of_protocol(error: ProtocolError, address: &str) -> Self {
+        let address = address.to_owned();
+        match error {
+            ProtocolError::Unsupported(api) => ClientError::Version { address, api },
+            ProtocolError::Refused(code) => ClientError::kafka(format!("{address} refused ApiVersions"), code, None),
+            ProtocolError::Encode { api, source } => ClientError::Encode { api, source },
+            ProtocolError::Decode { api, source } => ClientError::Decode { address, api, source },
+            ProtocolError::TooLong { len, max } => ClientError::TooLarge { address, len, max },
+            ProtocolError::NotDue(_) => ClientError::Io { address, source: std::io::Error::other(error) },
+        }
+    }
+
     /// Kafka's error with the broker's words when it sent some.
     pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
         let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
@@ -190,15 +204,9 @@ pub enum ConnectionError {
         /// The system's words, or what the broker did wrong.
         reason: String,
     },
-    /// The broker serves no version of this API that we speak.
-    #[error("the broker does not serve a version of {0} that this program speaks")]
-    Unsupported(&'static str),
-    /// A request that cannot be written.
-    #[error("request: {0}")]
-    Encode(#[from] EncodeError),
-    /// A response that cannot be read.
-    #[error("response: {0}")]
-    Decode(#[from] DecodeError),
+    /// A request that cannot be made, or an answer that cannot be used.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
 }
 
 impl ConnectionError {
@@ -209,7 +217,7 @@ impl ConnectionError {
 
     /// Whether the broker may have acted on the request.
     pub fn may_have_been_received(&self) -> bool {
-        matches!(self, Self::Disconnected { .. } | Self::Decode(_))
+        matches!(self, Self::Disconnected { .. } | Self::Protocol(ProtocolError::Decode { .. }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What every client of a Kafka cluster needs, whatever it does there.
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
+//! * [`protocol`]: what is said on one connection, without the connection.
 //! * [`mod@tokio`]: connections that carry any number of requests at a time, and a cluster of them.
 //! * [`blocking`]: the same for who has a thread for each: one request after another, and pipelined fetches.
 //! * [`admin`]: topics, configurations and groups, asked about and changed.
@@ -17,6 +18,7 @@ pub mod consume;
 pub mod error;
 pub mod group;
 pub mod key;
+pub mod protocol;
 pub mod security;
 pub mod tokio;
 

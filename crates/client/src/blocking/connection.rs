@@ -1,16 +1,15 @@
-//! One blocking connection to one broker. Whether it is TLS is in `socket`.
+//! One blocking connection to one broker.
 //!
-//! Invariant: responses are received in the order their requests were sent; a correlation id that does not match ends
+//! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the one due ends
 //! the connection.
 
 use super::socket::Socket;
 use crate::error::ClientError;
+use crate::protocol::{Asking, Due, Handshake, ProtocolError, Versions, decode, frame};
 use crate::security::Security;
 use bytes::{Bytes, BytesMut};
-use fullbore_wire::api::{self, ApiKey, Request};
-use fullbore_wire::apis::api_versions::ApiVersionsRequest;
-use fullbore_wire::{ErrorCode, Part, Text};
-use std::collections::{HashMap, VecDeque};
+use fullbore_wire::Part;
+use fullbore_wire::api::Request;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
@@ -19,29 +18,16 @@ use std::time::Instant;
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
 /// Memory made for a response before any of it came; then as much again as has come.
 const FIRST_BYTES: usize = 1 << 20;
-/// Where the events of the protocol log go: every request and response, at debug.
-const PROTOCOL: &str = "fullbore::protocol";
 
 /// A connection that knows the broker's versions.
 pub struct Connection {
     socket: Socket,
     address: String,
-    client_id: Text,
-    /// The broker's range of each API.
-    versions: HashMap<i16, (i16, i16)>,
-    next_correlation_id: i32,
-    /// Requests whose responses are due, oldest first.
-    due: VecDeque<Due>,
+    versions: Versions,
+    asking: Asking,
+    due: Due<()>,
     /// The last frame's memory, for the next.
     spare: BytesMut,
-}
-
-/// A request without a response.
-struct Due {
-    correlation_id: i32,
-    api: ApiKey,
-    version: i16,
-    sent_at: Instant,
 }
 
 /// Ends a connection from another thread.
@@ -65,10 +51,9 @@ impl Connection {
         let mut connection = Connection {
             socket,
             address: address.to_owned(),
-            client_id: client_id.into(),
-            versions: HashMap::new(),
-            next_correlation_id: 0,
-            due: VecDeque::new(),
+            versions: Versions::default(),
+            asking: Asking::new(client_id),
+            due: Due::default(),
             spare: BytesMut::new(),
         };
         match connection.negotiate() {
@@ -85,35 +70,15 @@ impl Connection {
     }
 
     fn negotiate(&mut self) -> Result<(), ClientError> {
-        let request = ApiVersionsRequest {
-            client_software_name: "fullbore".into(),
-            client_software_version: env!("CARGO_PKG_VERSION").into(),
-            ..Default::default()
-        };
-        let mut version = 3;
-        self.send(&request, version)?;
-        let (_, mut response) = self.receive_versions(version)?;
-        if response.error_code == ErrorCode::UNSUPPORTED_VERSION {
-            version = 0;
-            self.send(&request, version)?;
-            response = self.receive::<ApiVersionsRequest>(version)?.1;
+        let mut handshake = Handshake::default();
+        loop {
+            self.send(&Handshake::request(), handshake.version())?;
+            let frame = self.receive_frame()?;
+            if let Some(versions) = handshake.answered(frame).map_err(|error| self.misunderstood(error))? {
+                self.versions = versions;
+                return Ok(());
+            }
         }
-        if response.error_code.is_err() {
-            return Err(ClientError::kafka(format!("{} refused ApiVersions", self.address), response.error_code, None));
-        }
-        self.versions = response.api_keys.iter().map(|api| (api.api_key, (api.min_version, api.max_version))).collect();
-        Ok(())
-    }
-
-    /// An old broker answers an ApiVersions request it does not know in the layout of version 0.
-    fn receive_versions(
-        &mut self,
-        version: i16,
-    ) -> Result<(Bytes, fullbore_wire::apis::api_versions::ApiVersionsResponse), ClientError> {
-        let frame = self.receive_frame()?;
-        let decoded = api::decode_response::<ApiVersionsRequest>(frame.clone(), version)
-            .or_else(|_| api::decode_response::<ApiVersionsRequest>(frame.clone(), 0));
-        self.decoded::<ApiVersionsRequest>(frame, decoded)
     }
 
     /// The highest version both sides speak.
@@ -121,13 +86,7 @@ impl Connection {
     /// # Errors
     /// [`ClientError::Version`].
     pub fn version<R: Request>(&self) -> Result<i16, ClientError> {
-        let ours = R::KEY.versions();
-        let theirs = self.versions.get(&R::KEY.code());
-        let common = theirs.map(|(min, max)| (*min.max(ours.start()), *max.min(ours.end())));
-        match common {
-            Some((min, max)) if min <= max => Ok(max),
-            _ => Err(ClientError::Version { address: self.address.clone(), api: R::KEY.name() }),
-        }
+        self.versions.newest::<R>().map_err(|error| self.misunderstood(error))
     }
 
     /// Asks and waits for the answer.
@@ -153,16 +112,13 @@ impl Connection {
     /// # Errors
     /// When the connection breaks or the request cannot be said in this version.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
-        let correlation_id = self.next_correlation_id;
-        self.next_correlation_id = correlation_id.wrapping_add(1);
-        let frame = api::encode_request(request, version, correlation_id, Some(&self.client_id))
-            .map_err(|source| ClientError::Encode { api: R::KEY.name(), source })?;
+        let encoded = self.asking.encode(request, version, Instant::now());
+        let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
         let bytes: Vec<u8> = frame.parts.iter().filter_map(memory).flatten().copied().collect();
-        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
-            let (peer, api, bytes) = (&self.address, R::KEY.name(), bytes.len());
-            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
+        asked.log(&self.address, bytes.len());
+        if self.due.push(asked, ()).is_err() {
+            return Err(self.broken(std::io::Error::other("too many requests wait for an answer")));
         }
-        self.due.push_back(Due { correlation_id, api: R::KEY, version, sent_at: Instant::now() });
         self.socket.write_all(&bytes).map_err(|source| self.broken(source))?;
         Ok(())
     }
@@ -173,32 +129,14 @@ impl Connection {
     /// When the connection breaks or the frame is not that answer.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
         let frame = self.receive_frame()?;
-        let decoded = api::decode_response::<R>(frame.clone(), version);
-        self.decoded::<R>(frame, decoded)
-    }
-
-    fn decoded<R: Request>(
-        &mut self,
-        frame: Bytes,
-        decoded: Result<(i32, R::Response), fullbore_wire::DecodeError>,
-    ) -> Result<(Bytes, R::Response), ClientError> {
-        let of_decode = |source| ClientError::Decode { address: self.address.clone(), api: R::KEY.name(), source };
-        let (_, response) = decoded.map_err(of_decode)?;
+        let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
         Ok((frame, response))
     }
 
     fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
-        let mut prefix = [0; 4];
+        let mut prefix = [0; frame::PREFIX];
         self.read_exact(&mut prefix)?;
-        let announced = u32::from_be_bytes(prefix);
-        let len = announced as usize;
-        if len > RESPONSE_BYTES_MAX {
-            return Err(ClientError::TooLarge {
-                address: self.address.clone(),
-                len: announced,
-                max: RESPONSE_BYTES_MAX,
-            });
-        }
+        let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
         // Memory follows the bytes that came: an announcement alone costs nothing.
@@ -228,19 +166,12 @@ impl Connection {
 
     /// Takes the oldest request off, if this is its response; else nothing on this connection can be trusted any more.
     fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
-        let id = frame.get(..4).and_then(|id| id.try_into().ok()).map(i32::from_be_bytes);
-        let Some(due) = self.due.pop_front().filter(|due| Some(due.correlation_id) == id) else {
+        let (asked, ()) = self.due.answered(frame).map_err(|error| {
             // The peer may have closed it already, which is as good.
             let _ = self.socket.tcp().shutdown(Shutdown::Both);
-            let answer = id.map_or("without a correlation id".to_owned(), |id| id.to_string());
-            return Err(self.broken(std::io::Error::other(format!("answer {answer} is not the one due"))));
-        };
-        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
-            let Due { correlation_id, api, version, sent_at } = due;
-            let rtt_us = u64::try_from(sent_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-            let (peer, api, bytes) = (&self.address, api.name(), frame.len() + 4);
-            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
-        }
+            self.misunderstood(error)
+        })?;
+        asked.log_answer(&self.address, frame.len(), Instant::now());
         Ok(())
     }
 
@@ -270,6 +201,10 @@ impl Connection {
     /// Host and port.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    fn misunderstood(&self, error: ProtocolError) -> ClientError {
+        ClientError::of_protocol(error, &self.address)
     }
 
     fn broken(&self, source: std::io::Error) -> ClientError {
@@ -336,10 +271,9 @@ mod tests {
         let mut connection = Connection {
             socket,
             address,
-            client_id: "test".into(),
-            versions: HashMap::new(),
-            next_correlation_id: 0,
-            due: VecDeque::new(),
+            versions: Versions::default(),
+            asking: Asking::new("test"),
+            due: Due::default(),
             spare: BytesMut::new(),
         };
         connection.socket.write_all(&[0]).expect("it reads");

@@ -1,53 +1,36 @@
 //! The client's side of one connection to a broker: requests out in order, responses in as they come.
 //!
-//! Not here: whether it is TLS (see `socket`), who leads what (see `metadata`), and retries, which are the caller's. Invariant: a response goes to
-//! the oldest request without one, and its correlation id says so; if not, the connection closes. Every request
-//! handed over is answered exactly once: with its response, or with why there is none.
+//! Not here: what is said (see `protocol`), whether it is TLS (see `socket`), who leads what (see `cluster`), and retries, which are the
+//! caller's. Invariant: every request handed over is answered exactly once: with its response, or with why there is none. An answer
+//! that is not the one due ends the connection.
 
 mod reader;
 mod socket;
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
+use crate::protocol::{Asked, Asking, Due, Handshake, Versions, decode};
 use bytes::Bytes;
-use fullbore_wire::api::{self, ApiKey, Request};
-use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::api::Request;
 use parking_lot::Mutex;
 use socket::Writing;
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// Requests one connection holds without a response, whatever the caller's own limit.
-const PENDING_MAX: usize = 1 << 16;
-/// Where the events of the protocol log go: every request and response, at debug.
-const PROTOCOL: &str = "fullbore::protocol";
-
 /// What becomes of a request: its response frame without the length prefix, or why there is none.
 type Outcome = Result<Bytes, ConnectionError>;
 type Handler = Box<dyn FnOnce(Outcome) + Send>;
 
-/// A request that waits for its response.
-struct Pending {
-    correlation_id: i32,
-    api: ApiKey,
-    version: i16,
-    sent_at: Instant,
-    handler: Handler,
-}
-
 /// What the writing side and the reader share.
 struct Shared {
     address: String,
-    client_id: Text,
     request_timeout: Duration,
     idle_max: Duration,
     response_bytes_max: usize,
-    pending: Mutex<VecDeque<Pending>>,
+    due: Mutex<Due<Handler>>,
     /// When a request that has no response was last written; of others the response tells.
     unanswered_at: Mutex<Option<Instant>>,
     closed: AtomicBool,
@@ -55,28 +38,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn log_request<R: Request>(&self, version: i16, correlation_id: i32, frame: &Frame) {
-        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
-            let (peer, api, bytes) = (&self.address, R::KEY.name(), frame.len());
-            tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
-        }
-    }
-
-    fn log_response(&self, answered: &Pending, frame: &Bytes) {
-        let Pending { correlation_id, api, version, sent_at, .. } = answered;
-        let (peer, api) = (&self.address, api.name());
-        let (bytes, rtt_us) = (frame.len() + 4, u64::try_from(sent_at.elapsed().as_micros()).unwrap_or(u64::MAX));
-        tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
-    }
-
     /// Ends the connection and answers every request that waits, oldest first.
     fn fail(&self, reason: &str) {
         self.closed.store(true, Ordering::Release);
         self.close.notify_one();
-        let waiting = std::mem::take(&mut *self.pending.lock());
-        for pending in waiting {
+        let waiting = self.due.lock().take();
+        for handler in waiting {
             let (address, reason) = (self.address.clone(), reason.to_owned());
-            (pending.handler)(Err(ConnectionError::Disconnected { address, reason }));
+            handler(Err(ConnectionError::Disconnected { address, reason }));
         }
     }
 }
@@ -85,7 +54,7 @@ impl Shared {
 struct Sending {
     /// `None` once the connection has ended: its socket is closed then, though nobody may use it for long.
     socket: Option<Writing>,
-    next_correlation_id: i32,
+    asking: Asking,
 }
 
 /// One connection; clones share it. It closes when the last clone is gone and nothing waits for a response.
@@ -97,7 +66,7 @@ pub struct Connection {
 struct Inner {
     shared: Arc<Shared>,
     sending: Arc<tokio::sync::Mutex<Sending>>,
-    versions: Vec<(ApiKey, i16)>,
+    versions: Versions,
 }
 
 impl Drop for Inner {
@@ -122,16 +91,16 @@ impl Connection {
         };
         let shared = Arc::new(Shared {
             address: address.to_owned(),
-            client_id: Text::from(config.client_id.as_str()),
             request_timeout: config.request_timeout,
             idle_max: config.connections_max_idle,
             response_bytes_max: config.response_bytes_max,
-            pending: Mutex::new(VecDeque::new()),
+            due: Mutex::default(),
             unanswered_at: Mutex::new(None),
             closed: AtomicBool::new(false),
             close: Notify::new(),
         });
-        let sending = Arc::new(tokio::sync::Mutex::new(Sending { socket: Some(write), next_correlation_id: 0 }));
+        let sending = Sending { socket: Some(write), asking: Asking::new(&config.client_id) };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
         tokio::spawn({
             let (shared, sending) = (shared.clone(), sending.clone());
             async move {
@@ -139,8 +108,8 @@ impl Connection {
                 sending.lock().await.socket = None;
             }
         });
-        let mut inner = Inner { shared, sending, versions: Vec::new() };
-        inner.versions = handshake(&inner).await?;
+        let mut inner = Inner { shared, sending, versions: Versions::default() };
+        inner.versions = inner.shake_hands().await?;
         Ok(Connection { inner: Arc::new(inner) })
     }
 
@@ -157,10 +126,9 @@ impl Connection {
     /// The highest version of `R` that both sides speak.
     ///
     /// # Errors
-    /// [`ConnectionError::Unsupported`].
+    /// When there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
-        let found = self.inner.versions.iter().find(|(key, _)| *key == R::KEY);
-        found.map(|(_, version)| *version).ok_or(ConnectionError::Unsupported(R::KEY.name()))
+        Ok(self.inner.versions.newest::<R>()?)
     }
 
     /// Sends a request in the highest common version and waits for its response. Any number of calls may be
@@ -178,11 +146,7 @@ impl Connection {
     /// # Errors
     /// When the request cannot be said in that version, or has no response.
     pub async fn call_version<R: Request>(&self, request: &R, version: i16) -> Result<R::Response, ConnectionError> {
-        let (tx, rx) = oneshot::channel();
-        self.inner.send(request, version, move |outcome| drop(tx.send(outcome))).await;
-        let closed = || ConnectionError::NotSent(self.address().to_owned());
-        let frame = rx.await.unwrap_or_else(|_| Err(closed()))?;
-        Ok(api::decode_response::<R>(frame, version)?.1)
+        Ok(decode::<R>(self.inner.exchange(request, version).await?, version)?)
     }
 
     /// Writes a request and returns; `handler` gets the decoded response on the reader's task, in request order.
@@ -193,7 +157,7 @@ impl Connection {
         handler: impl FnOnce(Result<R::Response, ConnectionError>) + Send + 'static,
     ) {
         let decode = move |outcome: Outcome| {
-            handler(outcome.and_then(|frame| Ok(api::decode_response::<R>(frame, version)?.1)));
+            handler(outcome.and_then(|frame| Ok(decode::<R>(frame, version)?)));
         };
         self.inner.send(request, version, decode).await;
     }
@@ -204,12 +168,11 @@ impl Connection {
     /// When it could not be written.
     pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
         let mut sending = self.inner.sending.lock().await;
-        let correlation_id = sending.take_correlation_id();
-        let frame = api::encode_request(request, version, correlation_id, Some(&self.inner.shared.client_id))?;
+        let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
         let Some(socket) = &mut sending.socket else {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
-        self.inner.shared.log_request::<R>(version, correlation_id, &frame);
+        asked.log(self.address(), frame.len());
         // No answer will be missed, so that this alone tells of a broker that takes nothing more.
         let patience = self.inner.shared.request_timeout;
         let written = tokio::time::timeout(patience, socket.write_frame(&frame)).await;
@@ -225,14 +188,6 @@ impl Connection {
     /// Ends the connection now; requests that wait get [`ConnectionError::Disconnected`].
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
-    }
-}
-
-impl Sending {
-    fn take_correlation_id(&mut self) -> i32 {
-        let id = self.next_correlation_id;
-        self.next_correlation_id = id.wrapping_add(1) & i32::MAX;
-        id
     }
 }
 
@@ -255,17 +210,14 @@ impl Inner {
         let mut unsent = Unsent { shared: &self.shared, handler: Some(Box::new(handler)) };
         let mut sending = self.sending.lock().await;
         let Some(handler) = unsent.handler.take() else { return };
-        let correlation_id = sending.take_correlation_id();
-        let frame = match api::encode_request(request, version, correlation_id, Some(&self.shared.client_id)) {
-            Ok(frame) => frame,
+        let (asked, frame) = match sending.asking.encode(request, version, Instant::now()) {
+            Ok(encoded) => encoded,
             Err(error) => return handler(Err(error.into())),
         };
-        let (api, sent_at) = (R::KEY, Instant::now());
-        let pending = Pending { correlation_id, api, version, sent_at, handler };
-        if let Err(handler) = self.enqueue(pending) {
+        if let Err(handler) = self.enqueue(asked, handler) {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
-        self.shared.log_request::<R>(version, correlation_id, &frame);
+        asked.log(&self.shared.address, frame.len());
         // Without a socket the request was answered with the connection's end.
         if let Some(socket) = &mut sending.socket
             && let Err(error) = socket.write_frame(&frame).await
@@ -275,14 +227,13 @@ impl Inner {
     }
 
     /// Registers a request before its first byte leaves, unless the connection has ended.
-    fn enqueue(&self, request: Pending) -> Result<(), Handler> {
-        let mut pending = self.shared.pending.lock();
+    fn enqueue(&self, asked: Asked, handler: Handler) -> Result<(), Handler> {
+        let mut due = self.shared.due.lock();
         // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
-        if self.shared.closed.load(Ordering::Acquire) || pending.len() >= PENDING_MAX {
-            return Err(request.handler);
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Err(handler);
         }
-        pending.push_back(request);
-        Ok(())
+        due.push(asked, handler)
     }
 
     async fn exchange<R: Request>(&self, request: &R, version: i16) -> Result<Bytes, ConnectionError> {
@@ -290,54 +241,34 @@ impl Inner {
         self.send(request, version, move |outcome| drop(tx.send(outcome))).await;
         rx.await.unwrap_or_else(|_| Err(ConnectionError::NotSent(self.shared.address.clone())))
     }
-}
 
-/// Asks for the broker's versions: first in our highest, then in the one a broker names that does not know it.
-async fn handshake(inner: &Inner) -> Result<Vec<(ApiKey, i16)>, ConnectionError> {
-    let request = ApiVersionsRequest {
-        client_software_name: Text::from_static("fullbore"),
-        client_software_version: Text::from_static(env!("CARGO_PKG_VERSION")),
-        ..Default::default()
-    };
-    let newest = *ApiKey::ApiVersions.versions().end();
-    let frame = inner.exchange(&request, newest).await?;
-    let mut response = decode_versions(frame, newest)?;
-    if response.error_code == ErrorCode::UNSUPPORTED_VERSION {
-        let version = common(&response, ApiKey::ApiVersions).unwrap_or(0).min(newest);
-        response = decode_versions(inner.exchange(&request, version).await?, version)?;
+    async fn shake_hands(&self) -> Result<Versions, ConnectionError> {
+        let mut handshake = Handshake::default();
+        loop {
+            let frame = self.exchange(&Handshake::request(), handshake.version()).await?;
+            if let Some(versions) = handshake.answered(frame)? {
+                return Ok(versions);
+            }
+        }
     }
-    if response.error_code.is_err() {
-        return Err(ConnectionError::Unsupported("ApiVersions"));
-    }
-    Ok(ApiKey::ALL.iter().filter_map(|key| Some((*key, common(&response, *key)?))).collect())
-}
-
-/// A broker that does not know the version answers in version 0 (KIP-511), so that is tried second.
-fn decode_versions(frame: Bytes, version: i16) -> Result<ApiVersionsResponse, ConnectionError> {
-    let refused = frame.get(4..6) == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
-    let version = if refused { 0 } else { version };
-    Ok(api::decode_response::<ApiVersionsRequest>(frame, version)?.1)
-}
-
-fn common(response: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
-    let theirs = response.api_keys.iter().find(|range| range.api_key == key.code())?;
-    let version = theirs.max_version.min(*key.versions().end());
-    (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_wire::api::ApiKey;
+    use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     fn shared(address: &str) -> Arc<Shared> {
         Arc::new(Shared {
             address: address.to_owned(),
-            client_id: Text::from_static("test"),
             request_timeout: Duration::from_secs(30),
             idle_max: Duration::from_secs(30),
             response_bytes_max: 1 << 20,
-            pending: Mutex::default(),
+            due: Mutex::default(),
             unanswered_at: Mutex::default(),
             closed: AtomicBool::new(false),
             close: Notify::new(),
@@ -359,15 +290,79 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
         let shared = shared(&address.to_string());
-        let sending = Sending { socket: Some(Writing::Plain(write)), next_correlation_id: 0 };
+        let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
-        let inner = Inner { shared, sending, versions: Vec::new() };
+        let inner = Inner { shared, sending, versions: Versions::default() };
         let turn_of_another = inner.sending.lock().await;
         let (tx, mut rx) = oneshot::channel();
-        let request = ApiVersionsRequest::default();
+        let request = Handshake::request();
         let sending = inner.send(&request, 3, move |outcome| drop(tx.send(outcome)));
         assert!(tokio::time::timeout(Duration::ZERO, sending).await.is_err(), "it waits, and is dropped");
         drop(turn_of_another);
         assert!(matches!(rx.try_recv(), Ok(Err(ConnectionError::NotSent(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_says_nothing_while_connecting_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let mut config = ClientConfig { connect_timeout: Duration::from_millis(50), ..Default::default() };
+        config.set("security.protocol", "SSL").expect("valid");
+        let error = Connection::connect(&address, &config).await.err().expect("nobody answered").to_string();
+        assert!(error.contains("no answer in 50ms"), "{error}");
+    }
+
+    /// A broker that gives each request the next of these answers, as they stand, and closes.
+    async fn broker_that_answers(answers: &[&[u8]]) -> (String, tokio::task::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let answers: Vec<Vec<u8>> = answers.iter().map(|answer| answer.to_vec()).collect();
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            let mut versions = Vec::new();
+            for answer in answers {
+                let len = socket.read_u32().await.expect("a request");
+                let mut request = vec![0; len as usize];
+                socket.read_exact(&mut request).await.expect("a request");
+                versions.push(request[3]);
+                socket
+                    .write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat())
+                    .await
+                    .expect("it reads");
+            }
+            versions
+        });
+        (address, serving)
+    }
+
+    /// ApiVersions 0 to 2, in the layout of version 0, with this number and error.
+    fn versions(id: u8, error: u8) -> [u8; 16] {
+        [0, 0, 0, id, 0, error, 0, 0, 0, 1, 0, 18, 0, 0, 0, 2]
+    }
+
+    #[tokio::test]
+    async fn a_broker_of_old_is_asked_again_in_its_version() {
+        let in_2 = [&versions(1, 0)[..], &[0; 4]].concat();
+        let (address, serving) = broker_that_answers(&[&versions(0, 35), &in_2]).await;
+        let connection = Connection::connect(&address, &ClientConfig::default()).await.expect("it answers");
+        assert!(matches!(connection.version::<ApiVersionsRequest>(), Ok(2)));
+        assert!(matches!(connection.version::<MetadataRequest>(), Err(ConnectionError::Protocol(_))));
+        let newest = *ApiKey::ApiVersions.versions().end() as u8;
+        assert_eq!(serving.await.expect("no panic"), [newest, 2]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_the_one_due_or_too_long_ends_the_connection() {
+        let config = ClientConfig { response_bytes_max: 100, ..Default::default() };
+        for (answer, why) in [
+            (&versions(1, 0)[..], "answer 1 is not the one due"),
+            (&[0, 0], "answer without a correlation id is not the one due"),
+            (&[0; 101], "a response of 101 bytes is longer than 100 allowed"),
+        ] {
+            let (address, _serving) = broker_that_answers(&[answer]).await;
+            let error = Connection::connect(&address, &config).await.err().expect("out of order");
+            assert!(matches!(error, ConnectionError::Disconnected { .. }) && error.may_have_been_received(), "{error}");
+            assert!(error.to_string().ends_with(why), "{error}");
+        }
     }
 }
