@@ -11,6 +11,7 @@
 //!
 //! Works with any Kafka; nothing here knows Fullbore's broker.
 
+mod address;
 pub mod admin;
 pub mod blocking;
 pub mod config;
