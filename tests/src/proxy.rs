@@ -1,56 +1,14 @@
-//! A broker in a temporary folder, and a proxy before it that can cut and stall.
+//! A proxy before a broker that can cut and stall.
 
-use fullbore_broker::Broker;
-use fullbore_broker::config::{BrokerConfig, Properties};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
-/// Clients are told the proxy's address if there is one.
-pub struct TestBroker {
-    pub address: String,
-    broker: Option<Broker>,
-    runtime: tokio::runtime::Runtime,
-    _folder: tempfile::TempDir,
-}
-
-impl TestBroker {
-    pub fn start(proxy: Option<&Proxy>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut properties = Properties::default();
-        properties.set("log.dirs", folder.path().join("data").display().to_string());
-        properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
-        properties.set("fullbore.admin.listener", "");
-        properties.set("auto.create.topics.enable", "false");
-        if let Some(proxy) = proxy {
-            properties.set("advertised.listeners", format!("PLAINTEXT://{}", proxy.address));
-        }
-        let (config, _) = BrokerConfig::from_properties(&properties).expect("valid");
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-        let broker = runtime.block_on(Broker::start(config)).expect("started");
-        let address = match proxy {
-            Some(proxy) => {
-                proxy.target.set(broker.addr()).expect("one broker");
-                proxy.address.to_string()
-            }
-            None => broker.addr().to_string(),
-        };
-        TestBroker { address, broker: Some(broker), runtime, _folder: folder }
-    }
-}
-
-impl Drop for TestBroker {
-    fn drop(&mut self) {
-        if let Some(broker) = self.broker.take() {
-            self.runtime.block_on(broker.shutdown());
-        }
-    }
-}
-
 /// Copies bytes both ways until told otherwise.
 pub struct Proxy {
+    /// Where clients connect to.
     pub address: SocketAddr,
     target: Arc<OnceLock<SocketAddr>>,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
@@ -59,6 +17,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Listens; where it leads is told later.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy {
@@ -80,6 +39,11 @@ impl Proxy {
             }
         });
         proxy
+    }
+
+    /// Leads to this broker from now on.
+    pub fn lead_to(&self, broker: SocketAddr) {
+        self.target.set(broker).expect("one broker");
     }
 
     /// Ends every connection there is.
