@@ -3,7 +3,8 @@
 //! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
 //! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
 
-use super::{ConsumeError, Placed};
+use super::error::ConsumeError;
+use super::start::Placed;
 use crate::blocking::PartitionPlace;
 use bytes::Bytes;
 use fullbore_wire::apis::fetch::AbortedTransaction;

@@ -3,7 +3,7 @@
 //! Invariant: each partition is begun with once, from its start, since all it has came after the reading began; one of a topic
 //! that was deleted is begun with again when there is a topic of that name again.
 
-use super::Cursor;
+use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
 use fullbore_wire::Text;
 use std::collections::HashSet;

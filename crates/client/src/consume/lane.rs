@@ -5,8 +5,9 @@
 //! for up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
+use super::error::ConsumeError;
+use super::progress::Progress;
 use super::start::Start;
-use super::{ConsumeError, Progress};
 use crate::blocking::Connection;
 use crate::error::ClientError;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -197,7 +198,7 @@ impl<S: Sink> Lane<S> {
         self.version = if named { highest.min(NAMED_VERSION_MAX) } else { highest };
         self.take_in(cursors);
         let mut in_flight = self.ask()?;
-        self.progress.first_fetch.get_or_init(Instant::now);
+        self.progress.fetches();
         loop {
             while !in_flight {
                 if self.inbox.close_if_empty() {

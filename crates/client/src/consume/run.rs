@@ -6,21 +6,25 @@
 //! done or given up here, or owned by a lane's thread.
 
 use super::cursor::{Cursor, Sink};
+use super::error::ConsumeError;
 use super::growth::Growth;
 use super::lane::{Inbox, Lane, LaneEnd, Returned, Why};
+use super::plan::{Outcome, Plan};
+use super::progress::Progress;
 use super::scout::{Answer, Connected, Found, Scout};
 use super::start::Unplaced;
-use super::{ConsumeError, Outcome, Plan, Progress, REFUSED_AFTER, sentence};
+use super::waiting::sentence;
 use crate::blocking::{Cluster, Connection, PartitionPlace, Stopper};
 use crate::error::ClientError;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+/// How long a partition must have been refused for the run to have left it out.
+const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// How often a run looks at its deadline and calls its observer.
 const TICK: Duration = Duration::from_millis(20);
 /// How much later than fetch.max.wait.ms an answer may come.
@@ -115,7 +119,7 @@ impl<'a, S: Sink> Run<'a, S> {
             let is_over = self.is_over();
             let goes_on = observe(&self.progress);
             if is_over? {
-                self.progress.finished.get_or_init(SystemTime::now);
+                self.progress.finish();
                 break;
             }
             if !goes_on {
@@ -145,7 +149,7 @@ impl<'a, S: Sink> Run<'a, S> {
         cursors.extend(self.idle.into_iter().map(|idle| idle.cursor));
         cursors.extend(self.connecting.into_values().flat_map(|connecting| connecting.cursors));
         cursors.extend(self.given_up.into_iter().map(|(cursor, _)| cursor));
-        let finished = self.progress.finished.get().copied();
+        let finished = self.progress.finished();
         Outcome { cursors, finished, unread, progress: self.progress }
     }
 
@@ -169,7 +173,7 @@ impl<'a, S: Sink> Run<'a, S> {
             Some(error) => {
                 // The error says it.
                 let told = error.to_string();
-                self.progress.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| *notice != told);
+                self.progress.take_back(&told);
                 Err(error)
             }
             None => Ok(false),
@@ -243,7 +247,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 for (topic, found) in topics {
                     match found {
                         Ok(of_topic) => {
-                            self.progress.deleted.lock().unwrap_or_else(PoisonError::into_inner).remove(&topic);
+                            self.progress.is_back(&topic);
                             let new = self.growth.iter_mut().flat_map(|growth| growth.begin(&of_topic));
                             let due = Instant::now();
                             self.idle.extend(new.map(|cursor| Idle { cursor, due }));
@@ -289,7 +293,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
         self.progress.waiting.forget(topic);
         let gone = ConsumeError::Deleted { topic: topic.clone() };
-        if self.progress.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone()) {
+        if self.progress.set_deleted(topic) {
             self.progress.notice(gone.to_string());
         }
         let due = Instant::now() + LONG_BACKOFF;
@@ -536,7 +540,7 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// Ends every lane and takes its cursors back.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
-        self.progress.stop.store(true, Ordering::Relaxed);
+        self.progress.stop();
         self.lanes.values().for_each(|lane| lane.stopper.stop());
         let mut outcome = Ok(());
         while !self.lanes.is_empty() {

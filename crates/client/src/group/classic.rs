@@ -5,10 +5,10 @@
 //! Invariant: while the reader has partitions, heartbeats go out.
 
 use super::assign::{Assignor, Partition, Subscriber};
+use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::shared::Shared;
 use super::verdict::Next;
-use super::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use crate::error::ClientError;
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;

@@ -3,10 +3,11 @@
 //! Invariant: the coordinator is told of what the reader has only after the reader has confirmed it, so that nothing is
 //! given to others before it was let go of.
 
+use super::assign::Partition;
+use super::config::{GroupConfig, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::shared::Shared;
 use super::verdict::Next;
-use super::{GroupConfig, Partition, RETRY_BACKOFF};
 use crate::error::ClientError;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,

@@ -3,7 +3,7 @@
 //! Not the offsets, which only the reader knows. Invariant: a target is replaced only by a newer one, and the thread knows
 //! which of them the reader has confirmed.
 
-use super::Partition;
+use super::assign::Partition;
 use crate::blocking::Stopper;
 use crate::error::ClientError;
 use fullbore_wire::Text;

@@ -3,7 +3,7 @@
 //! In two halves, [`Asking`] for the side that writes and [`Due`] for the one that reads, since two tasks may have them. Both also write the
 //! protocol log: a line for each request and response, without contents.
 
-use super::ProtocolError;
+use super::error::ProtocolError;
 use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request};
 use fullbore_wire::{Frame, Text};
@@ -178,7 +178,7 @@ mod tests {
     fn a_connection_holds_so_many_requests_and_no_more() {
         let mut due = Due::default();
         let request = asked(&mut Asking::new(""), Instant::now());
-        (0..DUE_MAX).for_each(|at| due.push(request.clone(), at).unwrap());
+        (0..DUE_MAX).for_each(|at| due.push(request, at).unwrap());
         assert_eq!(due.push(request, 0), Err(0));
     }
 

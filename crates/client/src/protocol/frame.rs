@@ -2,7 +2,7 @@
 //!
 //! Invariant: what a broker announces is compared with what is allowed before anything is done about it.
 
-use super::ProtocolError;
+use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Bytes that announce a response.
@@ -43,7 +43,7 @@ mod tests {
         let refused = ProtocolError::TooLong { len: 257, max: 256 };
         assert_eq!(length([0, 0, 1, 1], 256), Err(refused.clone()));
         assert_eq!(next(&mut BytesMut::from(&[0, 0, 1, 1][..]), 256), Err(refused));
-        assert_eq!(length([255; 4], 256).is_err(), true);
+        assert!(length([255; 4], 256).is_err());
     }
 
     proptest! {

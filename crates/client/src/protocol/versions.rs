@@ -3,8 +3,8 @@
 //! The first request of a connection asks for the broker's versions in the newest layout we know. A broker that does not know that one
 //! answers in version 0 with the range that it does (KIP-511), and is asked once more. Invariant: two requests at most.
 
-use super::ProtocolError;
 use super::due::decode;
+use super::error::ProtocolError;
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};

@@ -5,50 +5,21 @@
 //! that is not the one due ends the connection.
 
 mod reader;
+mod shared;
 mod socket;
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
-use crate::protocol::{Asked, Asking, Due, Handshake, Versions, decode};
+use crate::protocol::{Asking, Handshake, Versions, decode};
 use bytes::Bytes;
 use fullbore_wire::api::Request;
-use parking_lot::Mutex;
+use shared::{Handler, Outcome, Shared};
 use socket::Writing;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use tokio::sync::{Notify, oneshot};
-
-/// What becomes of a request: its response frame without the length prefix, or why there is none.
-type Outcome = Result<Bytes, ConnectionError>;
-type Handler = Box<dyn FnOnce(Outcome) + Send>;
-
-/// What the writing side and the reader share.
-struct Shared {
-    address: String,
-    request_timeout: Duration,
-    idle_max: Duration,
-    response_bytes_max: usize,
-    due: Mutex<Due<Handler>>,
-    /// When a request that has no response was last written; of others the response tells.
-    unanswered_at: Mutex<Option<Instant>>,
-    closed: AtomicBool,
-    close: Notify,
-}
-
-impl Shared {
-    /// Ends the connection and answers every request that waits, oldest first.
-    fn fail(&self, reason: &str) {
-        self.closed.store(true, Ordering::Release);
-        self.close.notify_one();
-        let waiting = self.due.lock().take();
-        for handler in waiting {
-            let (address, reason) = (self.address.clone(), reason.to_owned());
-            handler(Err(ConnectionError::Disconnected { address, reason }));
-        }
-    }
-}
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::oneshot;
 
 /// The writing side, one request at a time.
 struct Sending {
@@ -89,16 +60,7 @@ impl Connection {
             Ok(halves) => halves.map_err(|e| connect_error(e.to_string()))?,
             Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
         };
-        let shared = Arc::new(Shared {
-            address: address.to_owned(),
-            request_timeout: config.request_timeout,
-            idle_max: config.connections_max_idle,
-            response_bytes_max: config.response_bytes_max,
-            due: Mutex::default(),
-            unanswered_at: Mutex::new(None),
-            closed: AtomicBool::new(false),
-            close: Notify::new(),
-        });
+        let shared = Arc::new(Shared::new(address, config));
         let sending = Sending { socket: Some(write), asking: Asking::new(&config.client_id) };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         tokio::spawn({
@@ -214,7 +176,7 @@ impl Inner {
             Ok(encoded) => encoded,
             Err(error) => return handler(Err(error.into())),
         };
-        if let Err(handler) = self.enqueue(asked, handler) {
+        if let Err(handler) = self.shared.await_answer(asked, handler) {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
         asked.log(&self.shared.address, frame.len());
@@ -224,16 +186,6 @@ impl Inner {
         {
             self.shared.fail(&error.to_string());
         }
-    }
-
-    /// Registers a request before its first byte leaves, unless the connection has ended.
-    fn enqueue(&self, asked: Asked, handler: Handler) -> Result<(), Handler> {
-        let mut due = self.shared.due.lock();
-        // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
-        if self.shared.closed.load(Ordering::Acquire) {
-            return Err(handler);
-        }
-        due.push(asked, handler)
     }
 
     async fn exchange<R: Request>(&self, request: &R, version: i16) -> Result<Bytes, ConnectionError> {
@@ -259,37 +211,16 @@ mod tests {
     use fullbore_wire::api::ApiKey;
     use fullbore_wire::apis::api_versions::ApiVersionsRequest;
     use fullbore_wire::apis::metadata::MetadataRequest;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
-
-    fn shared(address: &str) -> Arc<Shared> {
-        Arc::new(Shared {
-            address: address.to_owned(),
-            request_timeout: Duration::from_secs(30),
-            idle_max: Duration::from_secs(30),
-            response_bytes_max: 1 << 20,
-            due: Mutex::default(),
-            unanswered_at: Mutex::default(),
-            closed: AtomicBool::new(false),
-            close: Notify::new(),
-        })
-    }
-
-    #[test]
-    fn what_is_written_without_an_answer_is_traffic_too() {
-        let shared = shared("h:1");
-        let read_at = Instant::now().checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");
-        assert!(reader::overdue(&shared, read_at).is_some_and(|why| why.contains("idle")));
-        *shared.unanswered_at.lock() = Some(Instant::now());
-        assert_eq!(reader::overdue(&shared, read_at), None);
-    }
 
     #[tokio::test]
     async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
-        let shared = shared(&address.to_string());
+        let shared = Arc::new(Shared::new(&address.to_string(), &ClientConfig::default()));
         let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         let inner = Inner { shared, sending, versions: Versions::default() };

@@ -3,7 +3,7 @@
 //! A coordinator is asked for groups of the consumer protocol (KIP-848) first; those it does not have as such are asked
 //! for as classic ones, as Kafka's own client does.
 
-use super::{Groups, check, coordinators};
+use super::coordinator::{Groups, check, coordinators};
 use crate::blocking::{Broker, Cluster};
 use crate::error::ClientError;
 use bytes::Bytes;

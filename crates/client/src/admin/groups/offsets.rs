@@ -1,6 +1,6 @@
 //! The offsets a group has committed: read, set from outside, forget.
 
-use super::{Groups, check, check_group};
+use super::coordinator::{Groups, check, check_group};
 use crate::error::ClientError;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};

@@ -3,7 +3,7 @@
 //! It also notices what takes too long: a request without a response within request.timeout.ms ends the
 //! connection, since every later response would queue behind it.
 
-use super::Shared;
+use super::shared::Shared;
 use super::socket::Reading;
 use crate::protocol::frame;
 use bytes::{Bytes, BytesMut};
@@ -36,7 +36,7 @@ pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
                     break "closed by this client".to_owned();
                 }
             }
-            _ = tick.tick() => if let Some(reason) = overdue(&shared, read_at) {
+            _ = tick.tick() => if let Some(reason) = shared.overdue(read_at) {
                 break reason;
             }
         }
@@ -51,18 +51,6 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
     match socket.read_buf(buffer).await? {
         0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker closed the connection")),
         _ => Ok(()),
-    }
-}
-
-/// Why the connection should end, if it should; `read_at` is when something last came.
-pub(super) fn overdue(shared: &Shared, read_at: Instant) -> Option<String> {
-    let active_at = shared.unanswered_at.lock().map_or(read_at, |written| written.max(read_at));
-    match shared.due.lock().oldest() {
-        Some(sent_at) if sent_at.elapsed() >= shared.request_timeout => {
-            Some(format!("no response in {:?}", shared.request_timeout))
-        }
-        None if active_at.elapsed() >= shared.idle_max => Some("idle for connections.max.idle.ms".to_owned()),
-        _ => None,
     }
 }
 
