@@ -7,12 +7,14 @@ mod batch;
 mod client;
 pub mod pki;
 mod process;
+mod proxy;
 mod requests;
 mod tls;
 
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
 pub use process::{Broker, Refused, binary, serve_refused};
+pub use proxy::Proxy;
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};
 pub use tls::Tls;
 

@@ -9,8 +9,9 @@
 //! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
 //! `bench/compare rebalance` runs it against two brokers in turn.
 
-use fullbore_bench::client::{ClientError, Connection};
-use fullbore_producer::Security;
+use fullbore_client::ClientError;
+use fullbore_client::Security;
+use fullbore_client::blocking::Connection;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};

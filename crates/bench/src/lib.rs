@@ -1,8 +1,7 @@
 //! Measuring what goes in and out of a Kafka cluster: workload -> run -> measure -> report.
 //!
-//! * [`client`]: a blocking client.
-//! * [`group`]: a member of a consumer group.
 //! * [`workload`]: the payloads and the times at which they should leave.
+//! * [`produce`]: a load that a producer sends.
 //! * [`measure`]: counts and latencies in bounded memory.
 //! * [`link`]: distance, made on one machine.
 //! * [`sweep`]: one workload over a product of settings.
@@ -10,9 +9,6 @@
 //!
 //! Works against any Kafka; nothing here knows Fullbore's broker.
 
-pub mod client;
-pub mod consume;
-pub mod group;
 pub mod link;
 pub mod measure;
 pub mod produce;

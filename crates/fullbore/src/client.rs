@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use fullbore_bench::client::Cluster;
 use fullbore_broker::config::Properties;
-use fullbore_producer::Security;
+use fullbore_client::Security;
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
 
@@ -114,7 +114,7 @@ pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
 
 /// What the user should know of a property that `tool` does not have: it takes those of every client and `own`.
 pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
-    let of_clients = Security::keys().map(|key| key.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
+    let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
     (!known.contains(&key)).then(|| format!("has no effect on {tool}{}", did_you_mean(key, known)))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what waits is told at most once a minute, however often its reason changes or passes for a moment.
 
-use fullbore_bench::consume::Progress;
+use fullbore_client::consume::Progress;
 use std::time::{Duration, Instant};
 
 /// How long something may stand in the way before it is told: coordinators move.

@@ -5,61 +5,14 @@
 
 mod keys;
 
-pub use keys::{KEYS, Key, notice};
+pub use keys::{notice, settings};
 
-use crate::error::ConfigError;
-use crate::security::Security;
+use fullbore_client::key;
+use fullbore_client::{ClientConfig, ConfigError};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::split_host_port;
-use std::collections::HashMap;
-use std::sync::Arc;
+use keys::KEYS;
 use std::time::Duration;
-
-/// What every connection needs to know, whoever uses it.
-#[derive(Clone, Debug)]
-pub struct ClientConfig {
-    /// Sent with every request (client.id).
-    pub client_id: String,
-    /// A request without a response for this long ends its connection (request.timeout.ms).
-    pub request_timeout: Duration,
-    /// How long connecting may take (socket.connection.setup.timeout.ms).
-    pub connect_timeout: Duration,
-    /// SO_SNDBUF; `None` leaves it, and its growth, to the system (send.buffer.bytes).
-    pub send_buffer_bytes: Option<u32>,
-    /// SO_RCVBUF; `None` leaves it, and its growth, to the system (receive.buffer.bytes).
-    pub receive_buffer_bytes: Option<u32>,
-    /// A connection without traffic for this long is closed (connections.max.idle.ms).
-    pub connections_max_idle: Duration,
-    /// A longer response ends the connection.
-    pub response_bytes_max: usize,
-    /// The first pause after a failed connection attempt (reconnect.backoff.ms).
-    pub reconnect_backoff: Duration,
-    /// The longest such pause (reconnect.backoff.max.ms).
-    pub reconnect_backoff_max: Duration,
-    /// Plain connections, or TLS and with what (security.protocol, ssl.*).
-    pub security: Security,
-    /// Brokers to be reached at another address than the cluster tells, host:port to host:port: a relay in between.
-    /// For tools; no key sets it, and names stay those of the cluster.
-    pub detours: Arc<HashMap<String, String>>,
-}
-
-impl Default for ClientConfig {
-    fn default() -> Self {
-        ClientConfig {
-            client_id: "fullbore".to_owned(),
-            request_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(10),
-            send_buffer_bytes: None,
-            receive_buffer_bytes: None,
-            connections_max_idle: Duration::from_secs(540),
-            response_bytes_max: 100 << 20,
-            reconnect_backoff: Duration::from_millis(50),
-            reconnect_backoff_max: Duration::from_secs(1),
-            security: Security::default(),
-            detours: Arc::default(),
-        }
-    }
-}
 
 /// How many Produce requests one connection may have without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +106,7 @@ impl Default for ProducerConfig {
 impl ProducerConfig {
     /// Kafka's defaults with these brokers to ask first, separated by commas.
     pub fn new(bootstrap_servers: &str) -> Self {
-        ProducerConfig { bootstrap_servers: keys::list(bootstrap_servers), ..Default::default() }
+        ProducerConfig { bootstrap_servers: key::list(bootstrap_servers), ..Default::default() }
     }
 
     /// Settings by Kafka's names. A key that is not known is a warning in the log, as in Kafka's own clients.
@@ -173,14 +126,12 @@ impl ProducerConfig {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();
         for (name, value) in properties {
-            let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            if !key::set(KEYS, &mut config, name, value)? && !config.client.set(name, value)? {
                 tracing::warn!(key = name, "this setting {}", notice(name).unwrap_or_default());
-                continue;
-            };
+            }
             if name.starts_with("compression.") && name.ends_with(".level") {
                 levels.push((name, value));
             }
-            key.apply(&mut config, value)?;
         }
         // A level counts only for the codec in use, whichever came first.
         config.compression_level = levels
@@ -255,6 +206,7 @@ impl ProducerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_client::key::Setting;
 
     fn from(pairs: &[(&str, &str)]) -> Result<ProducerConfig, ConfigError> {
         let base = [("bootstrap.servers", "localhost:9092")];
@@ -268,14 +220,17 @@ mod tests {
 
 What the producer library, `perf produce` (`--command-property`, `--command-config`) and `perf sweep` (`--set`, `--over`) take. Names
 and defaults are Kafka's; where one differs, its line says so. The keys of connections (`bootstrap.servers`, `client.id`,
-`security.protocol`, `ssl.*`) are also those of `perf consume` and `topics`. Generated from the table in `crates/producer/src/config/keys.rs`; a
-test compares this page with it. To write it anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
+`security.protocol`, `ssl.*`) are also those of `perf consume` and `topics`. Generated from the tables in
+`crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test compares this page with them. To write it
+anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
 
 | key | default | what it does |
 |---|---|---|
 "
         .to_owned();
-        for Key { name, default, doc, .. } in KEYS {
+        let mut settings: Vec<Setting> = settings().collect();
+        settings.sort_by_key(|setting| setting.name);
+        for Setting { name, default, doc } in settings {
             page += &format!("| `{name}` | {default} | {} |\n", doc.replace('|', "\\|"));
         }
         page
@@ -296,7 +251,7 @@ test compares this page with it. To write it anew: `UPDATE_DOCS=1 cargo test -p 
 
     #[test]
     fn the_table_and_the_defaults_agree() {
-        let from_table = KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| (key.name, key.default));
+        let from_table = settings().filter(|key| !key.default.is_empty()).map(|key| (key.name, key.default));
         let base = [("bootstrap.servers", "h:1")];
         let set = ProducerConfig::from_properties(base.into_iter().chain(from_table)).unwrap();
         let mut plain = ProducerConfig::new("h:1");

@@ -1,43 +1,8 @@
 //! What can go wrong, and the two questions every error answers: may another attempt succeed, and may the
 //! record have been written?
 
-use crate::connection::ConnectionError;
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
-
-/// Settings a producer cannot start with.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// A setting without a default that is not given.
-    #[error("{0} must be set")]
-    Missing(&'static str),
-    /// A value that is not allowed.
-    #[error("{key}={value}: {allowed}")]
-    Value {
-        /// The setting.
-        key: &'static str,
-        /// What was given.
-        value: String,
-        /// What may be.
-        allowed: String,
-    },
-    /// Two settings that exclude each other.
-    #[error("{first} contradicts {second}: {why}")]
-    Conflict {
-        /// One of them, with its value.
-        first: String,
-        /// The other, with its value.
-        second: String,
-        /// The rule.
-        why: &'static str,
-    },
-    /// Settings of TLS that contradict each other; keys or certificates that cannot be used.
-    #[error("{0}")]
-    Security(#[from] fullbore_tls::MaterialError),
-    /// The system refused the producer's thread.
-    #[error("the producer's thread does not start: {0}")]
-    Thread(String),
-}
 
 /// Why a record was not taken: it was surely not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -171,20 +136,6 @@ impl ProduceError {
             Self::Unresolved(_) => true,
         }
     }
-}
-
-/// Why the cluster could not be asked.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum MetadataError {
-    /// No broker answered.
-    #[error("no broker answered; the last error: {0}")]
-    Connection(#[from] ConnectionError),
-    /// The broker is not in the cluster's metadata.
-    #[error("broker {0} is not known")]
-    UnknownBroker(i32),
-    /// The cluster answered with an error.
-    #[error("the cluster answered {0}")]
-    Broker(ErrorCode),
 }
 
 #[cfg(test)]

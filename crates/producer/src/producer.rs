@@ -7,13 +7,14 @@ pub(crate) mod core;
 
 pub(crate) use self::core::{Core, Topic};
 
-use crate::accumulator::Refused;
 use crate::config::ProducerConfig;
 use crate::delivery::Delivery;
-use crate::error::{ConfigError, SendError};
+use crate::error::SendError;
+use crate::partition::Refused;
 use crate::partitioner;
 use crate::pool::Lack;
 use crate::sender::BrokerStatus;
+use fullbore_client::ConfigError;
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
 use std::sync::Arc;

@@ -16,12 +16,12 @@ mod lanes;
 mod status;
 pub(crate) mod verdict;
 
-use crate::accumulator::{Outgoing, Partition, Path, Round, Take};
 use crate::config::{Acks, InFlight};
-use crate::connection::ConnectionError;
-use crate::error::MetadataError;
+use crate::partition::{Outgoing, Partition, Path, Round, Take};
 use crate::producer::Core;
 use demand::{Demand, Look};
+use fullbore_client::ConnectionError;
+use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
 use lane::SharedPipe;

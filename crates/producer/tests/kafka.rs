@@ -2,8 +2,9 @@
 //! fullbore-producer --test kafka`. Without the variable the tests say so and pass; `make test` runs them on both by
 //! `tests/clients/producer.sh`, where that is a failure. `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
 
-use fullbore_producer::config::ClientConfig;
-use fullbore_producer::{Cluster, Header, Producer, Record};
+use fullbore_client::ClientConfig;
+use fullbore_client::tokio::Cluster;
+use fullbore_producer::{Header, Producer, Record};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};

@@ -6,9 +6,9 @@
 
 use super::point::LinkSpec;
 use super::run::RunError;
-use crate::client::Cluster;
 use crate::link::Shape;
 use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::host_port;
 use std::collections::HashMap;
 use std::io;

@@ -8,10 +8,12 @@
 use super::detour::Detours;
 use super::plan::{Amount, Plan, Target, Turn};
 use super::point::Setup;
-use crate::client::{ClientError, Cluster, create_topic, delete_topics};
 use crate::measure::Percentiles;
 use crate::produce::{Failed, Outcome, Workload, produce};
 use crate::workload::Payload;
+use fullbore_client::ClientError;
+use fullbore_client::admin::{create_topic, delete_topics};
+use fullbore_client::blocking::Cluster;
 use fullbore_producer::{ConfigError, Producer, Security, SendError};
 use fullbore_wire::Text;
 use fullbore_wire::batch::Compression;

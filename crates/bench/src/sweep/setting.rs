@@ -4,7 +4,7 @@
 //! [`Setting`].
 
 use crate::link::units;
-use fullbore_producer::config::{KEYS, notice};
+use fullbore_producer::config::{notice, settings};
 use fullbore_wire::did_you_mean;
 use std::time::Duration;
 
@@ -194,7 +194,7 @@ fn unknown(typed: &str, name: &str, why: &str) -> String {
     }
     let own = ["partitions", "replication.factor", "record.size", "records", "throughput", "rtt", "bandwidth"];
     let short = SHORT.iter().map(|(short, _)| *short);
-    let names = KEYS.iter().map(|key| key.name).chain(TOPIC_CONFIGS.iter().copied()).chain(own).chain(short);
+    let names = settings().map(|setting| setting.name).chain(TOPIC_CONFIGS.iter().copied()).chain(own).chain(short);
     let meant = did_you_mean(name, names);
     let otherwise = "; use a producer setting by Kafka's name, topic.<config>, partitions, replication-factor, record-size, \
                      records, throughput, rtt or bandwidth";

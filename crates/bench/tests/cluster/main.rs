@@ -1,19 +1,18 @@
 //! The bench crate against a real broker in this process: what is sent is counted, what is read is all there is, and
 //! what a stall holds back shows in the latencies.
 
+#[path = "../../../client/tests/cluster/broker.rs"]
 mod broker;
 
-use broker::{Proxy, TestBroker};
-use fullbore_bench::client::{
-    ClientError, Cluster, LATEST, PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics,
-};
-use fullbore_bench::consume::{
-    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
-};
+use broker::TestBroker;
 use fullbore_bench::measure::Summary;
 use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
+use fullbore_client::admin::create_topic;
+use fullbore_client::blocking::{Cluster, LATEST};
+use fullbore_client::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
 use fullbore_producer::{Producer, ProducerConfig};
+use fullbore_tests::Proxy;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -94,76 +93,6 @@ fn what_is_sent_is_counted_and_read_back_in_order() {
 }
 
 #[test]
-fn fetches_smaller_than_a_batch_make_progress() {
-    let broker = with_topic(1);
-    send_numbers(&broker.address, numbers(5_000, -1.0), &[("batch.size", "2000")]);
-    let fetch = FetchSettings { partition_max_bytes: 1, max_bytes: 1, ..Default::default() };
-    let outcome = read_all(&broker.address, InOrder::default, &Plan { fetch, ..plan(5_000) }).expect("read");
-    assert_eq!(outcome.progress.records(), 5_000);
-}
-
-#[test]
-fn every_partition_is_read() {
-    let broker = with_topic(7);
-    send_numbers(&broker.address, numbers(50_000, -1.0), &[("batch.size", "500")]);
-    let outcome = read_all(&broker.address, || (), &plan(50_000)).expect("read");
-    assert_eq!(outcome.progress.records(), 50_000);
-    assert!(outcome.cursors.iter().all(|cursor| cursor.offset > Some(0)), "the sticky partitioner uses them all");
-    let read: i64 = outcome.cursors.iter().filter_map(|cursor| cursor.offset).sum();
-    assert_eq!(read, 50_000);
-}
-
-#[test]
-fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
-    let broker = with_topic(1);
-    send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let from_end = Plan { start: Start::Latest, timeout: Duration::from_millis(200), ..plan(1) };
-    let outcome = read_all(&broker.address, || (), &from_end).expect("read");
-    assert_eq!((outcome.progress.records(), outcome.finished), (0, None));
-}
-
-#[test]
-fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
-    let broker = with_topic(1);
-    send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let address = broker.address.clone();
-    let mut cluster = Cluster::new(&address, "test").expect("valid");
-    let cursors = cursors(&mut cluster, || ());
-    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
-    let mut broker = Some(broker);
-    let outcome = consume(&cluster, cursors, &plan, |counts| {
-        if counts.records() == 100 {
-            broker = None;
-        }
-        true
-    });
-    let error = outcome.err().expect("nobody is there").to_string();
-    let start = format!("no record came in 3000 ms: cannot connect to {address}: ");
-    assert!(error.starts_with(&start), "{error}");
-}
-
-#[test]
-fn a_broker_that_falls_silent_is_named_when_the_timeout_passes() {
-    let proxy = Proxy::start();
-    let broker = TestBroker::start(Some(&proxy));
-    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
-    send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let cursors = cursors(&mut cluster, || ());
-    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
-    let mut stalled = None;
-    let outcome = consume(&cluster, cursors, &plan, |counts| {
-        if counts.records() == 100 && stalled.is_none() {
-            stalled = Some(proxy.stall_after(Duration::ZERO, Duration::from_secs(6)));
-        }
-        true
-    });
-    let error = outcome.err().expect("nobody answers").to_string();
-    let start = format!("no record came in 3000 ms: the connection to {} broke: no answer for ", broker.address);
-    assert!(error.starts_with(&start), "{error}");
-}
-
-#[test]
 fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
     let broker = with_topic(1);
     let producer = Producer::new(ProducerConfig::new(&broker.address)).expect("started");
@@ -206,55 +135,6 @@ fn records_that_fail_beside_others_of_their_batch_are_counted_as_failed_and_the_
 }
 
 #[test]
-fn a_sink_that_refuses_ends_the_run_with_its_reason() {
-    struct Refuse;
-    impl Sink for Refuse {
-        fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String> {
-            if record.offset(batch) == 7 { Err("not this one".to_owned()) } else { Ok(ControlFlow::Continue(())) }
-        }
-    }
-    let broker = with_topic(1);
-    send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let error = read_all(&broker.address, || Refuse, &plan(100)).err().expect("refused");
-    assert_eq!(error.to_string(), "partition 0 of topic 't', offset 7: not this one");
-}
-
-#[test]
-#[should_panic(expected = "in the sink")]
-fn a_sink_that_panics_does_not_hang_the_run() {
-    struct Panic;
-    impl Sink for Panic {
-        fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
-            panic!("in the sink")
-        }
-    }
-    let broker = with_topic(1);
-    send_numbers(&broker.address, numbers(100, -1.0), &[]);
-    let _ = read_all(&broker.address, || Panic, &plan(100));
-}
-
-#[test]
-fn a_reader_goes_on_where_it_was_when_its_connection_breaks() {
-    let proxy = Proxy::start();
-    let broker = TestBroker::start(Some(&proxy));
-    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
-    send_numbers(&broker.address, numbers(200_000, -1.0), &[("batch.size", "1000")]);
-    let cursors = cursors(&mut cluster, InOrder::default);
-    let fetch = FetchSettings { partition_max_bytes: 20_000, ..Default::default() };
-    let mut cuts = 0;
-    let outcome = consume(&cluster, cursors, &Plan { fetch, ..plan(200_000) }, |counts| {
-        if cuts < 3 && counts.records() > cuts * 20_000 {
-            proxy.cut();
-            cuts += 1;
-        }
-        true
-    });
-    assert_eq!(outcome.expect("read").progress.records(), 200_000);
-    assert!(cuts > 0, "the test cut something");
-}
-
-#[test]
 fn a_stall_shows_in_every_record_it_held_back() {
     const STALL: Duration = Duration::from_millis(600);
     let proxy = Proxy::start();
@@ -271,30 +151,4 @@ fn a_stall_shows_in_every_record_it_held_back() {
     let p90_us = summaries[0].latencies.quantile_us(0.9);
     assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");
     assert!(summaries[0].latencies.quantile_us(0.3) < p90_us, "the others did not wait");
-}
-
-#[test]
-fn a_topic_larger_than_a_page_is_described_whole() {
-    let broker = with_topic(2_001);
-    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    let described = describe_topics(&mut cluster, &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
-    let partitions: Vec<i32> = described[0].partitions.iter().map(|partition| partition.partition).collect();
-    assert_eq!(partitions, (0..2_001).collect::<Vec<_>>());
-}
-
-#[test]
-fn topics_that_do_not_exist_are_named() {
-    let broker = with_topic(2);
-    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-    let described = describe_topics(&mut cluster, &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
-    assert_eq!((described[0].partitions.len(), described[0].partitions[1].replicas.len()), (2, 1));
-    let missing = |outcome: Result<(), ClientError>| match outcome {
-        Err(ClientError::NoTopic(name)) => assert_eq!(name, "nope"),
-        other => panic!("{other:?}"),
-    };
-    missing(cluster.partitions(&"nope".into()).map(drop));
-    missing(describe_topics(&mut cluster, &["nope".into()], PARTITIONS_PER_ANSWER).map(drop));
-    missing(delete_topics(&mut cluster, &["nope".into()]));
-    delete_topics(&mut cluster, &["t".into()]).expect("deleted");
-    assert!(matches!(cluster.partitions(&"t".into()), Err(ClientError::NoTopic(_))));
 }

@@ -5,8 +5,8 @@ use crate::client::{Where, read_properties};
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
-use fullbore_bench::client::{Change, ResourceKind, alter_configs};
 use fullbore_bench::report::json::object;
+use fullbore_client::admin::{Change, ResourceKind, alter_configs};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

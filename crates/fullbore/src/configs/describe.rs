@@ -5,10 +5,11 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
-use fullbore_bench::client::{
-    Cluster, ConfigEntry, Groups, ResourceKind, Synonym, config_resources, describe_configs, list_topics,
-};
 use fullbore_bench::report::json::{array, list, object, string, text};
+use fullbore_client::admin::{
+    ConfigEntry, Groups, ResourceKind, Synonym, config_resources, describe_configs, list_topics,
+};
+use fullbore_client::blocking::Cluster;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -155,7 +156,7 @@ fn document(kind: ResourceKind, whose: &Whose, configs: &[ConfigEntry]) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_bench::client::ConfigSource;
+    use fullbore_client::admin::ConfigSource;
 
     /// Captured from Kafka 4.3.1.
     #[test]

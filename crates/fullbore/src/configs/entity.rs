@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{ConfigSource, ResourceKind};
 use fullbore_bench::report::json::{string, text};
+use fullbore_client::admin::{ConfigSource, ResourceKind};
 
 /// What Kafka has quotas for.
 const QUOTAS: &str = "quotas of users, clients and IP addresses are not offered yet; use topics, brokers, broker-loggers, \

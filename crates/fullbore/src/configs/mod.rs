@@ -1,5 +1,5 @@
 //! `fullbore configs`: kafka-configs.sh's flags and output, one file per action. The questions to the cluster are in
-//! `fullbore_bench::client`.
+//! `fullbore_client::admin`.
 
 mod alter;
 mod describe;

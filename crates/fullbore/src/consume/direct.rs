@@ -7,8 +7,9 @@ use super::{Consume, End, Settings, Topics};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
-use fullbore_bench::client::{ClientError, Cluster, PartitionPlace};
-use fullbore_bench::consume::{Cursor, Growth, Plan, Start, consume_growing};
+use fullbore_client::ClientError;
+use fullbore_client::blocking::{Cluster, PartitionPlace};
+use fullbore_client::consume::{Cursor, Growth, Plan, Start, consume_growing};
 use std::sync::Arc;
 use std::time::Duration;
 

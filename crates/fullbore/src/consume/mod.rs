@@ -1,6 +1,6 @@
 //! `fullbore consume`: records of topics to standard output.
 //!
-//! The way of a record: a lane per leader fetches (`fullbore_bench::consume`), [`printer`] prints it into a chunk as
+//! The way of a record: a lane per leader fetches (`fullbore_client::consume`), [`printer`] prints it into a chunk as
 //! [`format`] says, [`outlet`] writes chunks to standard output from a thread of its own. [`direct`] reads partitions
 //! that nobody shares, [`grouped`] those that a consumer group gives; [`start`] is where they start and end.
 
@@ -19,10 +19,11 @@ use crate::stop::Stop;
 use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use format::{Piece, Style};
-use fullbore_bench::client::{Cluster, list_topics};
-use fullbore_bench::consume::{FetchSettings, Start, TopicFilter};
-use fullbore_bench::group::{Assignor, GroupConfig, Member, Protocol};
 use fullbore_broker::config::Properties;
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
+use fullbore_client::consume::{FetchSettings, Start, TopicFilter};
+use fullbore_client::group::{Assignor, GroupConfig, Member, Protocol};
 use fullbore_wire::Text;
 use grouped::Grouped;
 use outlet::Outlet;

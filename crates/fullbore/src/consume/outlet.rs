@@ -4,7 +4,7 @@
 //! queued is neither told nor committed, and may be dropped.
 
 use crate::output;
-use fullbore_bench::group::Position;
+use fullbore_client::group::Position;
 use fullbore_wire::Text;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

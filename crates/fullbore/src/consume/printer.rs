@@ -4,8 +4,8 @@
 
 use super::format::{Seen, Style};
 use super::outlet::{Chunk, Outlet, Place};
-use fullbore_bench::consume::{BatchView, Record, Sink};
-use fullbore_bench::group::Position;
+use fullbore_client::consume::{BatchView, Record, Sink};
+use fullbore_client::group::Position;
 use fullbore_wire::Uuid;
 use std::ops::ControlFlow;
 use std::sync::Arc;

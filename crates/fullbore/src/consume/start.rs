@@ -1,7 +1,7 @@
 //! Where reading starts and ends: kcat's -o.
 
 use crate::failure::Failure;
-use fullbore_bench::consume::Start;
+use fullbore_client::consume::Start;
 
 /// One `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
-use fullbore_bench::client::Groups;
 use fullbore_bench::report::json::{array, list, object, string};
+use fullbore_client::admin::Groups;
 
 #[derive(Args, Debug)]
 pub struct Delete {

@@ -6,8 +6,9 @@ use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::{aligned, row};
 use clap::Args;
-use fullbore_bench::client::{ClientError, Groups};
 use fullbore_bench::report::json::{array, object, string, text};
+use fullbore_client::ClientError;
+use fullbore_client::admin::Groups;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 

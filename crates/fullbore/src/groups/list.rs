@@ -6,8 +6,8 @@ use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::aligned;
 use clap::Args;
-use fullbore_bench::client::{GroupListing, Groups};
 use fullbore_bench::report::json::{array, object, string};
+use fullbore_client::admin::{GroupListing, Groups};
 
 /// The states that a group of consumers can be in, as Kafka writes them.
 const STATES: [&str; 7] =

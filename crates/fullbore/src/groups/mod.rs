@@ -1,5 +1,5 @@
 //! `fullbore groups`: kafka-consumer-groups.sh's flags and output, one file per action. The questions to the cluster are
-//! in `fullbore_bench::client`.
+//! in `fullbore_client::admin`.
 
 mod delete;
 mod delete_offsets;

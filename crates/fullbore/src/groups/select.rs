@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{ClientError, Cluster, Groups};
+use fullbore_client::ClientError;
+use fullbore_client::admin::Groups;
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -7,13 +7,14 @@ use crate::stop::Stop;
 use crate::topics::topic_filter;
 use crate::troubles::Troubles;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{Cluster, list_topics};
-use fullbore_bench::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
 use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
+use fullbore_client::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
 use fullbore_wire::Text;
 use fullbore_wire::batch::BatchView;
 use std::ops::ControlFlow;

@@ -5,7 +5,6 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::Cluster;
 use fullbore_bench::measure::{Summary, Window};
 use fullbore_bench::produce::{Outcome, Workload, produce};
 use fullbore_bench::report::{
@@ -14,6 +13,7 @@ use fullbore_bench::report::{
 };
 use fullbore_bench::workload::Payload;
 use fullbore_broker::config::Properties;
+use fullbore_client::blocking::Cluster;
 use fullbore_producer::{Producer, ProducerConfig, SendError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;

@@ -3,7 +3,8 @@
 //! Not the refusal itself, which is the producer's or the broker's. Invariant: the topic's limit that is named is enough for
 //! the record.
 
-use fullbore_bench::client::{Cluster, ResourceKind, describe_configs};
+use fullbore_client::admin::{ResourceKind, describe_configs};
+use fullbore_client::blocking::Cluster;
 use fullbore_producer::ProduceError;
 use fullbore_wire::ErrorCode;
 use std::rc::Rc;

@@ -6,8 +6,9 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use clap::Args;
-use fullbore_bench::client::{ClientError, PARTITIONS_PER_ANSWER, create_partitions, describe_topics};
 use fullbore_bench::report::json::{array, object, string};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{PARTITIONS_PER_ANSWER, create_partitions, describe_topics};
 use fullbore_wire::ErrorCode;
 
 #[derive(Args, Debug)]

@@ -5,8 +5,9 @@ use crate::client::{Where, key_value};
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use clap::Args;
-use fullbore_bench::client::{ClientError, Layout, create_topic_as};
 use fullbore_bench::report::json::{list, object, string};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{Layout, create_topic_as};
 use fullbore_wire::ErrorCode;
 
 #[derive(Args, Debug)]

@@ -5,8 +5,8 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
-use fullbore_bench::client::delete_topics;
 use fullbore_bench::report::json::{list, object, string};
+use fullbore_client::admin::delete_topics;
 
 #[derive(Args, Debug)]
 pub struct Delete {

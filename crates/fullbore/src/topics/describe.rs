@@ -4,10 +4,11 @@ use super::select::{Select, must_exist, selected};
 use crate::failure::Failure;
 use crate::output::line;
 use clap::Args;
-use fullbore_bench::client::{
-    Cluster, PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartition, describe_topics, set_aside, topic_name,
-};
 use fullbore_bench::report::json::{array, list, object, plain, string};
+use fullbore_client::admin::{
+    PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartition, describe_topics, set_aside, topic_name,
+};
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 use std::collections::HashMap;
 

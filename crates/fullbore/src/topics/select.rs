@@ -4,7 +4,8 @@ use crate::client::Where;
 use crate::failure::Failure;
 use crate::output::Format;
 use clap::Args;
-use fullbore_bench::client::{Cluster, list_topics};
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use regex_lite::Regex;
 

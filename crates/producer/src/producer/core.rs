@@ -3,15 +3,15 @@
 //! Invariant: a topic and its partitions are never forgotten while the producer lives, whatever metadata says of them
 //! for a while: their sequence numbers must go on where they were.
 
-use crate::accumulator::{Limits, Partition};
 use crate::config::ProducerConfig;
 use crate::delivery::Outcome;
 use crate::error::{SendError, answer};
-use crate::metadata::{Cluster, TopicInfo};
+use crate::partition::{Limits, Partition};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
 use crate::sender::{self, Broker, BrokerStatus, backoff};
 use crate::window::Identity;
+use fullbore_client::tokio::{Cluster, TopicInfo};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::{Mutex, RwLock};

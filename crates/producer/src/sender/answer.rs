@@ -4,12 +4,12 @@
 
 use super::verdict::{self, Verdict};
 use super::{Broker, backoff};
-use crate::accumulator::{Outgoing, Partition};
-use crate::connection::ConnectionError;
 use crate::delivery::Written;
 use crate::error::{self, ProduceError};
+use crate::partition::{Outgoing, Partition};
 use crate::producer::Core;
 use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
+use fullbore_client::ConnectionError;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, TopicProduceResponse};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;

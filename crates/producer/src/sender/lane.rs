@@ -3,8 +3,8 @@
 //! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one request is
 //! written at a time, and while the socket does not take it the lane takes no other.
 
-use crate::connection::Connection;
 use crate::pipe::Pipe;
+use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

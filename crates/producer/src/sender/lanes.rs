@@ -5,10 +5,10 @@
 
 use super::lane::{Lane, Pending};
 use crate::config::ProducerConfig;
-use crate::connection::Connection;
-use crate::error::MetadataError;
 use crate::pipe::Pipe;
 use crate::sender::backoff;
+use fullbore_client::MetadataError;
+use fullbore_client::tokio::Connection;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! What a producer does when nothing goes wrong, and where its limits are.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{Connection, ProduceError, Producer, ProducerConfig, Record, SendError};
+use fullbore_producer::{ProduceError, Producer, ProducerConfig, Record, SendError};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,20 +170,6 @@ async fn a_connection_that_is_idle_is_closed_and_the_next_record_opens_another()
     fake.until("the broker sees it closed", |state| state.closed > 0 && state.closed == state.connections[0]).await;
     assert_eq!(producer.send(Record::new("t", b"b")).await.unwrap().await.unwrap().offset, 1);
     assert_eq!(fake.values(0), ["a", "b"]);
-}
-
-#[tokio::test]
-async fn a_broker_that_says_nothing_while_connecting_is_given_up() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let properties = [
-        ("bootstrap.servers", address.as_str()),
-        ("security.protocol", "SSL"),
-        ("socket.connection.setup.timeout.ms", "50"),
-    ];
-    let config = ProducerConfig::from_properties(properties).unwrap();
-    let error = Connection::connect(&address, &config.client).await.err().expect("nobody answered").to_string();
-    assert!(error.contains("no answer in 50ms"), "{error}");
 }
 
 #[tokio::test]

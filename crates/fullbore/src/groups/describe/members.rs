@@ -1,8 +1,8 @@
 //! Who is in a group.
 
 use crate::table::{aligned, or_dash};
-use fullbore_bench::client::{GroupDescription, GroupMember};
 use fullbore_bench::report::json::{list, object, plain, string, text};
+use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
@@ -72,7 +72,8 @@ pub fn document(member: &GroupMember) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_bench::client::{Broker, GroupProtocol};
+    use fullbore_client::admin::GroupProtocol;
+    use fullbore_client::blocking::Broker;
 
     fn group(members: Vec<GroupMember>) -> GroupDescription {
         GroupDescription {

@@ -10,8 +10,9 @@ use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::{aligned, or_dash, row};
 use clap::{ArgGroup, Args};
-use fullbore_bench::client::{ClientError, GroupDescription, Groups};
 use fullbore_bench::report::json::{array, object, plain, string};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{GroupDescription, Groups};
 
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("what").args(["offsets", "members", "state"]))]
@@ -157,7 +158,8 @@ fn state_table(group: &GroupDescription, verbose: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_bench::client::{Broker, GroupProtocol};
+    use fullbore_client::admin::GroupProtocol;
+    use fullbore_client::blocking::Broker;
 
     /// Captured from Kafka 4.3.1.
     #[test]

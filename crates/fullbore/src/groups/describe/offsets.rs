@@ -1,8 +1,10 @@
 //! What a group has read of each partition, and what it has not: committed offsets, ends and lag.
 
 use crate::table::{aligned, or_dash, row};
-use fullbore_bench::client::{ClientError, Committed, GroupDescription, GroupMember, Groups, LATEST};
 use fullbore_bench::report::json::{object, plain, string, text};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{Committed, GroupDescription, GroupMember, Groups};
+use fullbore_client::blocking::LATEST;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,9 @@
 
 use super::Offsets;
 use crate::failure::Failure;
-use fullbore_bench::client::{ClientError, EARLIEST, Groups, LATEST};
+use fullbore_client::ClientError;
+use fullbore_client::admin::Groups;
+use fullbore_client::blocking::{EARLIEST, LATEST};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 

@@ -13,13 +13,13 @@ use crate::failure::Failure;
 use crate::output::{self, line};
 use crate::stop::Stop;
 use clap::Args;
-use fullbore_bench::client::Cluster;
 use fullbore_bench::link::units;
 use fullbore_bench::report::sweep::{About, FILES, text, write_files};
 use fullbore_bench::sweep::tables::{TABLES, Table};
 use fullbore_bench::sweep::{
     Amount, Axis, CLIENT_ID, Plan, Results, Run, Runner, Setting, Target, cluster, fixed, setting::is_secret_key,
 };
+use fullbore_client::blocking::Cluster;
 use fullbore_producer::config;
 use own::Own;
 use progress::{Progress, duration};

@@ -1,6 +1,6 @@
 //! A producer's window, brokers, and connections between them that do what a schedule says.
 //!
-//! The producer here is the window and the table of errors; what lies between them in the sender and the accumulator is
+//! The producer here is the window and the table of errors; what lies between them in the sender and the partition is
 //! a few lines, written out in [`World::act`]. Invariant: each batch taken from the window comes back to it once.
 
 use super::broker::{Answer, Attempt, Cluster, Fault, Node};
@@ -165,7 +165,7 @@ impl World {
             self.late.clear();
         }
         let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
-        // As the accumulator does: striped, no more than the broker has room to park behind the one that is missing.
+        // As the partition does: striped, no more than the broker has room to park behind the one that is missing.
         let most = if self.granted.1 > 0 { self.granted.1 + 1 } else { usize::MAX };
         self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();

@@ -1,0 +1,242 @@
+//! Configurations of topics, brokers, groups and client metrics: describe, change, and which resources have any.
+//!
+//! What belongs to one broker is asked of that broker, everything else of any.
+
+use crate::blocking::Cluster;
+use crate::error::ClientError;
+use fullbore_wire::Text;
+use fullbore_wire::apis::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult,
+};
+use fullbore_wire::apis::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
+
+/// What can have configurations (Kafka's `ConfigResource.Type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceKind {
+    /// A topic.
+    Topic,
+    /// A broker, or all of them when the name is empty.
+    Broker,
+    /// A broker's log levels.
+    BrokerLogger,
+    /// What clients are asked to measure.
+    ClientMetrics,
+    /// A consumer group.
+    Group,
+}
+
+impl ResourceKind {
+    fn code(self) -> i8 {
+        match self {
+            ResourceKind::Topic => 2,
+            ResourceKind::Broker => 4,
+            ResourceKind::BrokerLogger => 8,
+            ResourceKind::ClientMetrics => 16,
+            ResourceKind::Group => 32,
+        }
+    }
+
+    /// As in `cannot read the configuration of topic 't'`.
+    fn noun(self) -> &'static str {
+        match self {
+            ResourceKind::Topic => "topic",
+            ResourceKind::Broker => "broker",
+            ResourceKind::BrokerLogger => "the loggers of broker",
+            ResourceKind::ClientMetrics => "client-metric",
+            ResourceKind::Group => "group",
+        }
+    }
+}
+
+/// Where a value is from (Kafka's `ConfigEntry.ConfigSource`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigSource(pub i8);
+
+impl ConfigSource {
+    /// Set for the topic.
+    pub const TOPIC: ConfigSource = ConfigSource(1);
+    /// Set for the one broker while it runs.
+    pub const BROKER: ConfigSource = ConfigSource(2);
+    /// Set for all brokers while they run.
+    pub const ALL_BROKERS: ConfigSource = ConfigSource(3);
+    /// Set for a broker's loggers.
+    pub const LOGGER: ConfigSource = ConfigSource(6);
+    /// Set for client metrics.
+    pub const CLIENT_METRICS: ConfigSource = ConfigSource(7);
+    /// Set for the group.
+    pub const GROUP: ConfigSource = ConfigSource(8);
+
+    /// Kafka's name.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            1 => "DYNAMIC_TOPIC_CONFIG",
+            2 => "DYNAMIC_BROKER_CONFIG",
+            3 => "DYNAMIC_DEFAULT_BROKER_CONFIG",
+            4 => "STATIC_BROKER_CONFIG",
+            5 => "DEFAULT_CONFIG",
+            6 => "DYNAMIC_BROKER_LOGGER_CONFIG",
+            7 => "DYNAMIC_CLIENT_METRICS_CONFIG",
+            8 => "DYNAMIC_GROUP_CONFIG",
+            _ => "UNKNOWN",
+        }
+    }
+}
+
+/// One place a value could be from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synonym {
+    /// The configuration's name there.
+    pub name: Text,
+    /// Its value; `None` when secret.
+    pub value: Option<Text>,
+    /// The place.
+    pub source: ConfigSource,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigEntry {
+    /// Its name.
+    pub name: Text,
+    /// Its value; `None` when unset or secret.
+    pub value: Option<Text>,
+    /// Where the value is from.
+    pub source: ConfigSource,
+    /// Whether the value is a secret.
+    pub is_sensitive: bool,
+    /// Whether it cannot be changed.
+    pub is_read_only: bool,
+    /// Where else the value could be from, the strongest first.
+    pub synonyms: Vec<Synonym>,
+}
+
+/// Whose configurations: the kind, and the topic's name or the broker's id.
+pub type ConfigOf<'a> = (ResourceKind, &'a str);
+
+/// Every configuration of one resource, by name.
+///
+/// # Errors
+/// The broker's.
+pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
+    let (kind, name) = of;
+    let resource =
+        DescribeConfigsResource { resource_type: kind.code(), resource_name: name.into(), ..Default::default() };
+    let request = DescribeConfigsRequest { resources: vec![resource], include_synonyms: true, ..Default::default() };
+    let response = match place(cluster, of)? {
+        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
+        None => cluster.ask(&request)?,
+    };
+    let mut found = Vec::new();
+    for result in response.results {
+        if result.error_code.is_err() {
+            let what = format!("cannot read the configuration of {} '{name}'", kind.noun());
+            return Err(ClientError::kafka(what, result.error_code, result.error_message.as_deref()));
+        }
+        found.extend(result.configs.into_iter().map(entry));
+    }
+    found.sort_by(|a: &ConfigEntry, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn entry(found: DescribeConfigsResourceResult) -> ConfigEntry {
+    let synonym = |synonym: fullbore_wire::apis::describe_configs::DescribeConfigsSynonym| Synonym {
+        name: synonym.name,
+        value: synonym.value,
+        source: ConfigSource(synonym.source),
+    };
+    ConfigEntry {
+        name: found.name,
+        value: found.value,
+        source: ConfigSource(found.config_source),
+        is_sensitive: found.is_sensitive,
+        is_read_only: found.read_only,
+        synonyms: found.synonyms.into_iter().map(synonym).collect(),
+    }
+}
+
+/// A change of one configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Gets a value.
+    Set(String, String),
+    /// Falls back to what is below.
+    Delete(String),
+}
+
+/// Changes configurations of one resource; all of them or none.
+///
+/// # Errors
+/// The broker's.
+pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]) -> Result<(), ClientError> {
+    let (kind, name) = of;
+    let config = |change: &Change| match change {
+        Change::Set(key, value) => AlterableConfig {
+            name: key.as_str().into(),
+            config_operation: 0,
+            value: Some(value.as_str().into()),
+            ..Default::default()
+        },
+        Change::Delete(key) => {
+            AlterableConfig { name: key.as_str().into(), config_operation: 1, value: None, ..Default::default() }
+        }
+    };
+    let resource = AlterConfigsResource {
+        resource_type: kind.code(),
+        resource_name: name.into(),
+        configs: changes.iter().map(config).collect(),
+        ..Default::default()
+    };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
+    let response = match place(cluster, of)? {
+        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
+        None => cluster.ask(&request)?,
+    };
+    match response.responses.iter().find(|outcome| outcome.error_code.is_err()) {
+        Some(failed) => {
+            let whose = match (kind, name) {
+                (ResourceKind::Broker, "") => "of all brokers".to_owned(),
+                _ => format!("of {} '{name}'", kind.noun()),
+            };
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot change the configuration {whose}"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The names of every resource of this kind that has configurations of its own; none from brokers that do not tell
+/// (before 4.1, for what is not client metrics).
+///
+/// # Errors
+/// The broker's.
+pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
+    let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
+    // Before version 1 there were client metrics only, and nothing to choose from.
+    let version = cluster.any()?.version::<ListConfigResourcesRequest>();
+    if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
+        return Ok(Vec::new());
+    }
+    let old = version? == 0;
+    let response = cluster.ask(&if old { ListConfigResourcesRequest::default() } else { request })?;
+    if response.error_code.is_err() {
+        return Err(ClientError::kafka("cannot list what has configurations", response.error_code, None));
+    }
+    let mut names: Vec<Text> = response.config_resources.into_iter().map(|found| found.resource_name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The broker that alone can answer for this resource; `None` where any can.
+fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, ClientError> {
+    if !matches!(of.0, ResourceKind::Broker | ResourceKind::BrokerLogger) || of.1.is_empty() {
+        return Ok(None);
+    }
+    let brokers = cluster.brokers()?;
+    match brokers.iter().find(|broker| broker.id.to_string() == of.1) {
+        Some(broker) => Ok(Some(broker.address())),
+        None => Err(ClientError::NoBroker(of.1.to_owned())),
+    }
+}

@@ -1,0 +1,143 @@
+//! A question goes to the group's coordinator, which is looked up; where that is loading or has moved it is asked again, for
+//! `patience`.
+//!
+//! Invariant: a change is sent again only where the coordinator said that it did not carry it out, or where carrying it out twice is
+//! the same as once.
+
+use crate::blocking::{Broker, Cluster};
+use crate::error::ClientError;
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Between two attempts.
+const RETRY_BACKOFF: Duration = Duration::from_millis(100);
+/// FindCoordinator from this version on takes several groups.
+const FIND_SEVERAL_VERSION: i16 = 4;
+
+/// A cluster asked about its groups.
+pub struct Groups<'a> {
+    cluster: &'a mut Cluster,
+    patience: Duration,
+}
+
+impl<'a> Groups<'a> {
+    /// The groups of a cluster; a coordinator that is loading or moving is asked again for `patience`.
+    ///
+    /// # Errors
+    /// When no broker of the list answers; that is not waited for.
+    pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
+        cluster.any()?;
+        Ok(Groups { cluster, patience })
+    }
+
+    /// The cluster, for what is not about groups.
+    pub fn cluster(&mut self) -> &mut Cluster {
+        self.cluster
+    }
+
+    /// Does something with the coordinator of a group, as often as patience allows.
+    pub(super) fn at_coordinator<T>(
+        &mut self,
+        id: &Text,
+        mut action: impl FnMut(&mut Cluster, &Broker) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        self.patiently(|cluster| {
+            let coordinator = coordinator_of(cluster, id)?;
+            action(cluster, &coordinator)
+        })
+    }
+
+    pub(super) fn patiently<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Cluster) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let until = Instant::now() + self.patience;
+        loop {
+            match attempt(self.cluster) {
+                Err(error) if is_passing(&error) && Instant::now() + RETRY_BACKOFF < until => {
+                    std::thread::sleep(RETRY_BACKOFF);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// The coordinators of these groups, each with its own.
+pub(super) fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeMap<Broker, Vec<Text>>, ClientError> {
+    let mut found: Vec<Coordinator> = Vec::new();
+    if cluster.any()?.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
+        let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
+        found.extend(cluster.ask(&request)?.coordinators);
+    } else {
+        for key in ids {
+            let request = FindCoordinatorRequest { key: key.clone(), ..Default::default() };
+            let response = cluster.ask(&request)?;
+            found.push(Coordinator {
+                key: key.clone(),
+                node_id: response.node_id,
+                host: response.host,
+                port: response.port,
+                error_code: response.error_code,
+                error_message: response.error_message,
+                ..Default::default()
+            });
+        }
+    }
+    let mut by_coordinator: BTreeMap<Broker, Vec<Text>> = BTreeMap::new();
+    for found in found {
+        let what = format!("cannot find the coordinator of group '{}'", found.key);
+        check(what, found.error_code, found.error_message.as_deref())?;
+        let broker = Broker { id: found.node_id, host: found.host, port: found.port };
+        by_coordinator.entry(broker).or_default().push(found.key);
+    }
+    Ok(by_coordinator)
+}
+
+/// The coordinator of one group.
+///
+/// # Errors
+/// When no broker answers, or the group has none just now.
+pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<Broker, ClientError> {
+    let found = coordinators(cluster, std::slice::from_ref(id))?;
+    found.into_keys().next().ok_or_else(|| no_coordinator(id))
+}
+
+fn no_coordinator(id: &Text) -> ClientError {
+    let what = format!("cannot find the coordinator of group '{id}'");
+    ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, None)
+}
+
+/// Whether the coordinator is on its way, so that asking again helps and nothing was changed.
+fn is_passing(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connect { .. } | ClientError::Io { .. } => true,
+        ClientError::Kafka { code, .. } => {
+            [ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, ErrorCode::COORDINATOR_NOT_AVAILABLE, ErrorCode::NOT_COORDINATOR]
+                .contains(code)
+        }
+        _ => false,
+    }
+}
+
+pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
+    if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
+}
+
+/// What a coordinator answers about a group, with the next step where there is one.
+pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
+    let what = format!("cannot {action} group '{id}'");
+    match code {
+        ErrorCode::GROUP_ID_NOT_FOUND => Err(ClientError::NoGroup(id.to_string())),
+        ErrorCode::NON_EMPTY_GROUP | ErrorCode::UNKNOWN_MEMBER_ID => {
+            let words = format!(
+                "The group is not empty; stop its consumers first, and see them with `fullbore groups describe --group {id} \
+                 --members`"
+            );
+            Err(ClientError::kafka(what, code, Some(&words)))
+        }
+        code => check(what, code, message),
+    }
+}

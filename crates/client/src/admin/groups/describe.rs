@@ -1,0 +1,219 @@
+//! What a group is and who is in it, whichever of the two protocols it speaks.
+//!
+//! A coordinator is asked for groups of the consumer protocol (KIP-848) first; those it does not have as such are asked
+//! for as classic ones, as Kafka's own client does.
+
+use super::coordinator::{Groups, check, coordinators};
+use crate::blocking::{Broker, Cluster};
+use crate::error::ClientError;
+use bytes::Bytes;
+use fullbore_wire::apis::consumer_group_describe::{self as consumer, ConsumerGroupDescribeRequest};
+use fullbore_wire::apis::describe_groups::{self as classic, DescribeGroupsRequest};
+use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::HashMap;
+
+/// The protocol a group speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupProtocol {
+    /// JoinGroup and SyncGroup.
+    Classic,
+    /// ConsumerGroupHeartbeat.
+    Consumer,
+}
+
+impl GroupProtocol {
+    /// As Kafka's `group.protocol` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupProtocol::Classic => "classic",
+            GroupProtocol::Consumer => "consumer",
+        }
+    }
+}
+
+/// One group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDescription {
+    /// The group.
+    pub id: Text,
+    /// The protocol it speaks.
+    pub protocol: GroupProtocol,
+    /// Its state: `Stable`, `Empty` and so on.
+    pub state: Text,
+    /// Who answers for it.
+    pub coordinator: Broker,
+    /// Who deals out the partitions; empty while nobody does.
+    pub assignor: Text,
+    /// The group's epoch; `None` for a classic group.
+    pub epoch: Option<i32>,
+    /// The epoch that the target assignment is for; `None` for a classic group.
+    pub target_epoch: Option<i32>,
+    /// By id.
+    pub members: Vec<GroupMember>,
+}
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMember {
+    /// Its id.
+    pub id: Text,
+    /// Its static name.
+    pub instance_id: Option<Text>,
+    /// The client id it joined with.
+    pub client_id: Text,
+    /// The address it joined from.
+    pub host: Text,
+    /// Its epoch; `None` in a classic group.
+    pub epoch: Option<i32>,
+    /// Topic and partition of all it reads, in order.
+    pub assignment: Vec<(Text, i32)>,
+    /// What it is to read; `None` in a classic group.
+    pub target: Option<Vec<(Text, i32)>>,
+    /// In a group of the consumer protocol, whether the member speaks it too; `None` where the broker does not tell.
+    pub is_upgraded: Option<bool>,
+}
+
+impl Groups<'_> {
+    /// Each of these groups, in that order, or why not: [`ClientError::NoGroup`], or the coordinator's.
+    ///
+    /// # Errors
+    /// When a coordinator cannot be found or asked.
+    pub fn describe(&mut self, ids: &[Text]) -> Result<Vec<Result<GroupDescription, ClientError>>, ClientError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut found = self.patiently(|cluster| {
+            let mut found = HashMap::new();
+            for (coordinator, ids) in coordinators(cluster, ids)? {
+                found.extend(describe_at(cluster, &coordinator, &ids)?);
+            }
+            Ok(found)
+        })?;
+        let missing = |id: &Text| Err(ClientError::NoGroup(id.to_string()));
+        Ok(ids.iter().map(|id| found.remove(id).unwrap_or_else(|| missing(id))).collect())
+    }
+}
+
+type Described = (Text, Result<GroupDescription, ClientError>);
+
+fn describe_at(cluster: &mut Cluster, coordinator: &Broker, ids: &[Text]) -> Result<Vec<Described>, ClientError> {
+    let address = coordinator.address();
+    let (mut described, mut others) = (Vec::new(), Vec::new());
+    if cluster.offers::<ConsumerGroupDescribeRequest>(&address)? {
+        let request = ConsumerGroupDescribeRequest { group_ids: ids.to_vec(), ..Default::default() };
+        for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
+            match group.error_code {
+                ErrorCode::GROUP_ID_NOT_FOUND | ErrorCode::UNSUPPORTED_VERSION => others.push(group.group_id),
+                code => {
+                    let outcome = outcome(&group.group_id, code, group.error_message.as_deref())?;
+                    let id = group.group_id.clone();
+                    described.push((id, outcome.map(|()| of_consumer(group, coordinator))));
+                }
+            }
+        }
+    } else {
+        others = ids.to_vec();
+    }
+    if others.is_empty() {
+        return Ok(described);
+    }
+    let request = DescribeGroupsRequest { groups: others, ..Default::default() };
+    for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
+        let outcome = match (group.error_code, &*group.group_state) {
+            (ErrorCode::GROUP_ID_NOT_FOUND, _) | (ErrorCode::NONE, "Dead") => {
+                Err(ClientError::NoGroup(group.group_id.to_string()))
+            }
+            (code, _) => outcome(&group.group_id, code, group.error_message.as_deref())?,
+        };
+        let id = group.group_id.clone();
+        described.push((id, outcome.map(|()| of_classic(group, coordinator))));
+    }
+    Ok(described)
+}
+
+/// The error of one group; the outer one is of the coordinator, which may be asked again.
+fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
+    let outcome = check(format!("cannot describe group '{id}'"), code, message);
+    if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
+}
+
+fn of_consumer(group: consumer::DescribedGroup, coordinator: &Broker) -> GroupDescription {
+    let mut members: Vec<GroupMember> = group
+        .members
+        .into_iter()
+        .map(|member| GroupMember {
+            id: member.member_id,
+            instance_id: member.instance_id,
+            client_id: member.client_id,
+            host: member.client_host,
+            epoch: Some(member.member_epoch),
+            assignment: partitions(member.assignment),
+            target: Some(partitions(member.target_assignment)),
+            is_upgraded: match member.member_type {
+                0 => Some(false),
+                1 => Some(true),
+                _ => None,
+            },
+        })
+        .collect();
+    members.sort_by(|a, b| a.id.cmp(&b.id));
+    GroupDescription {
+        id: group.group_id,
+        protocol: GroupProtocol::Consumer,
+        state: group.group_state,
+        coordinator: coordinator.clone(),
+        assignor: group.assignor_name,
+        epoch: Some(group.group_epoch),
+        target_epoch: Some(group.assignment_epoch),
+        members,
+    }
+}
+
+fn partitions(assignment: consumer::Assignment) -> Vec<(Text, i32)> {
+    let of_topic = |topic: consumer::TopicPartitions| {
+        topic.partitions.into_iter().map(move |partition| (topic.topic_name.clone(), partition))
+    };
+    let mut partitions: Vec<(Text, i32)> = assignment.topic_partitions.into_iter().flat_map(of_topic).collect();
+    partitions.sort();
+    partitions
+}
+
+fn of_classic(group: classic::DescribedGroup, coordinator: &Broker) -> GroupDescription {
+    let mut members: Vec<GroupMember> = group
+        .members
+        .into_iter()
+        .map(|member| GroupMember {
+            id: member.member_id,
+            instance_id: member.group_instance_id,
+            client_id: member.client_id,
+            host: member.client_host,
+            epoch: None,
+            assignment: assigned(member.member_assignment),
+            target: None,
+            is_upgraded: None,
+        })
+        .collect();
+    members.sort_by(|a, b| a.id.cmp(&b.id));
+    GroupDescription {
+        id: group.group_id,
+        protocol: GroupProtocol::Classic,
+        state: group.group_state,
+        coordinator: coordinator.clone(),
+        assignor: group.protocol_data,
+        epoch: None,
+        target_epoch: None,
+        members,
+    }
+}
+
+/// What a classic member reads: bytes that its leader wrote. Nothing where they are none of ours.
+fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
+    let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
+    let of_topic = |topic: consumer_protocol::TopicPartition| {
+        topic.partitions.into_iter().map(move |partition| (topic.topic.clone(), partition))
+    };
+    let mut partitions: Vec<(Text, i32)> = assignment.assigned_partitions.into_iter().flat_map(of_topic).collect();
+    partitions.sort();
+    partitions
+}

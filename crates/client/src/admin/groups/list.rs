@@ -1,0 +1,71 @@
+//! Which groups there are, and the end of one.
+
+use super::coordinator::{Groups, check, check_group};
+use crate::error::ClientError;
+use fullbore_wire::Text;
+use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
+use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
+
+/// One group as `groups list` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupListing {
+    /// The group.
+    pub id: Text,
+    /// Its type: `classic`, `consumer`; empty from brokers that do not tell (before 3.7).
+    pub kind: Text,
+    /// Its state; empty from brokers that do not tell (before 2.6).
+    pub state: Text,
+}
+
+impl Groups<'_> {
+    /// Every group of consumers in one of these states and of one of these types, by name; all where a list is empty.
+    ///
+    /// # Errors
+    /// The first broker's.
+    pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
+        let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
+        let request =
+            ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
+        let mut found: Vec<GroupListing> = Vec::new();
+        for broker in self.cluster().brokers()? {
+            let groups = self.patiently(|cluster| {
+                let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
+                check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
+                Ok(response.groups)
+            })?;
+            found.extend(groups.into_iter().filter(is_of_consumers).map(|group| GroupListing {
+                id: group.group_id,
+                kind: group.group_type,
+                state: group.group_state,
+            }));
+        }
+        // Older brokers do not filter.
+        let is_asked = |asked: &[String], found: &str| {
+            asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
+        };
+        found.retain(|group| is_asked(states, &group.state) && is_asked(kinds, &group.kind));
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Deletes a group with its offsets.
+    ///
+    /// # Errors
+    /// [`ClientError::NoGroup`], or the coordinator's.
+    pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
+        let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
+        self.at_coordinator(id, |cluster, coordinator| {
+            let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+            let result = response.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
+            check_group(id, "delete", result.error_code, result.error_message.as_deref())
+        })
+    }
+}
+
+/// Kafka's tool shows groups of consumers, and those that only have offsets.
+fn is_of_consumers(group: &ListedGroup) -> bool {
+    let of_kind = group.group_type.is_empty()
+        || ["classic", "consumer"].iter().any(|kind| group.group_type.eq_ignore_ascii_case(kind));
+    of_kind && (group.protocol_type.is_empty() || group.protocol_type == *"consumer")
+}

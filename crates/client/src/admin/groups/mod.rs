@@ -1,0 +1,14 @@
+//! Consumer groups from outside: list, describe, delete, and their committed offsets.
+//!
+//! Not a member: nothing here joins a group.
+
+mod coordinator;
+mod describe;
+mod list;
+mod offsets;
+
+pub use coordinator::Groups;
+pub(crate) use coordinator::coordinator_of;
+pub use describe::{GroupDescription, GroupMember, GroupProtocol};
+pub use list::GroupListing;
+pub use offsets::Committed;

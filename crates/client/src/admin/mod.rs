@@ -1,0 +1,18 @@
+//! Topics, configurations and groups from outside: asked about, made, changed and deleted over a [`Cluster`](crate::blocking::Cluster).
+
+mod configs;
+mod groups;
+mod log_dirs;
+mod topics;
+
+pub use configs::{
+    Change, ConfigEntry, ConfigOf, ConfigSource, ResourceKind, Synonym, alter_configs, config_resources,
+    describe_configs,
+};
+pub(crate) use groups::coordinator_of;
+pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};
+pub use log_dirs::{SetAside, set_aside};
+pub use topics::{
+    Layout, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as,
+    delete_topics, describe_topics, list_topics, topic_name,
+};

@@ -1,0 +1,306 @@
+//! Topics: create, list, describe, delete, as questions to any broker of the cluster.
+
+use crate::blocking::{Cluster, check_topic};
+use crate::error::ClientError;
+use fullbore_wire::apis::create_partitions::{
+    CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic,
+};
+use fullbore_wire::apis::create_topics::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
+};
+use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseTopic};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+
+/// How long the cluster may take over a change, in milliseconds.
+const CHANGE_TIMEOUT_MS: i32 = 30_000;
+/// DescribeConfigs' number for a topic.
+const RESOURCE_TOPIC: i8 = 2;
+/// DescribeConfigs' number for a value nobody set.
+const SOURCE_DEFAULT: i8 = 5;
+
+/// One topic as `topics describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// The topic.
+    pub name: Text,
+    /// Its id, zeros from brokers before 2.8.
+    pub topic_id: Uuid,
+    /// In order.
+    pub partitions: Vec<TopicPartition>,
+    /// Configurations that are not Kafka's default.
+    pub configs: Vec<(Text, Text)>,
+    /// min.insync.replicas, whoever set it.
+    pub min_in_sync: Option<usize>,
+}
+
+impl TopicDescription {
+    fn new(name: &Text, topic_id: Uuid, partitions: Vec<TopicPartition>) -> Self {
+        TopicDescription { name: name.clone(), topic_id, partitions, configs: Vec::new(), min_in_sync: None }
+    }
+}
+
+/// One partition as `topics describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPartition {
+    /// The partition.
+    pub partition: i32,
+    /// The leader's broker id; `None` while there is none.
+    pub leader: Option<i32>,
+    /// The brokers that hold the partition.
+    pub replicas: Vec<i32>,
+    /// Those in sync with the leader.
+    pub in_sync: Vec<i32>,
+    /// Those that may lead although they left the in-sync set; `None` from brokers that do not tell (before 3.7).
+    pub eligible: Option<Vec<i32>>,
+    /// Those last known to be eligible; `None` from brokers that do not tell.
+    pub last_known_eligible: Option<Vec<i32>>,
+}
+
+/// How many partitions and replicas a topic gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Counts; `None` leaves one to the broker.
+    Counts {
+        /// Partitions.
+        partitions: Option<i32>,
+        /// Replicas of each.
+        replication_factor: Option<i16>,
+    },
+    /// The brokers of each partition, the preferred leader first.
+    Assigned(Vec<Vec<i32>>),
+}
+
+/// Creates one topic; `None` leaves a count to the broker.
+///
+/// # Errors
+/// As [`create_topic_as`].
+pub fn create_topic(
+    cluster: &mut Cluster,
+    name: &str,
+    partitions: Option<i32>,
+    replication_factor: Option<i16>,
+    configs: &[(String, String)],
+) -> Result<(), ClientError> {
+    create_topic_as(cluster, name, &Layout::Counts { partitions, replication_factor }, configs)
+}
+
+/// Creates one topic with this layout.
+///
+/// # Errors
+/// The broker's, TOPIC_ALREADY_EXISTS among them.
+pub fn create_topic_as(
+    cluster: &mut Cluster,
+    name: &str,
+    layout: &Layout,
+    configs: &[(String, String)],
+) -> Result<(), ClientError> {
+    let config = |(key, value): &(String, String)| CreatableTopicConfig {
+        name: key.as_str().into(),
+        value: Some(value.as_str().into()),
+        ..Default::default()
+    };
+    let (partitions, replication_factor, assigned) = match layout {
+        Layout::Counts { partitions, replication_factor } => (*partitions, *replication_factor, &[][..]),
+        Layout::Assigned(assigned) => (None, None, &assigned[..]),
+    };
+    let assignment = |(partition_index, broker_ids): (i32, &Vec<i32>)| CreatableReplicaAssignment {
+        partition_index,
+        broker_ids: broker_ids.clone(),
+        ..Default::default()
+    };
+    let topic = CreatableTopic {
+        name: name.into(),
+        num_partitions: partitions.unwrap_or(-1),
+        replication_factor: replication_factor.unwrap_or(-1),
+        assignments: (0..).zip(assigned).map(assignment).collect(),
+        configs: configs.iter().map(config).collect(),
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let response = cluster.ask(&request)?;
+    match response.topics.iter().find(|topic| topic.error_code.is_err()) {
+        Some(failed) => {
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot create topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes a topic have `count` partitions, the new ones on the brokers of `assigned` if given.
+///
+/// # Errors
+/// The broker's, INVALID_PARTITIONS where it would not be an increase.
+pub fn create_partitions(
+    cluster: &mut Cluster,
+    name: &Text,
+    count: i32,
+    assigned: Option<&[Vec<i32>]>,
+) -> Result<(), ClientError> {
+    let on = |brokers: &Vec<i32>| CreatePartitionsAssignment { broker_ids: brokers.clone(), ..Default::default() };
+    let assignments = assigned.map(|assigned| assigned.iter().map(on).collect());
+    let topic = CreatePartitionsTopic { name: name.clone(), count, assignments, ..Default::default() };
+    let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let response = cluster.ask(&request)?;
+    match response.results.iter().find(|result| result.error_code.is_err()) {
+        Some(failed) => {
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot add partitions to topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Every topic's name and whether it is internal, sorted.
+///
+/// # Errors
+/// When no broker answers.
+pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientError> {
+    let response = cluster.metadata(None)?;
+    let named = |topic: MetadataResponseTopic| topic.name.map(|name| (name, topic.is_internal));
+    let mut topics: Vec<(Text, bool)> = response.topics.into_iter().filter_map(named).collect();
+    topics.sort();
+    Ok(topics)
+}
+
+/// The name of the topic with this id; `None` if there is none.
+///
+/// # Errors
+/// When no broker answers.
+pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>, ClientError> {
+    let response = cluster.metadata(None)?;
+    Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
+}
+
+/// Deletes topics.
+///
+/// # Errors
+/// The first topic's that could not be deleted.
+pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), ClientError> {
+    let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
+    let request = DeleteTopicsRequest {
+        topics: names.iter().map(by_name).collect(),
+        topic_names: names.to_vec(),
+        timeout_ms: CHANGE_TIMEOUT_MS,
+        ..Default::default()
+    };
+    let response = cluster.ask(&request)?;
+    match response.responses.iter().find(|topic| topic.error_code.is_err()) {
+        Some(failed) if failed.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
+            Err(ClientError::NoTopic(failed.name.clone().unwrap_or_default().to_string()))
+        }
+        Some(failed) => {
+            let name = failed.name.clone().unwrap_or_default();
+            let message = failed.error_message.as_deref();
+            Err(ClientError::kafka(format!("cannot delete topic '{name}'"), failed.error_code, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// How many partitions [`describe_topics`] asks for at a time unless told otherwise; Kafka's tool has the same.
+pub const PARTITIONS_PER_ANSWER: i32 = 2000;
+
+/// Partitions and configurations of each topic named, in that order, asked for so many partitions at a time.
+///
+/// # Errors
+/// [`ClientError::NoTopic`], or the broker's.
+pub fn describe_topics(
+    cluster: &mut Cluster,
+    names: &[Text],
+    partitions_per_answer: i32,
+) -> Result<Vec<TopicDescription>, ClientError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut described = match cluster.any()?.version::<DescribeTopicPartitionsRequest>() {
+        Ok(_) => describe_by_pages(cluster, names, partitions_per_answer)?,
+        Err(_) => describe_by_metadata(cluster, names)?,
+    };
+    described.iter_mut().for_each(|topic| topic.partitions.sort_by_key(|partition| partition.partition));
+    add_configs(cluster, &mut described)?;
+    Ok(described)
+}
+
+fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<TopicDescription>, ClientError> {
+    let metadata = cluster.metadata(Some(names))?;
+    let describe = |name: &Text| {
+        let found = metadata.topics.iter().find(|topic| topic.name.as_ref() == Some(name));
+        let found = found.ok_or_else(|| ClientError::NoTopic(name.to_string()))?;
+        check_topic(found.error_code, name)?;
+        let partition = |found: &MetadataResponsePartition| TopicPartition {
+            partition: found.partition_index,
+            leader: (found.leader_id >= 0).then_some(found.leader_id),
+            replicas: found.replica_nodes.clone(),
+            in_sync: found.isr_nodes.clone(),
+            eligible: None,
+            last_known_eligible: None,
+        };
+        let partitions = found.partitions.iter().map(partition).collect();
+        Ok(TopicDescription::new(name, found.topic_id, partitions))
+    };
+    names.iter().map(describe).collect()
+}
+
+/// Brokers answer in pages; a topic may go on in the next.
+fn describe_by_pages(
+    cluster: &mut Cluster,
+    names: &[Text],
+    partitions_per_answer: i32,
+) -> Result<Vec<TopicDescription>, ClientError> {
+    let mut described: Vec<TopicDescription> =
+        names.iter().map(|name| TopicDescription::new(name, Uuid::ZERO, Vec::new())).collect();
+    let topics = names.iter().map(|name| TopicRequest { name: name.clone(), ..Default::default() }).collect();
+    let mut request = DescribeTopicPartitionsRequest {
+        topics,
+        response_partition_limit: partitions_per_answer,
+        ..Default::default()
+    };
+    loop {
+        let response = cluster.ask(&request)?;
+        for found in response.topics {
+            let name = found.name.unwrap_or_default();
+            check_topic(found.error_code, &name)?;
+            let Some(topic) = described.iter_mut().find(|topic| topic.name == name) else { continue };
+            topic.topic_id = found.topic_id;
+            topic.partitions.extend(found.partitions.into_iter().map(|found| TopicPartition {
+                partition: found.partition_index,
+                leader: (found.leader_id >= 0).then_some(found.leader_id),
+                replicas: found.replica_nodes,
+                in_sync: found.isr_nodes,
+                eligible: found.eligible_leader_replicas,
+                last_known_eligible: found.last_known_elr,
+            }));
+        }
+        // A cursor that does not move would never end.
+        if response.next_cursor.is_none() || response.next_cursor == request.cursor {
+            return Ok(described);
+        }
+        request.cursor = response.next_cursor;
+    }
+}
+
+fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Result<(), ClientError> {
+    let resource = |topic: &TopicDescription| DescribeConfigsResource {
+        resource_type: RESOURCE_TOPIC,
+        resource_name: topic.name.clone(),
+        ..Default::default()
+    };
+    let resources = described.iter().map(resource).collect();
+    let response = cluster.ask(&DescribeConfigsRequest { resources, ..Default::default() })?;
+    for result in response.results {
+        if result.error_code.is_err() {
+            let what = format!("cannot read the configuration of topic '{}'", result.resource_name);
+            return Err(ClientError::kafka(what, result.error_code, result.error_message.as_deref()));
+        }
+        let Some(topic) = described.iter_mut().find(|topic| topic.name == result.resource_name) else { continue };
+        let min_in_sync = result.configs.iter().find(|config| config.name == *"min.insync.replicas");
+        topic.min_in_sync = min_in_sync.and_then(|config| config.value.as_ref()?.parse().ok());
+        let set = result.configs.into_iter().filter(|config| config.config_source != SOURCE_DEFAULT);
+        topic.configs = set.map(|config| (config.name, config.value.unwrap_or_default())).collect();
+    }
+    Ok(())
+}

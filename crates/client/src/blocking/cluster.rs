@@ -1,0 +1,406 @@
+//! Who leads what: bootstrap, metadata, and where partitions start and end.
+
+use super::connection::Connection;
+use super::kept::Kept;
+use crate::error::ClientError;
+use crate::security::Security;
+use fullbore_wire::api::Request;
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid, host_port, split_host_port};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The timestamp that stands for the start of a partition in ListOffsets.
+pub const EARLIEST: i64 = -2;
+/// The timestamp that stands for the end of a partition in ListOffsets.
+pub const LATEST: i64 = -1;
+
+/// A cluster as the bootstrap list names it.
+pub struct Cluster {
+    bootstrap: Bootstrap,
+    connection: Kept,
+    /// Connections to brokers by their own addresses, for what only they can answer.
+    others: HashMap<String, Kept>,
+}
+
+/// How long the brokers of the list that were asked may take until the next one is asked, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What is known before the first connection.
+struct Bootstrap {
+    addresses: Vec<String>,
+    client_id: String,
+    security: Security,
+    /// Counts the times the list was gone through: each begins with another broker.
+    turn: AtomicUsize,
+}
+
+/// A broker as the cluster names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Broker {
+    /// Its id.
+    pub id: i32,
+    /// Its host.
+    pub host: Text,
+    /// Its port.
+    pub port: i32,
+}
+
+impl Broker {
+    /// `host:port`.
+    pub fn address(&self) -> String {
+        host_port(&self.host, self.port)
+    }
+}
+
+/// One partition and where to read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionPlace {
+    /// The topic.
+    pub topic: Text,
+    /// Its id, zeros from brokers before 2.8.
+    pub topic_id: Uuid,
+    /// The partition.
+    pub partition: i32,
+    /// `host:port` of the leader; `None` while there is none.
+    pub leader: Option<String>,
+}
+
+impl Cluster {
+    /// A cluster known by `host:port,host:port,...`. Connects later.
+    ///
+    /// # Errors
+    /// When an entry is not `host:port`.
+    pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
+        let addresses: Vec<String> =
+            bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
+        let is_address = |entry: &String| split_host_port(entry).is_some_and(|(host, _)| !host.is_empty());
+        match addresses.iter().find(|entry| !is_address(entry)) {
+            Some(wrong) => Err(ClientError::Address(wrong.clone())),
+            None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
+            None => Ok(Cluster {
+                bootstrap: Bootstrap {
+                    addresses,
+                    client_id: client_id.to_owned(),
+                    security: Security::default(),
+                    turn: AtomicUsize::new(0),
+                },
+                connection: Kept::default(),
+                others: HashMap::new(),
+            }),
+        }
+    }
+
+    /// The same cluster, by connections that are secured like this; they are plain without.
+    #[must_use]
+    pub fn secured(self, security: Security) -> Self {
+        Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
+    }
+
+    /// The same cluster with connections of its own.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let Bootstrap { addresses, client_id, security, turn } = &self.bootstrap;
+        let bootstrap = Bootstrap {
+            addresses: addresses.clone(),
+            client_id: client_id.clone(),
+            security: security.clone(),
+            turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
+        };
+        Cluster { bootstrap, connection: Kept::default(), others: HashMap::new() }
+    }
+
+    /// The bootstrap list.
+    pub fn servers(&self) -> String {
+        self.bootstrap.addresses.join(",")
+    }
+
+    /// A connection to any broker of the list: the one in use, or the first that answers.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
+        self.connection.get(|| self.bootstrap.first())
+    }
+
+    /// Asks any broker of the list.
+    ///
+    /// # Errors
+    /// As [`Cluster::any`] and [`Connection::call`].
+    pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        self.connection.ask(request, i16::MAX, || self.bootstrap.first())
+    }
+
+    /// A connection of its own to the broker at `address`.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
+        self.bootstrap.connect(address)
+    }
+
+    /// Asks the broker at `address`, in this version or an older one, on a connection that is kept.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`] and [`Connection::call`].
+    pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let kept = self.others.entry(address.to_owned()).or_default();
+        kept.ask(request, max, || self.bootstrap.connect(address))
+    }
+
+    /// Whether the broker at `address` has the API in a version this program speaks.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
+        let kept = self.others.entry(address.to_owned()).or_default();
+        Ok(kept.get(|| self.bootstrap.connect(address))?.version::<R>().is_ok())
+    }
+
+    /// Every broker that is alive, by id.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub fn brokers(&mut self) -> Result<Vec<Broker>, ClientError> {
+        let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
+        let mut brokers: Vec<Broker> =
+            brokers.map(|found| Broker { id: found.node_id, host: found.host, port: found.port }).collect();
+        brokers.sort();
+        Ok(brokers)
+    }
+
+    /// The partitions of each of these topics that exists.
+    ///
+    /// # Errors
+    /// When no broker answers, or a topic may not be read.
+    pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
+        let mut found = BTreeMap::new();
+        if topics.is_empty() {
+            return Ok(found);
+        }
+        let response = self.metadata(Some(topics))?;
+        for topic in &response.topics {
+            let name = topic.name.clone().unwrap_or_default();
+            match check_topic(topic.error_code, &name) {
+                Ok(()) => found.insert(name, places(&response, topic)),
+                Err(ClientError::NoTopic(_)) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(found)
+    }
+
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders; those
+    /// that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late.
+    ///
+    /// # Errors
+    /// When a leader cannot be reached.
+    pub fn offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+    ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
+        let mut topics: Vec<Text> = of.iter().map(|(topic, _)| topic.clone()).collect();
+        topics.sort();
+        topics.dedup();
+        let places = self.partitions_of(&topics)?;
+        let mut by_leader: BTreeMap<String, BTreeMap<Text, Vec<i32>>> = BTreeMap::new();
+        let wanted: HashSet<(&str, i32)> = of.iter().map(|(topic, partition)| (&**topic, *partition)).collect();
+        for place in places.into_values().flatten() {
+            let is_wanted = wanted.contains(&(&*place.topic, place.partition));
+            if let Some(leader) = place.leader.filter(|_| is_wanted) {
+                by_leader.entry(leader).or_default().entry(place.topic).or_default().push(place.partition);
+            }
+        }
+        let mut offsets = BTreeMap::new();
+        for (leader, topics) in by_leader {
+            let request =
+                ListOffsetsRequest { replica_id: -1, topics: wanted_at(topics, timestamp), ..Default::default() };
+            for topic in self.ask_at(&leader, &request, i16::MAX)?.topics {
+                let good = topic.partitions.into_iter().filter(|found| !found.error_code.is_err());
+                offsets.extend(good.map(|found| ((topic.name.clone(), found.partition_index), found.offset)));
+            }
+        }
+        Ok(offsets)
+    }
+
+    /// Metadata of the topics named, or of all; creates none.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
+        let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
+        let request = MetadataRequest {
+            topics: topics.map(|names| names.iter().map(by_name).collect()),
+            allow_auto_topic_creation: false,
+            ..Default::default()
+        };
+        let response = self.ask(&request)?;
+        match response.error_code.is_err() {
+            true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
+            false => Ok(response),
+        }
+    }
+
+    /// Every partition of a topic with its leader, in order.
+    ///
+    /// # Errors
+    /// [`ClientError::NoTopic`], or the broker's.
+    pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
+        let response = self.metadata(Some(std::slice::from_ref(topic)))?;
+        let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
+        check_topic(found.error_code, topic)?;
+        Ok(places(&response, found))
+    }
+}
+
+impl Bootstrap {
+    fn connect(&self, address: &str) -> Result<Connection, ClientError> {
+        Connection::connect(address, &self.client_id, &self.security)
+    }
+
+    /// A connection to the first of the list that answers. Each is tried a moment after the one before it, or as soon as that
+    /// has failed, so that one that hangs costs a moment only.
+    fn first(&self) -> Result<Connection, ClientError> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.addresses.len();
+        let mut addresses = self.addresses[turn..].iter().chain(&self.addresses[..turn]);
+        let (tells, told) = channel();
+        let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
+        loop {
+            let next = addresses.next();
+            if let Some(address) = next {
+                let (address, client_id, security) = (address.clone(), self.client_id.clone(), self.security.clone());
+                let tells = tells.clone();
+                let attempt = move || {
+                    // Another one may have answered first.
+                    let _ = tells.send(Connection::connect(&address, &client_id, &security));
+                };
+                let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
+                begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
+                waiting += 1;
+            } else if waiting == 0 {
+                return outcome;
+            }
+            match told.recv_timeout(if next.is_some() { PATIENCE } else { Duration::MAX }) {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
+                // Nobody yet: the next one, too.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Every partition of a topic with its leader, in order.
+fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
+    let address_of = |id: i32| {
+        let broker = response.brokers.iter().find(|broker| broker.node_id == id);
+        broker.map(|broker| host_port(&broker.host, broker.port))
+    };
+    let place = |partition: &MetadataResponsePartition| PartitionPlace {
+        topic: topic.name.clone().unwrap_or_default(),
+        topic_id: topic.topic_id,
+        partition: partition.partition_index,
+        leader: address_of(partition.leader_id),
+    };
+    let mut places: Vec<PartitionPlace> = topic.partitions.iter().map(place).collect();
+    places.sort_by_key(|place| place.partition);
+    places
+}
+
+fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffsetsTopic> {
+    let partition = |partition_index| ListOffsetsPartition { partition_index, timestamp, ..Default::default() };
+    let topic = |(name, partitions): (Text, Vec<i32>)| ListOffsetsTopic {
+        name,
+        partitions: partitions.into_iter().map(partition).collect(),
+        ..Default::default()
+    };
+    topics.into_iter().map(topic).collect()
+}
+
+/// The error of one topic's description.
+pub(crate) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
+    match code {
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
+        code if code.is_err() => Err(ClientError::kafka(format!("cannot read topic '{topic}'"), code, None)),
+        _ => Ok(()),
+    }
+}
+
+impl Connection {
+    /// As [`Connection::offsets_at`], past the records of open transactions too.
+    ///
+    /// # Errors
+    /// The first partition's, or a broken connection.
+    pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
+        self.offsets_at(of, timestamp, false)?.into_iter().collect()
+    }
+
+    /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, which this broker leads, or why it
+    /// does not tell; -1 where no record is as late.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub fn offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+        read_committed: bool,
+    ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
+        let mut topics: Vec<ListOffsetsTopic> = Vec::new();
+        for (topic, partition) in of {
+            if topics.last().is_none_or(|last| last.name != *topic) {
+                topics.push(ListOffsetsTopic { name: topic.clone(), ..Default::default() });
+            }
+            let wanted = ListOffsetsPartition { partition_index: *partition, timestamp, ..Default::default() };
+            topics.last_mut().expect("just pushed").partitions.push(wanted);
+        }
+        let isolation_level = i8::from(read_committed);
+        let request = ListOffsetsRequest { replica_id: -1, isolation_level, topics, ..Default::default() };
+        let response = self.call(&request)?;
+        let found: HashMap<(&Text, i32), _> = response
+            .topics
+            .iter()
+            .flat_map(|topic| topic.partitions.iter().map(move |found| ((&topic.name, found.partition_index), found)))
+            .collect();
+        let offset = |(topic, partition): &(Text, i32)| match found.get(&(topic, *partition)) {
+            Some(found) if !found.error_code.is_err() => Ok(found.offset),
+            other => {
+                let code = other.map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |found| found.error_code);
+                Err(ClientError::refused(
+                    format!("cannot find where partition {partition} of topic '{topic}' starts or ends"),
+                    code,
+                ))
+            }
+        };
+        Ok(of.iter().map(offset).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bootstrap_lists() {
+        let addresses = |list| Cluster::new(list, "test").map(|cluster| cluster.bootstrap.addresses);
+        assert_eq!(addresses("a:1, b:2,").expect("valid"), ["a:1", "b:2"]);
+        for wrong in ["", "a", "a:b", ":1", "a:1,b", "a:70000"] {
+            let error = addresses(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("--bootstrap-server localhost:9092"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_listening_is_one_sentence_with_the_next_step() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+        let mut cluster = Cluster::new(&free.to_string(), "test").expect("valid");
+        let error = cluster.any().err().expect("nobody listens").to_string();
+        assert!(error.contains(&free.to_string()) && error.contains("fullbore serve"), "{error}");
+    }
+}

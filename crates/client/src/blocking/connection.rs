@@ -1,0 +1,305 @@
+//! One blocking connection to one broker.
+//!
+//! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the one due ends
+//! the connection.
+
+use super::socket::Socket;
+use crate::error::ClientError;
+use crate::protocol::{Asking, Due, Handshake, ProtocolError, Versions, decode, frame};
+use crate::security::Security;
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::Part;
+use fullbore_wire::api::Request;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
+
+/// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
+const RESPONSE_BYTES_MAX: usize = 256 << 20;
+/// Memory made for a response before any of it came; then as much again as has come.
+const FIRST_BYTES: usize = 1 << 20;
+
+/// A connection that knows the broker's versions.
+pub struct Connection {
+    socket: Socket,
+    address: String,
+    versions: Versions,
+    asking: Asking,
+    due: Due<()>,
+    /// The last frame's memory, for the next.
+    spare: BytesMut,
+}
+
+/// Ends a connection from another thread.
+pub struct Stopper(TcpStream);
+
+impl Stopper {
+    /// Makes the connection's thread return from a read at once.
+    pub fn stop(&self) {
+        // The peer may have closed it already, which is as good.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Connection {
+    /// Connects to `host:port` and asks for the versions.
+    ///
+    /// # Errors
+    /// When nobody answers there, or it is not a Kafka broker.
+    pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
+        let socket = Socket::open(address, security)?;
+        let mut connection = Connection {
+            socket,
+            address: address.to_owned(),
+            versions: Versions::default(),
+            asking: Asking::new(client_id),
+            due: Due::default(),
+            spare: BytesMut::new(),
+        };
+        match connection.negotiate() {
+            Err(ClientError::Io { address, source }) if source.kind() == ErrorKind::UnexpectedEof => {
+                let hint = match security.is_tls() {
+                    true => "",
+                    false => ": if it is an SSL listener, set security.protocol=SSL",
+                };
+                let reason = format!("it closed the connection at the first request{hint}");
+                Err(ClientError::Handshake { address, source: std::io::Error::new(source.kind(), reason) })
+            }
+            outcome => outcome.map(|()| connection),
+        }
+    }
+
+    fn negotiate(&mut self) -> Result<(), ClientError> {
+        let mut handshake = Handshake::default();
+        loop {
+            self.send(&Handshake::request(), handshake.version())?;
+            let frame = self.receive_frame()?;
+            if let Some(versions) = handshake.answered(frame).map_err(|error| self.misunderstood(error))? {
+                self.versions = versions;
+                return Ok(());
+            }
+        }
+    }
+
+    /// The highest version both sides speak.
+    ///
+    /// # Errors
+    /// [`ClientError::Version`].
+    pub fn version<R: Request>(&self) -> Result<i16, ClientError> {
+        self.versions.newest::<R>().map_err(|error| self.misunderstood(error))
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks or the answer is none.
+    pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        self.call_up_to(request, i16::MAX)
+    }
+
+    /// Asks in this version or an older one, where newer ones would need to know more, and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
+    pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let version = self.version::<R>()?.min(max);
+        self.send(request, version)?;
+        Ok(self.receive::<R>(version)?.1)
+    }
+
+    /// Sends without waiting for the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks or the request cannot be said in this version.
+    pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
+        let encoded = self.asking.encode(request, version, Instant::now());
+        let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
+        let bytes: Vec<u8> = frame.parts.iter().filter_map(memory).flatten().copied().collect();
+        asked.log(&self.address, bytes.len());
+        if self.due.push(asked, ()).is_err() {
+            return Err(self.broken(std::io::Error::other("too many requests wait for an answer")));
+        }
+        self.socket.write_all(&bytes).map_err(|source| self.broken(source))?;
+        Ok(())
+    }
+
+    /// Waits for the answer to the oldest request; its slices point into the frame, which comes with it.
+    ///
+    /// # Errors
+    /// When the connection breaks or the frame is not that answer.
+    pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
+        let frame = self.receive_frame()?;
+        let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
+        Ok((frame, response))
+    }
+
+    fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
+        let mut prefix = [0; frame::PREFIX];
+        self.read_exact(&mut prefix)?;
+        let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
+        let mut buffer = std::mem::take(&mut self.spare);
+        buffer.truncate(len);
+        // Memory follows the bytes that came: an announcement alone costs nothing.
+        let mut filled = 0;
+        while filled < len {
+            let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
+            buffer.resize(end, 0);
+            self.read_exact(&mut buffer[filled..])?;
+            filled = end;
+        }
+        let frame = buffer.freeze();
+        self.answered(&frame)?;
+        Ok(frame)
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
+        self.socket.read_exact(buffer).map_err(|source| match source.kind() {
+            ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
+            // What the system calls "resource temporarily unavailable".
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
+                self.broken(std::io::Error::new(ErrorKind::TimedOut, format!("no answer in {patience:?}")))
+            }
+            _ => self.broken(source),
+        })
+    }
+
+    /// Takes the oldest request off, if this is its response; else nothing on this connection can be trusted any more.
+    fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
+        let (asked, ()) = self.due.answered(frame).map_err(|error| {
+            // The peer may have closed it already, which is as good.
+            let _ = self.socket.tcp().shutdown(Shutdown::Both);
+            self.misunderstood(error)
+        })?;
+        asked.log_answer(&self.address, frame.len(), Instant::now());
+        Ok(())
+    }
+
+    /// Gives a frame's memory back once nothing points into it.
+    pub fn recycle(&mut self, frame: Bytes) {
+        if let Ok(buffer) = frame.try_into_mut() {
+            self.spare = buffer;
+        }
+    }
+
+    /// How long the broker may be silent while an answer is due.
+    ///
+    /// # Errors
+    /// When the system does not take it.
+    pub fn set_patience(&self, patience: std::time::Duration) -> Result<(), ClientError> {
+        self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
+    }
+
+    /// A handle with which another thread can end this connection.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn stopper(&self) -> Result<Stopper, ClientError> {
+        self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn misunderstood(&self, error: ProtocolError) -> ClientError {
+        ClientError::of_protocol(error, &self.address)
+    }
+
+    fn broken(&self, source: std::io::Error) -> ClientError {
+        ClientError::Io { address: self.address.clone(), source }
+    }
+}
+
+fn memory(part: &Part) -> Option<&Bytes> {
+    match part {
+        Part::Bytes(bytes) => Some(bytes),
+        Part::File(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+    use std::net::TcpListener;
+
+    /// A broker that answers ApiVersions, and every later request with the id given; whether it is left alone then.
+    fn broker_that_answers(id: i32) -> (String, std::thread::JoinHandle<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let mut request = |answer: &[u8]| {
+                let mut prefix = [0; 4];
+                socket.read_exact(&mut prefix).expect("a request");
+                let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
+                socket.read_exact(&mut body).expect("a request");
+                socket.write_all(&[&(answer.len() as u32).to_be_bytes(), answer].concat()).expect("the client reads");
+            };
+            // Version 3: the id, no error, one API (Metadata 0 to 13), no throttling, no tags.
+            request(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]);
+            request(&[&id.to_be_bytes()[..], &[0; 20]].concat());
+            // The end, as the client closes; a client that only lost faith would be silent.
+            socket.read(&mut [0]).is_ok_and(|read| read == 0)
+        });
+        (address, serving)
+    }
+
+    #[test]
+    fn an_answer_that_is_not_the_one_due_closes_the_connection() {
+        for id in [0, 2, -1] {
+            let (address, serving) = broker_that_answers(id);
+            let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
+            let error = connection.call(&MetadataRequest::default()).expect_err("out of order").to_string();
+            assert!(error.contains(&format!("answer {id} is not the one due")), "{error}");
+            assert!(serving.join().expect("no panic"), "closed, while the client still has it");
+        }
+    }
+
+    #[test]
+    fn an_announced_length_costs_no_memory_until_the_bytes_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let _ = socket.read(&mut [0; 1000]);
+            socket.write_all(&(RESPONSE_BYTES_MAX as u32).to_be_bytes()).expect("the client reads");
+        });
+        let socket = Socket::open(&address, &Security::default()).expect("it listens");
+        let mut connection = Connection {
+            socket,
+            address,
+            versions: Versions::default(),
+            asking: Asking::new("test"),
+            due: Due::default(),
+            spare: BytesMut::new(),
+        };
+        connection.socket.write_all(&[0]).expect("it reads");
+        let before = peak_kilobytes();
+        connection.receive_frame().expect_err("nothing more comes");
+        serving.join().expect("no panic");
+        assert!(peak_kilobytes() - before < RESPONSE_BYTES_MAX as u64 / 1024 / 2);
+    }
+
+    /// The most memory this process ever had.
+    fn peak_kilobytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux has it");
+        line.split_whitespace().nth(1).and_then(|kilobytes| kilobytes.parse().ok()).expect("a number")
+    }
+
+    #[test]
+    fn a_broker_that_closes_at_the_first_request_may_want_tls() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let closing = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a client");
+            let _ = socket.read(&mut [0; 1000]);
+        });
+        let error = Connection::connect(&address, "test", &Security::default()).err().expect("closed").to_string();
+        assert!(error.contains("set security.protocol=SSL"), "{error}");
+        closing.join().expect("no panic");
+    }
+}

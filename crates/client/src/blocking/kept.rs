@@ -1,0 +1,128 @@
+//! A connection that is kept from one request to the next.
+//!
+//! Invariant: a request goes out again only if the connection was not new, the broker has closed it, and carrying the
+//! request out twice is the same as once.
+
+use super::connection::Connection;
+use crate::error::ClientError;
+use fullbore_wire::api::{ApiKey, Request};
+
+/// A connection, or none yet; made by whoever uses it, since the broker it leads to may have moved.
+#[derive(Default)]
+pub(crate) struct Kept(Option<Connection>);
+
+impl Kept {
+    /// The connection; `connect` makes it if there is none.
+    pub(crate) fn get(
+        &mut self,
+        connect: impl FnOnce() -> Result<Connection, ClientError>,
+    ) -> Result<&mut Connection, ClientError> {
+        if self.0.is_none() {
+            self.0 = Some(connect()?);
+        }
+        Ok(self.0.as_mut().expect("just connected"))
+    }
+
+    /// Asks in this version or an older one. Brokers close what is not used for long (`connections.max.idle.ms`): what may
+    /// be asked twice is then asked once more.
+    pub(crate) fn ask<R: Request>(
+        &mut self,
+        request: &R,
+        max: i16,
+        mut connect: impl FnMut() -> Result<Connection, ClientError>,
+    ) -> Result<R::Response, ClientError> {
+        loop {
+            let is_new = self.0.is_none();
+            let answer = self.get(&mut connect)?.call_up_to(request, max);
+            let Err(error) = answer else { return answer };
+            // Its answer might still come, and would be taken for that to the next request.
+            self.0 = None;
+            if is_new || !error.is_closed() || !may_be_asked_twice(R::KEY) {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Whether it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection another thread
+/// ends to stop them, nor what is refused the second time.
+fn may_be_asked_twice(api: ApiKey) -> bool {
+    use ApiKey::*;
+    let reads = [
+        Metadata,
+        ListOffsets,
+        FindCoordinator,
+        OffsetFetch,
+        ListGroups,
+        DescribeGroups,
+        ConsumerGroupDescribe,
+        DescribeConfigs,
+        ListConfigResources,
+        DescribeTopicPartitions,
+    ];
+    api == OffsetCommit || reads.contains(&api)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::Security;
+    use fullbore_wire::apis::join_group::JoinGroupRequest;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+    use fullbore_wire::apis::offset_commit::OffsetCommitRequest;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    /// The body of the next request, if one comes.
+    fn request(socket: &mut TcpStream) -> Option<Vec<u8>> {
+        let mut prefix = [0; 4];
+        socket.read_exact(&mut prefix).ok()?;
+        let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
+        socket.read_exact(&mut body).ok()?;
+        Some(body)
+    }
+
+    /// A broker that answers ApiVersions on each connection, tells the key of the next request and closes.
+    fn broker_that_closes() -> (String, mpsc::Receiver<i16>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let address = listener.local_addr().expect("bound").to_string();
+        let (tells, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let mut socket = socket.expect("a client");
+                request(&mut socket).expect("ApiVersions");
+                // Version 3: the id, no error, three APIs in version 8 alone, no throttling, no tags.
+                let mut answer = vec![0, 0, 0, 0, 0, 0, 4];
+                [3, 8, 11].iter().for_each(|key| answer.extend([0, *key, 0, 8, 0, 8, 0]));
+                answer.extend([0; 5]);
+                socket.write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat()).expect("it reads");
+                let body = request(&mut socket).expect("a request");
+                // The test may be over.
+                let _ = tells.send(i16::from_be_bytes([body[0], body[1]]));
+            }
+        });
+        (address, told)
+    }
+
+    /// The keys of the requests that went out when this one met a connection that was kept and closed, or a new one.
+    fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
+        let (address, told) = broker_that_closes();
+        let connect = || Connection::connect(&address, "test", &Security::default());
+        let mut kept = Kept::default();
+        if was_kept {
+            kept.get(connect).expect("it answers");
+        }
+        let error = kept.ask(request, i16::MAX, connect).expect_err("closed");
+        assert!(error.is_closed() && kept.0.is_none(), "{error}");
+        told.try_iter().collect()
+    }
+
+    #[test]
+    fn only_what_may_be_asked_twice_is_and_only_after_a_connection_that_was_kept() {
+        assert_eq!(sent(&MetadataRequest::default(), true), [3, 3]);
+        assert_eq!(sent(&OffsetCommitRequest::default(), true), [8, 8]);
+        assert_eq!(sent(&JoinGroupRequest::default(), true), [11]);
+        assert_eq!(sent(&MetadataRequest::default(), false), [3]);
+    }
+}

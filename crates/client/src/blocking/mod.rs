@@ -1,0 +1,13 @@
+//! A blocking client: one request after another to a named broker, and pipelined fetches.
+//!
+//! Beside the connection on tokio because a fetcher wants a thread of its own and one buffer that it reads into again and again.
+
+mod cluster;
+mod connection;
+mod kept;
+mod socket;
+
+pub(crate) use cluster::check_topic;
+pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use connection::{Connection, Stopper};
+pub(crate) use kept::Kept;

@@ -1,0 +1,284 @@
+//! One partition being read: from where, to where, and who takes the records.
+//!
+//! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
+//! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
+
+use super::error::ConsumeError;
+use super::start::Placed;
+use crate::blocking::PartitionPlace;
+use bytes::Bytes;
+use fullbore_wire::apis::fetch::AbortedTransaction;
+use fullbore_wire::batch::{BatchError, BatchView, Compression, Record, RecordIter, decompress};
+use fullbore_wire::{Text, Uuid};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+/// Bytes of one batch's records when decompressed, at most.
+const PAYLOAD_BYTES_MAX: usize = 256 << 20;
+
+/// Who takes a partition's records.
+pub trait Sink: Send + 'static {
+    /// Takes the next record, or breaks: then it was not taken, and the partition ends before it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words; the run ends.
+    fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
+
+    /// Everything an answer had of the partition was read: `offset` is the next to be asked for.
+    fn read_to(&mut self, _offset: i64) {}
+
+    /// The topic was made again: from now on offsets are of the one with this id.
+    fn follow(&mut self, _topic_id: Uuid) {}
+}
+
+/// Counts only.
+impl Sink for () {
+    fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// One partition's position.
+#[derive(Debug)]
+pub struct Cursor<S> {
+    /// The topic.
+    pub topic: Text,
+    /// Its id, zeros from brokers before 2.8.
+    pub topic_id: Uuid,
+    /// The partition.
+    pub partition: i32,
+    /// The next offset to read; `None` until the leader was asked.
+    pub offset: Option<i64>,
+    /// The first offset not to read; `None` to go on for ever.
+    pub end: Option<i64>,
+    /// Where it was begun, and where it is to end.
+    pub placed: Placed,
+    /// Its records were deleted before they were read: it begins again as the settings say.
+    pub(super) is_reset: bool,
+    /// Who takes the records.
+    pub sink: S,
+}
+
+/// What was read: records, and bytes of their keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+}
+
+impl<S> Cursor<S> {
+    /// A partition to be read from where the plan says.
+    pub fn new(place: PartitionPlace, sink: S) -> Self {
+        let PartitionPlace { topic, topic_id, partition, .. } = place;
+        Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)
+    }
+
+    /// A partition to be read from here to there, as far as that is known.
+    pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
+        let Placed { topic_id, offset, end } = placed;
+        Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, sink }
+    }
+
+    /// The same from this offset on.
+    #[must_use]
+    pub fn at(self, offset: i64) -> Self {
+        let placed = Placed { offset: Some(offset), ..self.placed };
+        Cursor { offset: Some(offset), placed, ..self }
+    }
+
+    /// Its leader has told where it is.
+    pub(super) fn place(&mut self, (offset, end): super::start::Place) {
+        self.offset = self.offset.or(Some(offset));
+        self.end = self.end.or(end);
+        self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
+    }
+
+    /// To be placed anew.
+    pub(super) fn reset(&mut self) {
+        (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
+    }
+
+    /// Whether everything was read up to `end`.
+    pub fn is_done(&self) -> bool {
+        self.offset.is_some_and(|offset| self.ends_at(offset))
+    }
+
+    pub(super) fn ends_at(&self, offset: i64) -> bool {
+        self.end.is_some_and(|end| offset >= end)
+    }
+}
+
+/// How batches are checked and chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) check_crcs: bool,
+    /// The transactions to leave out, as the answer names them; `None` reads everything.
+    pub(super) aborted: Option<&'a [AbortedTransaction]>,
+}
+
+impl<S: Sink> Cursor<S> {
+    /// Goes on with the topic that has this id now. Of one that was made again every record is new, and where the old one was to
+    /// be read up to means nothing any more.
+    pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
+        if self.topic_id == topic_id {
+            return Ok(());
+        }
+        let was_recreated = !self.topic_id.is_zero() && !topic_id.is_zero();
+        if was_recreated && (self.end.is_some() || !restarts) {
+            return Err(ConsumeError::Recreated { topic: self.topic.clone() });
+        }
+        if was_recreated {
+            (self.offset, self.placed.offset) = (Some(0), Some(0));
+        }
+        (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
+        self.sink.follow(topic_id);
+        self.offset.into_iter().for_each(|offset| self.sink.read_to(offset));
+        Ok(())
+    }
+
+    /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`.
+    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+        let outcome = self.read_batches(bytes, reading, count);
+        // What came before a batch that cannot be read is good.
+        self.sink.read_to(self.offset.unwrap_or(0));
+        outcome
+    }
+
+    fn read_batches(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+        let mut aborted = reading.aborted.map(Aborted::new);
+        for batch in Batches(bytes) {
+            let from = self.offset.unwrap_or(0);
+            let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
+            let batch = batch.map_err(|error| broken(error, self))?;
+            if reading.check_crcs {
+                batch.check_crc().map_err(|error| broken(error, self))?;
+            }
+            let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
+            if !batch.is_control() && !is_aborted && self.read_batch(&batch, from, count)?.is_break() {
+                break;
+            }
+            self.offset = Some(batch.last_offset() + 1);
+            if self.is_done() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_batch(
+        &mut self,
+        batch: &BatchView<'_>,
+        from: i64,
+        count: &mut Count,
+    ) -> Result<ControlFlow<()>, ConsumeError> {
+        let decompressed = decompressed(batch).map_err(|error| self.corrupt(from, &error))?;
+        let payload = decompressed.as_deref().unwrap_or(batch.payload());
+        for record in RecordIter::new(payload, batch.record_count()) {
+            let record = record.map_err(|error| self.corrupt(from, &error))?;
+            let offset = record.offset(batch);
+            if offset < from {
+                continue;
+            }
+            let refused = |reason| {
+                let (topic, partition) = (self.topic.clone(), self.partition);
+                ConsumeError::Refused { topic, partition, offset, reason }
+            };
+            if self.ends_at(offset) || self.sink.record(batch, &record).map_err(refused)?.is_break() {
+                (self.offset, self.end) = (Some(offset), Some(offset));
+                return Ok(ControlFlow::Break(()));
+            }
+            count.records += 1;
+            count.bytes += (record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len)) as u64;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn corrupt(&self, offset: i64, error: &BatchError) -> ConsumeError {
+        let (topic, partition) = (self.topic.clone(), self.partition);
+        ConsumeError::Corrupt { topic, partition, offset, reason: error.to_string() }
+    }
+}
+
+/// Which transactions of an answer were aborted, as the reader comes past them (Kafka's `CompletedFetch`).
+struct Aborted {
+    /// Those to come: producer id by first offset, the last first.
+    ahead: Vec<(i64, i64)>,
+    /// Producers whose transaction under way was aborted.
+    open: HashSet<i64>,
+}
+
+impl Aborted {
+    fn new(told: &[AbortedTransaction]) -> Self {
+        let mut ahead: Vec<_> = told.iter().map(|of| (of.first_offset, of.producer_id)).collect();
+        ahead.sort_unstable_by(|a, b| b.cmp(a));
+        Aborted { ahead, open: HashSet::new() }
+    }
+
+    /// Whether a batch belongs to an aborted transaction. The batches come in order.
+    fn holds(&mut self, batch: &BatchView<'_>) -> bool {
+        while let Some((_, producer_id)) = self.ahead.pop_if(|(first, _)| *first <= batch.last_offset()) {
+            self.open.insert(producer_id);
+        }
+        match batch.is_control() {
+            // Either marker ends it; one that commits finds nothing open.
+            true => {
+                self.open.remove(&batch.producer_id());
+                false
+            }
+            false => batch.is_transactional() && self.open.contains(&batch.producer_id()),
+        }
+    }
+}
+
+/// The records of a compressed batch; `None` when they can be read where they lie.
+fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
+    match batch.compression()? {
+        Compression::None => Ok(None),
+        codec => decompress(codec, batch.payload(), PAYLOAD_BYTES_MAX).map(Some),
+    }
+}
+
+/// The whole batches at the start of a partition's bytes; one cut short at the end is left for the next fetch.
+pub(super) struct Batches<'a>(pub(super) &'a [u8]);
+
+impl<'a> Iterator for Batches<'a> {
+    type Item = Result<BatchView<'a>, BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match BatchView::first(self.0) {
+            Ok(batch) => {
+                self.0 = &self.0[batch.size()..];
+                Some(Ok(batch))
+            }
+            Err(BatchError::Truncated) => None,
+            Err(error) => {
+                self.0 = &[];
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::batch::{BatchBuilder, Stamp};
+
+    #[test]
+    fn a_batch_whose_checksum_does_not_match_ends_the_partition_unless_checksums_are_not_to_be_checked() {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"value"), &[]);
+        let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        // Within the value: the record still reads.
+        let at = bytes.len() - 3;
+        bytes[at] ^= 1;
+        let read = |check_crcs| {
+            let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+            let mut count = Count::default();
+            let reading = Reading { check_crcs, aborted: None };
+            Cursor::new(place, ()).read(&bytes, reading, &mut count).map(|()| count)
+        };
+        assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
+        assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });
+    }
+}

@@ -1,0 +1,380 @@
+//! One leader's thread: fetch, and while the records of one answer are read the next is already asked for.
+//!
+//! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the others
+//! are read on. Invariant: exactly one fetch is in flight while the thread waits or reads; none once every partition was asked
+//! for up to its end.
+
+use super::cursor::{Batches, Count, Cursor, Reading, Sink};
+use super::error::ConsumeError;
+use super::progress::Progress;
+use super::start::Start;
+use crate::blocking::Connection;
+use crate::error::ClientError;
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The last version whose topics are named instead of numbered.
+const NAMED_VERSION_MAX: i16 = 12;
+
+/// A consumer's fetch settings; names and defaults are Kafka's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchSettings {
+    /// fetch.max.wait.ms.
+    pub max_wait_ms: i32,
+    /// fetch.min.bytes.
+    pub min_bytes: i32,
+    /// fetch.max.bytes.
+    pub max_bytes: i32,
+    /// max.partition.fetch.bytes.
+    pub partition_max_bytes: i32,
+    /// check.crcs.
+    pub check_crcs: bool,
+    /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
+    pub read_committed: bool,
+    /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends the
+    /// run.
+    pub reset: Option<Start>,
+}
+
+impl Default for FetchSettings {
+    fn default() -> Self {
+        FetchSettings {
+            max_wait_ms: 500,
+            min_bytes: 1,
+            max_bytes: 50 << 20,
+            partition_max_bytes: 1 << 20,
+            check_crcs: true,
+            read_committed: false,
+            reset: Some(Start::Earliest),
+        }
+    }
+}
+
+/// Why a lane ended.
+pub(super) enum LaneEnd {
+    /// It was told to.
+    Stopped,
+    /// Every cursor reached its end.
+    Done,
+    /// The connection broke: look the leaders up again.
+    Stale(ClientError),
+    /// No retry can help.
+    Failed(ConsumeError),
+}
+
+impl From<ClientError> for LaneEnd {
+    fn from(error: ClientError) -> Self {
+        if error.is_retriable() { LaneEnd::Stale(error) } else { LaneEnd::Failed(error.into()) }
+    }
+}
+
+/// A partition that goes back to the run.
+pub(super) struct Returned<S> {
+    pub(super) cursor: Cursor<S>,
+    pub(super) why: Why,
+}
+
+/// Why it does.
+pub(super) enum Why {
+    /// It is to be placed anew.
+    Reset,
+    /// The leader refuses it, which may pass.
+    Refused(ClientError),
+    /// Its records cannot be read.
+    Broken(ConsumeError),
+}
+
+/// Partitions for a lane that runs.
+pub(super) struct Inbox<S>(Mutex<Option<Vec<Cursor<S>>>>);
+
+impl<S> Inbox<S> {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Inbox(Mutex::new(Some(Vec::new()))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Cursor<S>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives them back if the lane takes nothing more.
+    pub(super) fn put(&self, cursors: Vec<Cursor<S>>) -> Result<(), Vec<Cursor<S>>> {
+        match &mut *self.lock() {
+            Some(waiting) => {
+                waiting.extend(cursors);
+                Ok(())
+            }
+            None => Err(cursors),
+        }
+    }
+
+    fn take(&self) -> Vec<Cursor<S>> {
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn close(&self) -> Vec<Cursor<S>> {
+        self.lock().take().unwrap_or_default()
+    }
+
+    /// Takes nothing more, unless there is something already. Whether it does so.
+    fn close_if_empty(&self) -> bool {
+        let mut waiting = self.lock();
+        if waiting.as_ref().is_some_and(Vec::is_empty) {
+            *waiting = None;
+        }
+        waiting.is_none()
+    }
+}
+
+pub(super) struct Lane<S> {
+    connection: Connection,
+    /// In the order in which they are asked for: those that gave records last come last.
+    cursors: Vec<Cursor<S>>,
+    inbox: Arc<Inbox<S>>,
+    returns: Box<dyn Fn(Returned<S>) + Send>,
+    /// The offset each cursor is asked for next, which runs ahead of the one read.
+    asked: HashMap<PartitionKey, i64>,
+    /// Those that have waited and were not answered yet, by name.
+    waited: HashMap<PartitionKey, (Text, i32)>,
+    settings: FetchSettings,
+    progress: Arc<Progress>,
+    answered: Arc<Mutex<Instant>>,
+    version: i16,
+}
+
+/// How a response names a partition: by id and no name from version 13 on, by name and no id before.
+type PartitionKey = (Uuid, Text, i32);
+
+impl<S: Sink> Lane<S> {
+    /// What cannot be read goes to `returns`.
+    pub(super) fn new(
+        connection: Connection,
+        cursors: Vec<Cursor<S>>,
+        settings: FetchSettings,
+        progress: Arc<Progress>,
+        returns: impl Fn(Returned<S>) + Send + 'static,
+    ) -> Self {
+        let inbox = Inbox::new();
+        // A new inbox is open.
+        let _ = inbox.put(cursors);
+        Lane {
+            connection,
+            cursors: Vec::new(),
+            inbox,
+            returns: Box::new(returns),
+            asked: HashMap::new(),
+            waited: HashMap::new(),
+            settings,
+            progress,
+            answered: Arc::new(Mutex::new(Instant::now())),
+            version: 0,
+        }
+    }
+
+    /// When the leader last answered, or the lane began.
+    pub(super) fn answered(&self) -> Arc<Mutex<Instant>> {
+        self.answered.clone()
+    }
+
+    /// Where more partitions are put.
+    pub(super) fn inbox(&self) -> Arc<Inbox<S>> {
+        self.inbox.clone()
+    }
+
+    /// Fetches until the run ends or something breaks, and gives the cursors back.
+    pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
+        let Err(end) = self.fetch_on();
+        self.cursors.extend(self.inbox.close());
+        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
+        (self.cursors, end)
+    }
+
+    fn fetch_on(&mut self) -> Result<std::convert::Infallible, LaneEnd> {
+        let highest = self.connection.version::<FetchRequest>()?;
+        let cursors = self.inbox.take();
+        let named = cursors.iter().any(|cursor| cursor.topic_id.is_zero());
+        self.version = if named { highest.min(NAMED_VERSION_MAX) } else { highest };
+        self.take_in(cursors);
+        let mut in_flight = self.ask()?;
+        self.progress.fetches();
+        loop {
+            while !in_flight {
+                if self.inbox.close_if_empty() {
+                    return Err(LaneEnd::Done);
+                }
+                let more = self.inbox.take();
+                self.take_in(more);
+                in_flight = self.ask()?;
+            }
+            let (frame, response) = self.connection.receive::<FetchRequest>(self.version)?;
+            *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            self.advance(&response)?;
+            if self.progress.stopping() {
+                return Err(LaneEnd::Stopped);
+            }
+            let more = self.inbox.take();
+            self.take_in(more);
+            in_flight = self.ask()?;
+            self.read(&response)?;
+            // What is in flight was asked for before the records said that it is enough.
+            if self.open().next().is_none() && self.inbox.close_if_empty() {
+                return Err(LaneEnd::Done);
+            }
+            drop(response);
+            self.connection.recycle(frame);
+        }
+    }
+
+    fn take_in(&mut self, cursors: Vec<Cursor<S>>) {
+        for cursor in cursors {
+            let key = self.key(&cursor.topic, cursor.topic_id, cursor.partition);
+            let place = (cursor.topic.clone(), cursor.partition);
+            if self.progress.waiting.has(&place) {
+                self.waited.insert(key.clone(), place);
+            }
+            self.asked.insert(key, cursor.offset.unwrap_or(0));
+            self.cursors.push(cursor);
+        }
+    }
+
+    /// Sends the next fetch, if there is something to ask for. Whether there was.
+    fn ask(&mut self) -> Result<bool, LaneEnd> {
+        if self.open().next().is_none() {
+            return Ok(false);
+        }
+        self.connection.send(&self.request(), self.version)?;
+        Ok(true)
+    }
+
+    fn key(&self, topic: &Text, topic_id: Uuid, partition: i32) -> PartitionKey {
+        match self.version > NAMED_VERSION_MAX {
+            true => (topic_id, Text::default(), partition),
+            false => (Uuid::ZERO, topic.clone(), partition),
+        }
+    }
+
+    /// The cursors with something left to ask for, and the offset to ask for next.
+    fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
+        self.cursors.iter().filter_map(|cursor| {
+            let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
+            let asked = asked.copied().unwrap_or(0);
+            (!cursor.is_done() && !cursor.ends_at(asked)).then_some((cursor, asked))
+        })
+    }
+
+    fn request(&self) -> FetchRequest {
+        let mut topics: Vec<FetchTopic> = Vec::new();
+        for (cursor, asked) in self.open() {
+            if topics.last().is_none_or(|last| last.topic != cursor.topic) {
+                let (topic, topic_id) = (cursor.topic.clone(), cursor.topic_id);
+                topics.push(FetchTopic { topic, topic_id, ..Default::default() });
+            }
+            topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
+                partition: cursor.partition,
+                fetch_offset: asked,
+                partition_max_bytes: self.settings.partition_max_bytes,
+                ..Default::default()
+            });
+        }
+        FetchRequest {
+            max_wait_ms: self.settings.max_wait_ms,
+            min_bytes: self.settings.min_bytes,
+            max_bytes: self.settings.max_bytes,
+            isolation_level: i8::from(self.settings.read_committed),
+            topics,
+            ..Default::default()
+        }
+    }
+
+    /// Looks at the batches' headers only, to know what to ask for next, and lets go of what the leader refuses.
+    fn advance(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+        if response.error_code.is_err() {
+            return Err(ClientError::kafka("cannot fetch", response.error_code, None).into());
+        }
+        for topic in &response.responses {
+            for data in &topic.partitions {
+                let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
+                if data.error_code.is_err() {
+                    self.refused(data.error_code, &key)?;
+                    continue;
+                }
+                if let Some(place) = self.waited.remove(&key) {
+                    self.progress.waiting.serve(&place);
+                }
+                let last = Batches(bytes_of(data)).filter_map(Result::ok).last();
+                if let (Some(asked), Some(last)) = (self.asked.get_mut(&key), last) {
+                    *asked = (*asked).max(last.last_offset() + 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), LaneEnd> {
+        let Some(at) = self.position(key) else { return Ok(()) };
+        let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
+        let why = match code {
+            // The records were deleted meanwhile.
+            ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() => Why::Reset,
+            ErrorCode::OFFSET_OUT_OF_RANGE => {
+                let offset = self.asked.get(key).copied().unwrap_or(0);
+                return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
+            }
+            code => {
+                let error = ClientError::refused(format!("cannot read partition {partition} of topic '{topic}'"), code);
+                // Kafka's broker answers like this what it did not expect, and may not the next time.
+                if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
+                    return Err(LaneEnd::Failed(error.into()));
+                }
+                Why::Refused(error)
+            }
+        };
+        self.give_back(at, key, why);
+        Ok(())
+    }
+
+    fn give_back(&mut self, at: usize, key: &PartitionKey, why: Why) {
+        self.asked.remove(key);
+        self.waited.remove(key);
+        let cursor = self.cursors.remove(at);
+        (self.returns)(Returned { cursor, why });
+    }
+
+    fn position(&self, key: &PartitionKey) -> Option<usize> {
+        self.cursors.iter().position(|cursor| self.key(&cursor.topic, cursor.topic_id, cursor.partition) == *key)
+    }
+
+    fn read(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+        let mut count = Count::default();
+        for topic in &response.responses {
+            for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
+                let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
+                let Some(at) = self.position(&key) else { continue };
+                if self.cursors[at].is_done() {
+                    continue;
+                }
+                let aborted = data.aborted_transactions.as_deref().unwrap_or_default();
+                let aborted = self.settings.read_committed.then_some(aborted);
+                let reading = Reading { check_crcs: self.settings.check_crcs, aborted };
+                match self.cursors[at].read(bytes_of(data), reading, &mut count) {
+                    Ok(()) => {
+                        let fed = self.cursors.remove(at);
+                        self.cursors.push(fed);
+                    }
+                    Err(broken @ ConsumeError::Corrupt { .. }) => self.give_back(at, &key, Why::Broken(broken)),
+                    Err(error) => return Err(LaneEnd::Failed(error)),
+                }
+            }
+        }
+        if count.records > 0 {
+            self.progress.count(count.records, count.bytes);
+        }
+        Ok(())
+    }
+}
+
+fn bytes_of(data: &PartitionData) -> &[u8] {
+    data.records.as_ref().and_then(|records| records.memory()).map_or(&[], |bytes| bytes)
+}

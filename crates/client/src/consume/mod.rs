@@ -1,0 +1,63 @@
+//! Reading whole topics as fast as they come: partitions are assigned by hand, from a timestamp's offset on.
+//!
+//! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); [`run`] starts them and
+//! gives them their partitions, as its [`Plan`] says, and tells its [`Progress`]. Invariant: each record of a partition reaches
+//! its [`Sink`] once, in offset order, and with a matching checksum.
+
+mod cursor;
+mod error;
+mod growth;
+mod lane;
+mod plan;
+mod progress;
+mod run;
+mod scout;
+mod start;
+mod waiting;
+
+pub use cursor::{Cursor, Sink};
+pub use error::ConsumeError;
+pub use fullbore_wire::batch::{BatchView, Record};
+pub use growth::{Growth, TopicFilter};
+pub use lane::FetchSettings;
+pub use plan::{Outcome, Plan};
+pub use progress::Progress;
+pub use start::{Placed, Start};
+
+use crate::blocking::Cluster;
+use run::Run;
+
+/// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is called every few milliseconds
+/// and may end the run by returning false.
+///
+/// # Errors
+/// What no retry can help: a record the sink refused, an offset that is not there. What concerns one partition or topic alone (a
+/// broken batch, a deletion) is an error once nothing else is left to read. When the timeout passes while a partition cannot be
+/// read, why.
+pub fn consume<S: Sink>(
+    cluster: &Cluster,
+    cursors: Vec<Cursor<S>>,
+    plan: &Plan,
+    observe: impl FnMut(&Progress) -> bool,
+) -> Result<Outcome<S>, ConsumeError> {
+    consume_growing(cluster, cursors, plan, None, observe)
+}
+
+/// As [`consume`], and reads the partitions, too, that topics get meanwhile.
+///
+/// # Errors
+/// As [`consume`].
+pub fn consume_growing<S: Sink>(
+    cluster: &Cluster,
+    cursors: Vec<Cursor<S>>,
+    plan: &Plan,
+    mut growth: Option<Growth<S>>,
+    mut observe: impl FnMut(&Progress) -> bool,
+) -> Result<Outcome<S>, ConsumeError> {
+    growth.iter_mut().for_each(|growth| growth.know(&cursors));
+    let mut run = Run::new(cluster, cursors, plan, growth);
+    let ended = run.follow(&mut observe);
+    let stopped = run.stop();
+    ended.and(stopped)?;
+    Ok(run.outcome())
+}

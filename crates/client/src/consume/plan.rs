@@ -1,0 +1,50 @@
+//! What a run is told, and what it comes to.
+
+use super::cursor::Cursor;
+use super::lane::FetchSettings;
+use super::progress::Progress;
+use super::start::Start;
+use fullbore_wire::Text;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// What a run needs to know.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How to fetch.
+    pub fetch: FetchSettings,
+    /// The run ends with the response that reaches this many records.
+    pub records: u64,
+    /// The run ends when no record came for this long.
+    pub timeout: Duration,
+    /// Where cursors without an offset start.
+    pub start: Start,
+    /// Whether cursors without an end are to end where their partition ends when it is begun.
+    pub to_end: bool,
+    /// Whether the run goes on though every topic it reads was deleted: there may be others.
+    pub outlives_topics: bool,
+    /// Topics that were deleted before it began, which is not told again.
+    pub deleted: BTreeSet<Text>,
+}
+
+impl Plan {
+    /// From the oldest record on until nothing comes for the timeout.
+    pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
+        let (records, start) = (u64::MAX, Start::Earliest);
+        let deleted = BTreeSet::new();
+        Plan { fetch, records, timeout, start, to_end: false, outlives_topics: false, deleted }
+    }
+}
+
+/// How a run went.
+pub struct Outcome<S> {
+    /// Every partition's cursor with its sink.
+    pub cursors: Vec<Cursor<S>>,
+    /// Counts.
+    pub progress: Arc<Progress>,
+    /// When the number wanted, or the end of every partition, was reached; `None` if the records ended before.
+    pub finished: Option<SystemTime>,
+    /// Which partition could not be read, and why; of several, the first. Not those of deleted topics.
+    pub unread: Option<String>,
+}

@@ -1,0 +1,138 @@
+//! What a run has come to: written by its lanes, read by anyone.
+
+use super::waiting::Waiting;
+use fullbore_wire::Text;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What all lanes count together. Written by the lanes, read by anyone.
+#[derive(Debug)]
+pub struct Progress {
+    started: Instant,
+    records: AtomicU64,
+    bytes: AtomicU64,
+    /// Microseconds after `started` at which the last records came.
+    last_record_us: AtomicU64,
+    first_fetch: OnceLock<Instant>,
+    finished: OnceLock<SystemTime>,
+    stop: AtomicBool,
+    records_wanted: u64,
+    trouble: Mutex<Option<String>>,
+    pub(super) waiting: Waiting,
+    /// What happened that nothing can be done about, until it is told.
+    notices: Mutex<Vec<String>>,
+    deleted: Mutex<BTreeSet<Text>>,
+}
+
+impl Progress {
+    pub(super) fn new(records_wanted: u64, deleted: BTreeSet<Text>) -> Self {
+        Progress {
+            started: Instant::now(),
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            last_record_us: AtomicU64::new(0),
+            first_fetch: OnceLock::new(),
+            finished: OnceLock::new(),
+            stop: AtomicBool::new(false),
+            records_wanted,
+            trouble: Mutex::default(),
+            waiting: Waiting::default(),
+            notices: Mutex::default(),
+            deleted: Mutex::new(deleted),
+        }
+    }
+
+    /// Why some partition is not being read just now.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// What is to be told once: partitions that will not be read any more, and why.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn notice(&self, what: String) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// What was to be told is not so any more.
+    pub(super) fn take_back(&self, what: &str) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
+    }
+
+    /// The topics that were deleted while they were read, and are not there again.
+    pub fn deleted(&self) -> BTreeSet<Text> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The topic was deleted; whether that is news.
+    pub(super) fn set_deleted(&self, topic: &Text) -> bool {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone())
+    }
+
+    /// The topic is there again.
+    pub(super) fn is_back(&self, topic: &Text) {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
+    }
+
+    /// Records read so far.
+    pub fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// From the start until the first fetch was sent; `None` before that.
+    pub fn setup(&self) -> Option<Duration> {
+        self.first_fetch.get().map(|first| *first - self.started)
+    }
+
+    pub(super) fn idle(&self) -> Duration {
+        self.started.elapsed().saturating_sub(Duration::from_micros(self.last_record_us.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Tells every lane to end.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// A fetch is sent.
+    pub(super) fn fetches(&self) {
+        self.first_fetch.get_or_init(Instant::now);
+    }
+
+    /// All that was wanted is read.
+    pub(super) fn finish(&self) {
+        self.finished.get_or_init(SystemTime::now);
+    }
+
+    /// When that was.
+    pub(super) fn finished(&self) -> Option<SystemTime> {
+        self.finished.get().copied()
+    }
+
+    /// Counts one response's records; the one that reaches the number wanted ends the run.
+    pub(super) fn count(&self, records: u64, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.records.fetch_add(records, Ordering::Relaxed);
+        self.last_record_us.store(self.started.elapsed().as_micros() as u64, Ordering::Relaxed);
+        if before + records >= self.records_wanted {
+            self.finish();
+            self.stop();
+        }
+    }
+}

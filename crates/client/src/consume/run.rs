@@ -1,0 +1,562 @@
+//! One run: has leaders found ([`scout`](super::scout)), starts a lane for each ([`lane`](super::lane)) and gives it its
+//! partitions, again when leaders move.
+//!
+//! It waits for no broker, so that one that hangs keeps neither the others from being read nor the caller from ending the run.
+//! What concerns one partition or topic ends the reading of that one. Invariant: a cursor is in one place: idle, connecting,
+//! done or given up here, or owned by a lane's thread.
+
+use super::cursor::{Cursor, Sink};
+use super::error::ConsumeError;
+use super::growth::Growth;
+use super::lane::{Inbox, Lane, LaneEnd, Returned, Why};
+use super::plan::{Outcome, Plan};
+use super::progress::Progress;
+use super::scout::{Answer, Connected, Found, Scout};
+use super::start::Unplaced;
+use super::waiting::sentence;
+use crate::blocking::{Cluster, Connection, PartitionPlace, Stopper};
+use crate::error::ClientError;
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a partition must have been refused for the run to have left it out.
+const REFUSED_AFTER: Duration = Duration::from_secs(1);
+/// How often a run looks at its deadline and calls its observer.
+const TICK: Duration = Duration::from_millis(20);
+/// How much later than fetch.max.wait.ms an answer may come.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
+/// The pause before leaders are looked up again.
+const RETRY_BACKOFF: Duration = Duration::from_millis(100);
+/// The same for what has been refused for longer than this, or is not there.
+const LONG_BACKOFF: Duration = Duration::from_secs(1);
+/// How long a run that has an end tries a partition that its leader refuses.
+const REFUSED_MAX: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct Run<'a, S> {
+    plan: &'a Plan,
+    growth: Option<Growth<S>>,
+    progress: Arc<Progress>,
+    idle: Vec<Idle<S>>,
+    /// Those whose leader is being connected to, by its address.
+    connecting: BTreeMap<String, Connecting<S>>,
+    done: Vec<Cursor<S>>,
+    given_up: Vec<(Cursor<S>, ConsumeError)>,
+    lanes: HashMap<usize, Running<S>>,
+    next_lane: usize,
+    /// Connections to leaders that have a lane, to ask them where partitions begin.
+    spare: HashMap<String, Connection>,
+    scout: Scout,
+    events: (Sender<Event<S>>, Receiver<Event<S>>),
+    look_at: Instant,
+}
+
+/// A partition that nobody reads just now, and when to look its leader up.
+struct Idle<S> {
+    cursor: Cursor<S>,
+    due: Instant,
+}
+
+/// Partitions that wait for a connection.
+struct Connecting<S> {
+    since: Instant,
+    cursors: Vec<Cursor<S>>,
+}
+
+/// A lane's thread.
+struct Running<S> {
+    leader: String,
+    stopper: Stopper,
+    thread: JoinHandle<()>,
+    answered: Arc<Mutex<Instant>>,
+    inbox: Arc<Inbox<S>>,
+}
+
+/// What threads tell the run.
+enum Event<S> {
+    Found(Box<Answer>),
+    Returned(Returned<S>),
+    Ended(Ended<S>),
+}
+
+struct Ended<S> {
+    lane: usize,
+    cursors: Vec<Cursor<S>>,
+    end: LaneEnd,
+}
+
+impl<'a, S: Sink> Run<'a, S> {
+    pub(super) fn new(cluster: &Cluster, cursors: Vec<Cursor<S>>, plan: &'a Plan, growth: Option<Growth<S>>) -> Self {
+        let events = channel();
+        let tells = events.0.clone();
+        let due = Instant::now();
+        Run {
+            plan,
+            growth,
+            progress: Arc::new(Progress::new(plan.records, plan.deleted.clone())),
+            idle: cursors.into_iter().map(|cursor| Idle { cursor, due }).collect(),
+            connecting: BTreeMap::new(),
+            done: Vec::new(),
+            given_up: Vec::new(),
+            lanes: HashMap::new(),
+            next_lane: 0,
+            spare: HashMap::new(),
+            scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(Box::new(answer))))),
+            events,
+            look_at: due,
+        }
+    }
+
+    pub(super) fn follow(&mut self, observe: &mut impl FnMut(&Progress) -> bool) -> Result<(), ConsumeError> {
+        while !self.progress.stopping() {
+            self.look()?;
+            self.progress.set_trouble(self.trouble());
+            self.wait()?;
+            let is_over = self.is_over();
+            let goes_on = observe(&self.progress);
+            if is_over? {
+                self.progress.finish();
+                break;
+            }
+            if !goes_on {
+                break;
+            }
+            if self.progress.idle() > self.plan.timeout {
+                return self.time_is_up();
+            }
+        }
+        Ok(())
+    }
+
+    /// How it went, once every lane has ended.
+    pub(super) fn outcome(self) -> Outcome<S> {
+        let given_up = self.given_up.iter().map(|(_, error)| error);
+        let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
+        let first = left_out.next().map(ToString::to_string);
+        let refused = || self.progress.waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
+        let unread = match first {
+            Some(first) => Some(match left_out.count() {
+                0 => first,
+                more => format!("{first}; {} partitions could not be read in all", more + 1),
+            }),
+            None => refused(),
+        };
+        let mut cursors = self.done;
+        cursors.extend(self.idle.into_iter().map(|idle| idle.cursor));
+        cursors.extend(self.connecting.into_values().flat_map(|connecting| connecting.cursors));
+        cursors.extend(self.given_up.into_iter().map(|(cursor, _)| cursor));
+        let finished = self.progress.finished();
+        Outcome { cursors, finished, unread, progress: self.progress }
+    }
+
+    /// Whether there is nothing to read any more.
+    fn is_over(&mut self) -> Result<bool, ConsumeError> {
+        let (deleted, now) = (self.progress.deleted(), Instant::now());
+        let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
+        let may_come = !self.idle.iter().all(is_gone);
+        if may_come || !self.connecting.is_empty() || !self.lanes.is_empty() {
+            return Ok(false);
+        }
+        if !self.done.is_empty() {
+            return Ok(true);
+        }
+        let is_deletion = |(_, error): &(Cursor<S>, ConsumeError)| matches!(error, ConsumeError::Deleted { .. });
+        if self.plan.outlives_topics && self.given_up.iter().all(is_deletion) {
+            return Ok(false);
+        }
+        let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
+        match self.given_up.pop().map(|(_, error)| error).or(gone) {
+            Some(error) => {
+                // The error says it.
+                let told = error.to_string();
+                self.progress.take_back(&told);
+                Err(error)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Has the leaders looked up of partitions that are not being read, and new partitions looked for when it is time.
+    fn look(&mut self) -> Result<(), ConsumeError> {
+        let now = Instant::now();
+        if self.scout.looks_since().is_some() || now < self.look_at {
+            return Ok(());
+        }
+        let due = self.idle.iter().filter(|idle| idle.due <= now);
+        let mut topics: BTreeSet<Text> = due.map(|idle| idle.cursor.topic.clone()).collect();
+        let (more, matches) = self.growth.as_mut().and_then(Growth::due).unwrap_or_default();
+        topics.extend(more.iter().cloned());
+        if topics.is_empty() && matches.is_none() {
+            return Ok(());
+        }
+        self.look_at = now + RETRY_BACKOFF;
+        self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
+    }
+
+    /// With every partition being read the records are simply over; else that is why none came.
+    fn time_is_up(&mut self) -> Result<(), ConsumeError> {
+        let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
+        let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
+        match waiting.or_else(silent) {
+            Some(source) => Err(ConsumeError::Unreachable { waited: self.plan.timeout, source }),
+            None => match self.given_up.pop() {
+                Some((_, error)) => Err(error),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Why some partition has not been read for a while.
+    fn trouble(&self) -> Option<String> {
+        let waiting = &self.progress.waiting;
+        let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
+        let hang = || self.hang().map(|hang| hang.to_string());
+        let broken = || waiting.first(REFUSED_AFTER, false).map(|(error, count)| sentence(&error, count));
+        refused.or_else(hang).or_else(broken)
+    }
+
+    /// A broker that does not answer, so that some partition is not being read.
+    fn hang(&self) -> Option<ClientError> {
+        let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
+        // The servers of the list are asked one after another, with as long between them.
+        let servers = self.scout.servers();
+        let looking = self.scout.looks_since().map(|since| (servers, since, servers.split(',').count()));
+        let is_late = |(_, since, brokers): &(&str, Instant, usize)| since.elapsed() > ANSWER_GRACE * *brokers as u32;
+        let (address, since, _) = connecting.chain(looking).find(is_late)?;
+        Some(silent(address, since))
+    }
+
+    /// A leader that has not answered for longer than it may wait for records.
+    fn silence(&self) -> Option<ClientError> {
+        let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
+        self.lanes.values().find_map(|lane| {
+            let since = *lane.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            (since.elapsed() > patience).then(|| silent(&lane.leader, since))
+        })
+    }
+
+    /// Goes on with what was found: leaders are connected to, and lanes begin.
+    fn go_on(&mut self, found: Found) -> Result<(), ConsumeError> {
+        match found {
+            Found::Topics(topics) => {
+                let mut places = HashMap::new();
+                for (topic, found) in topics {
+                    match found {
+                        Ok(of_topic) => {
+                            self.progress.is_back(&topic);
+                            let new = self.growth.iter_mut().flat_map(|growth| growth.begin(&of_topic));
+                            let due = Instant::now();
+                            self.idle.extend(new.map(|cursor| Idle { cursor, due }));
+                            places.insert(topic, of_topic);
+                        }
+                        Err(ClientError::NoTopic(_)) => self.topic_is_gone(&topic),
+                        // No broker answers just now: the next turn asks again, until the run's timeout.
+                        Err(error) if error.is_retriable() => {
+                            let error = Arc::new(error);
+                            for Idle { cursor, .. } in self.idle.iter().filter(|idle| idle.cursor.topic == topic) {
+                                let place = (cursor.topic.clone(), cursor.partition);
+                                self.progress.waiting.refuse(place, error.clone());
+                            }
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                self.connect(&places)
+            }
+            Found::Connection { leader, outcome } => {
+                let Some(Connecting { cursors, .. }) = self.connecting.remove(&leader) else { return Ok(()) };
+                match outcome {
+                    Ok(connected) => self.connected(leader, *connected, cursors),
+                    Err(error) if error.is_retriable() => {
+                        self.refuse_all(cursors, error);
+                        Ok(())
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// What was read of it is over. Where records that are gone end nothing, the next topic of its name is read from its start.
+    fn topic_is_gone(&mut self, topic: &Text) {
+        let (of_topic, others) =
+            std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
+        self.idle = others;
+        let of_topic: Vec<Idle<S>> = of_topic;
+        // Those that are being read are told by their leader first.
+        if of_topic.is_empty() {
+            return;
+        }
+        self.progress.waiting.forget(topic);
+        let gone = ConsumeError::Deleted { topic: topic.clone() };
+        if self.progress.set_deleted(topic) {
+            self.progress.notice(gone.to_string());
+        }
+        let due = Instant::now() + LONG_BACKOFF;
+        for Idle { cursor, .. } in of_topic {
+            if self.plan.fetch.reset.is_some() && !self.plan.to_end && cursor.end.is_none() {
+                self.idle.push(Idle { cursor, due });
+                continue;
+            }
+            self.growth.iter_mut().for_each(|growth| growth.forget(topic));
+            self.given_up.push((cursor, ConsumeError::Deleted { topic: topic.clone() }));
+        }
+    }
+
+    /// Gives partitions that are idle to the lane of their leader, if that is known, or has the leader connected to.
+    fn connect(&mut self, places: &HashMap<Text, Vec<PartitionPlace>>) -> Result<(), ConsumeError> {
+        let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
+        for Idle { mut cursor, due } in std::mem::take(&mut self.idle) {
+            let Some(of_topic) = places.get(&cursor.topic).filter(|_| due <= Instant::now()) else {
+                self.idle.push(Idle { cursor, due });
+                continue;
+            };
+            let place = of_topic.iter().find(|place| place.partition == cursor.partition);
+            if let Some(Err(error)) = place.map(|place| cursor.follow(place.topic_id, self.plan.fetch.reset.is_some()))
+            {
+                self.give_up(cursor, error);
+                continue;
+            }
+            let (topic, partition) = (cursor.topic.clone(), cursor.partition);
+            match place.map(|place| &place.leader) {
+                // It comes with the next turn.
+                Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
+                Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
+                Some(None) => {
+                    self.refuse(cursor, Arc::new(ClientError::NoLeader { topic: topic.to_string(), partition }));
+                }
+                None => {
+                    let what = format!("cannot read partition {partition} of topic '{topic}'");
+                    let error = ClientError::refused(what, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+                    self.refuse(cursor, Arc::new(error));
+                }
+            }
+        }
+        for (leader, cursors) in by_leader {
+            let is_placed = |cursor: &Cursor<S>| !self.is_unplaced(cursor);
+            let is_read = self.lanes.values().any(|lane| lane.leader == leader);
+            if is_read && cursors.iter().all(is_placed) {
+                self.hand_over(&leader, cursors);
+                continue;
+            }
+            let unplaced = cursors.iter().filter(|cursor| self.is_unplaced(cursor)).map(|cursor| self.unplaced(cursor));
+            let (unplaced, to_end) = (unplaced.collect(), self.plan.to_end);
+            let spare = self.spare.remove(&leader);
+            let begun = self.scout.connect(&leader, spare, unplaced, to_end, self.plan.fetch.read_committed);
+            self.connecting.insert(leader, Connecting { since: Instant::now(), cursors });
+            begun.map_err(ConsumeError::Thread)?;
+        }
+        Ok(())
+    }
+
+    /// Whether its leader has to tell where it begins or ends.
+    fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
+        cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
+    }
+
+    fn unplaced(&self, cursor: &Cursor<S>) -> Unplaced {
+        let reset = self.plan.fetch.reset.filter(|_| cursor.is_reset);
+        let start = reset.unwrap_or(self.plan.start);
+        Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
+    }
+
+    /// Places partitions as their leader said, and has them read.
+    fn connected(
+        &mut self,
+        leader: String,
+        (connection, placed): Connected,
+        cursors: Vec<Cursor<S>>,
+    ) -> Result<(), ConsumeError> {
+        let mut placed = placed.into_iter();
+        let mut ready = Vec::new();
+        for mut cursor in cursors {
+            match self.is_unplaced(&cursor).then(|| placed.next()).flatten() {
+                None => ready.push(cursor),
+                Some(Ok(place)) => {
+                    cursor.place(place);
+                    match self.past_its_end(&cursor).filter(|_| !cursor.is_reset) {
+                        None => ready.push(cursor),
+                        Some(_) if self.plan.fetch.reset.is_some() => self.reset(cursor),
+                        Some(error) => return Err(error),
+                    }
+                }
+                Some(Err(error)) if is_for_a_while(&error) => self.refuse(cursor, Arc::new(error)),
+                Some(Err(error)) => return Err(error.into()),
+            }
+        }
+        let (mut done, ready): (Vec<_>, Vec<_>) = ready.into_iter().partition(Cursor::is_done);
+        done.iter().for_each(|cursor| self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition)));
+        self.done.append(&mut done);
+        match ready.is_empty() || self.lanes.values().any(|lane| lane.leader == leader) {
+            true => {
+                self.hand_over(&leader, ready);
+                self.spare.insert(leader, connection);
+                Ok(())
+            }
+            false => self.launch(leader, connection, ready),
+        }
+    }
+
+    /// Nothing would be fetched from behind the end, so that no broker would refuse it.
+    fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
+        let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
+        Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
+    }
+
+    /// Gives partitions to a lane that runs; one that ends just now leaves them for the next turn.
+    fn hand_over(&mut self, leader: &str, cursors: Vec<Cursor<S>>) {
+        let lane = self.lanes.values().find(|lane| lane.leader == leader);
+        let left = match lane {
+            Some(lane) => lane.inbox.put(cursors).err().unwrap_or_default(),
+            None => cursors,
+        };
+        let due = Instant::now();
+        self.idle.extend(left.into_iter().map(|cursor| Idle { cursor, due }));
+    }
+
+    fn launch(&mut self, leader: String, connection: Connection, cursors: Vec<Cursor<S>>) -> Result<(), ConsumeError> {
+        let stopper = connection.stopper()?;
+        let id = self.next_lane;
+        self.next_lane += 1;
+        let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
+        // The run waits for every lane, so somebody listens.
+        let returns = move |returned| drop(returns.send(Event::Returned(returned)));
+        let lane = Lane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone(), returns);
+        let (answered, inbox) = (lane.answered(), lane.inbox());
+        let body = move || {
+            let (cursors, end) = lane.run();
+            let _ = ended.send(Event::Ended(Ended { lane: id, cursors, end }));
+        };
+        let thread = std::thread::Builder::new().name(format!("fetch-{leader}")).spawn(body);
+        let thread = thread.map_err(ConsumeError::Thread)?;
+        self.lanes.insert(id, Running { leader, stopper, thread, answered, inbox });
+        Ok(())
+    }
+
+    /// Goes on with what was found, or takes back the cursors of a lane that ended, within a tick. A lane that panicked ends this
+    /// thread too.
+    fn wait(&mut self) -> Result<(), ConsumeError> {
+        match self.events.1.recv_timeout(TICK) {
+            Ok(event) => self.handle(event),
+            Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
+                None => Ok(()),
+                // A lane sends its cursors before it finishes, unless it panicked.
+                Some(lane) => match self.events.1.try_recv() {
+                    Ok(event) => self.handle(event),
+                    Err(_) => {
+                        self.join(lane);
+                        Ok(())
+                    }
+                },
+            },
+        }
+    }
+
+    fn handle(&mut self, event: Event<S>) -> Result<(), ConsumeError> {
+        match event {
+            Event::Ended(ended) => self.take_back(ended),
+            Event::Returned(Returned { cursor, why: Why::Refused(error) }) => {
+                self.refuse(cursor, Arc::new(error));
+                Ok(())
+            }
+            Event::Returned(Returned { cursor, why: Why::Reset }) => {
+                self.reset(cursor);
+                Ok(())
+            }
+            Event::Returned(Returned { cursor, why: Why::Broken(error) }) => {
+                self.give_up(cursor, error);
+                Ok(())
+            }
+            // Nothing begins any more.
+            Event::Found(_) if self.progress.stopping() => Ok(()),
+            Event::Found(answer) => {
+                let found = self.scout.back(*answer);
+                self.go_on(found)
+            }
+        }
+    }
+
+    fn join(&mut self, lane: usize) {
+        if let Some(running) = self.lanes.remove(&lane)
+            && let Err(panic) = running.thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
+        self.join(ended.lane);
+        let (mut done, left): (Vec<_>, Vec<_>) = ended.cursors.drain(..).partition(Cursor::is_done);
+        self.done.append(&mut done);
+        if let LaneEnd::Stale(error) = ended.end {
+            self.refuse_all(left, error);
+            return Ok(());
+        }
+        let due = Instant::now();
+        self.idle.extend(left.into_iter().map(|cursor| Idle { cursor, due }));
+        match ended.end {
+            LaneEnd::Failed(error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// It is placed anew.
+    fn reset(&mut self, mut cursor: Cursor<S>) {
+        cursor.reset();
+        self.idle.push(Idle { cursor, due: Instant::now() });
+    }
+
+    /// None of them can be read for this reason, which may pass.
+    fn refuse_all(&mut self, cursors: Vec<Cursor<S>>, error: ClientError) {
+        let error = Arc::new(error);
+        cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
+    }
+
+    /// It cannot be read for this reason, which may pass.
+    fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
+        let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
+        let is_answer = matches!(*error, ClientError::Kafka { .. });
+        if self.plan.to_end && is_answer && for_long >= REFUSED_MAX {
+            self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition));
+            return self.give_up(cursor, ConsumeError::Refusing(error));
+        }
+        let backoff = if is_answer && for_long >= LONG_BACKOFF { LONG_BACKOFF } else { RETRY_BACKOFF };
+        self.idle.push(Idle { cursor, due: Instant::now() + backoff });
+    }
+
+    /// It will not be read any more.
+    fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
+        let told = error.to_string();
+        // Some reasons are those of a whole topic.
+        if self.given_up.iter().all(|(_, known)| known.to_string() != told) {
+            self.progress.notice(told);
+        }
+        self.given_up.push((cursor, error));
+    }
+
+    /// Ends every lane and takes its cursors back.
+    pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
+        self.progress.stop();
+        self.lanes.values().for_each(|lane| lane.stopper.stop());
+        let mut outcome = Ok(());
+        while !self.lanes.is_empty() {
+            outcome = outcome.and(self.wait());
+        }
+        outcome
+    }
+}
+
+/// Whether asking again may help, as it may with what Kafka's broker answers to what it did not expect.
+fn is_for_a_while(error: &ClientError) -> bool {
+    error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
+}
+
+/// Somebody who answers nothing.
+fn silent(address: &str, since: Instant) -> ClientError {
+    let source = std::io::Error::other(format!("no answer for {} ms", since.elapsed().as_millis()));
+    ClientError::Io { address: address.to_owned(), source }
+}

@@ -1,0 +1,118 @@
+//! What may take as long as a broker likes, on threads that nobody waits for: finding leaders, and connecting to them.
+//!
+//! Not here: what to do with either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is left to
+//! itself, and ends with the connection's timeout.
+
+use super::growth::TopicFilter;
+use super::start::{self, Place, Unplaced};
+use crate::admin::list_topics;
+use crate::blocking::{Cluster, Connection, PartitionPlace};
+use crate::error::ClientError;
+use fullbore_wire::Text;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// See the module.
+pub(super) struct Scout {
+    /// For connections of their own.
+    cluster: Cluster,
+    servers: String,
+    /// Who leaders are asked for, on a connection that is kept; it is away while they are looked up.
+    asked: Option<Cluster>,
+    looks_since: Option<Instant>,
+    tells: Arc<dyn Fn(Answer) + Send + Sync>,
+}
+
+/// What was found.
+pub(super) enum Found {
+    /// The partitions of each topic, by name; without a name, why it is not known which topics there are.
+    Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
+    /// A connection to a leader, and where the partitions are that were to be placed.
+    Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
+}
+
+/// See [`Found::Connection`].
+pub(super) type Connected = (Connection, Vec<Result<Place, ClientError>>);
+
+/// What was found, and who was asked, to be asked again.
+pub(super) type Answer = (Found, Option<Cluster>);
+
+impl Scout {
+    /// What is found goes to `tells`.
+    pub(super) fn new(cluster: Cluster, tells: impl Fn(Answer) + Send + Sync + 'static) -> Self {
+        let (servers, asked) = (cluster.servers(), Some(cluster.detached()));
+        Scout { cluster, servers, asked, looks_since: None, tells: Arc::new(tells) }
+    }
+
+    /// The bootstrap list.
+    pub(super) fn servers(&self) -> &str {
+        &self.servers
+    }
+
+    /// Since when leaders are being looked up, if they are.
+    pub(super) fn looks_since(&self) -> Option<Instant> {
+        self.looks_since
+    }
+
+    /// Begins to look up these topics and those that match, unless it is about that already.
+    pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
+        let Some(mut cluster) = self.asked.take() else { return Ok(()) };
+        self.looks_since = Some(Instant::now());
+        let tells = self.tells.clone();
+        begin("leaders", move || {
+            let mut found = Vec::new();
+            match matches.map(|matches| (list_topics(&mut cluster), matches)) {
+                Some((Ok(all), matches)) => {
+                    let matching = all.into_iter().filter(|(name, is_internal)| matches(name, *is_internal));
+                    topics.extend(matching.map(|(name, _)| name));
+                    topics.sort();
+                    topics.dedup();
+                }
+                Some((Err(error), _)) => found.push((Text::default(), Err(error))),
+                None => {}
+            }
+            found.extend(topics.into_iter().map(|topic| {
+                let places = cluster.partitions(&topic);
+                (topic, places)
+            }));
+            tells((Found::Topics(found), Some(cluster)));
+        })
+    }
+
+    /// Begins to connect to a leader, unless the connection that there is serves, and to ask it where these partitions are.
+    pub(super) fn connect(
+        &self,
+        leader: &str,
+        spare: Option<Connection>,
+        of: Vec<Unplaced>,
+        to_end: bool,
+        read_committed: bool,
+    ) -> io::Result<()> {
+        let (cluster, tells, leader) = (self.cluster.detached(), self.tells.clone(), leader.to_owned());
+        begin("connect", move || {
+            let placed = |mut connection: Connection| {
+                let placed = start::place(&mut connection, &of, to_end, read_committed)?;
+                Ok(Box::new((connection, placed)))
+            };
+            // The broker may have closed it, since it was idle.
+            let outcome = match spare.map(placed) {
+                Some(Ok(connected)) => Ok(connected),
+                _ => cluster.connect(&leader).and_then(placed),
+            };
+            tells((Found::Connection { leader, outcome }, None));
+        })
+    }
+
+    /// Takes an answer, and who was asked for the next time.
+    pub(super) fn back(&mut self, (found, asked): Answer) -> Found {
+        if let Some(cluster) = asked {
+            (self.asked, self.looks_since) = (Some(cluster), None);
+        }
+        found
+    }
+}
+
+fn begin(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}

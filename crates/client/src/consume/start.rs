@@ -1,0 +1,131 @@
+//! Where partitions are begun, and where they end.
+//!
+//! Not when to ask. Invariant: what one partition's leader refuses says nothing of the others.
+
+use crate::blocking::{Connection, EARLIEST, LATEST};
+use crate::error::ClientError;
+use fullbore_wire::{Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+
+/// Where to begin with a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the oldest record there is.
+    Earliest,
+    /// With what comes from now on.
+    Latest,
+    /// At this offset.
+    At(i64),
+    /// So many offsets before the end.
+    Back(i64),
+    /// With the first record at this time, in milliseconds, or later.
+    From(i64),
+}
+
+/// Where a partition is begun and ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// The id of the topic whose offsets these are; zeros if it is not known.
+    pub topic_id: Uuid,
+    /// The first offset to read; `None` until the leader has told.
+    pub offset: Option<i64>,
+    /// The first offset not to read; `None` to go on for ever, or until the leader has told.
+    pub end: Option<i64>,
+}
+
+/// One partition that is to be placed.
+#[derive(Clone, Debug)]
+pub(super) struct Unplaced {
+    pub(super) topic: Text,
+    pub(super) partition: i32,
+    pub(super) start: Start,
+}
+
+/// An offset to begin with, and one to end before if that is wanted.
+pub(super) type Place = (i64, Option<i64>);
+
+/// Asks the leader of these partitions where they begin, and end if they are `to_end`.
+pub(super) fn place(
+    connection: &mut Connection,
+    of: &[Unplaced],
+    to_end: bool,
+    read_committed: bool,
+) -> Result<Vec<Result<Place, ClientError>>, ClientError> {
+    let mut wanted: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    for (at, unplaced) in of.iter().enumerate() {
+        let end = if to_end { &[LATEST][..] } else { &[] };
+        let mut timestamps = [timestamps(unplaced.start), end.to_vec()].concat();
+        timestamps.sort_unstable();
+        timestamps.dedup();
+        timestamps.into_iter().for_each(|timestamp| wanted.entry(timestamp).or_default().push(at));
+    }
+    let mut told: HashMap<(usize, i64), i64> = HashMap::new();
+    let mut refused: HashMap<usize, ClientError> = HashMap::new();
+    for (timestamp, partitions) in wanted {
+        let named: Vec<(Text, i32)> = partitions.iter().map(|at| (of[*at].topic.clone(), of[*at].partition)).collect();
+        let found = connection.offsets_at(&named, timestamp, read_committed)?;
+        for (at, offset) in partitions.into_iter().zip(found) {
+            match offset {
+                Ok(offset) => drop(told.insert((at, timestamp), offset)),
+                Err(error) => drop(refused.insert(at, error)),
+            }
+        }
+    }
+    let placed = |(at, unplaced): (usize, &Unplaced)| match refused.remove(&at) {
+        Some(error) => Err(error),
+        None => {
+            let at_time = |timestamp| told.get(&(at, timestamp)).copied().unwrap_or(0);
+            Ok((offset(unplaced.start, at_time), to_end.then(|| at_time(LATEST))))
+        }
+    };
+    Ok(of.iter().enumerate().map(placed).collect())
+}
+
+/// What the leader has to be asked for.
+fn timestamps(start: Start) -> Vec<i64> {
+    match start {
+        Start::Earliest => vec![EARLIEST],
+        Start::Latest => vec![LATEST],
+        Start::At(_) => Vec::new(),
+        Start::Back(_) => vec![EARLIEST, LATEST],
+        Start::From(ms) => vec![ms, LATEST],
+    }
+}
+
+/// The offset that it means where the leader told these.
+fn offset(start: Start, at: impl Fn(i64) -> i64) -> i64 {
+    match start {
+        Start::Earliest => at(EARLIEST),
+        Start::Latest => at(LATEST),
+        Start::At(offset) => offset,
+        Start::Back(count) => at(LATEST).saturating_sub(count).max(at(EARLIEST)),
+        Start::From(ms) if at(ms) < 0 => at(LATEST),
+        Start::From(ms) => at(ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_start_is_an_offset_that_the_partition_has() {
+        let at = |timestamp| match timestamp {
+            EARLIEST => 10,
+            LATEST => 20,
+            1000 => 15,
+            _ => -1,
+        };
+        for (start, expected) in [
+            (Start::Earliest, 10),
+            (Start::Latest, 20),
+            (Start::At(17), 17),
+            (Start::Back(3), 17),
+            (Start::Back(30), 10),
+            (Start::From(1000), 15),
+            (Start::From(2000), 20),
+        ] {
+            assert_eq!(offset(start, at), expected, "{start:?}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Partitions that are not being read, and why: told by lanes and the run, read by anyone.
+//!
+//! Invariant: a partition is here from its first refusal until its leader has answered a fetch of it without an error.
+
+use crate::error::ClientError;
+use fullbore_wire::Text;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A partition by name.
+pub(super) type Partition = (Text, i32);
+
+/// Why it waits, and since when it does.
+#[derive(Clone, Debug)]
+struct Reason {
+    since: Instant,
+    error: Arc<ClientError>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    of: Mutex<BTreeMap<Partition, Reason>>,
+    /// Whether there is any, for who looks with each answer.
+    any: AtomicBool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Partition, Reason>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It cannot be read for this reason; for how long that has been so for any reason.
+    pub(super) fn refuse(&self, partition: Partition, error: Arc<ClientError>) -> Duration {
+        let mut of = self.lock();
+        self.any.store(true, Ordering::Relaxed);
+        let since = of.get(&partition).map_or_else(Instant::now, |reason| reason.since);
+        of.insert(partition, Reason { since, error });
+        since.elapsed()
+    }
+
+    /// It is being read.
+    pub(super) fn serve(&self, partition: &Partition) {
+        if self.any.load(Ordering::Relaxed) {
+            let mut of = self.lock();
+            of.remove(partition);
+            self.any.store(!of.is_empty(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some partition waits.
+    pub(super) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Whether this one does.
+    pub(super) fn has(&self, partition: &Partition) -> bool {
+        self.is_any() && self.lock().contains_key(partition)
+    }
+
+    /// Nobody wants to read it any more: it is not what anything waits for.
+    pub(super) fn forget(&self, of_topic: &Text) {
+        let mut of = self.lock();
+        of.retain(|(topic, _), _| topic != of_topic);
+        self.any.store(!of.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The reason of one of those that have waited for this long, if need be by an answer of their leader, and how many they are.
+    pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
+        let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
+        let of = self.lock();
+        let mut waiting = of.values().filter(is_answer).filter(|reason| reason.since.elapsed() >= for_long);
+        waiting.next().map(|first| (first.error.clone(), 1 + waiting.count()))
+    }
+}
+
+/// One reason, and how many partitions wait, as a sentence.
+pub(super) fn sentence(error: &ClientError, partitions: usize) -> String {
+    match partitions {
+        0 | 1 => error.to_string(),
+        _ => format!("{error}; {partitions} partitions wait in all"),
+    }
+}

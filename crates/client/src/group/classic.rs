@@ -1,0 +1,360 @@
+//! A member under the classic protocol: join, synchronise, beat, and again when the group rebalances.
+//!
+//! Not the reading, nor the offsets. With assignors that rebalance eagerly the member lets go of everything before it joins
+//! again; with cooperative-sticky alone it keeps what it has and lets go of what the assignment takes from it (KIP-429).
+//! Invariant: while the reader has partitions, heartbeats go out.
+
+use super::assign::{Assignor, Partition, Subscriber};
+use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
+use super::coordinator::Coordinator;
+use super::shared::Shared;
+use super::verdict::Next;
+use crate::error::ClientError;
+use bytes::Bytes;
+use fullbore_wire::apis::heartbeat::HeartbeatRequest;
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
+use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use fullbore_wire::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The protocol type of consumers.
+const CONSUMER: Text = Text::from_static("consumer");
+/// How much later than the rebalance timeout an answer to JoinGroup or SyncGroup may come.
+const REBALANCE_GRACE: Duration = Duration::from_secs(10);
+/// The newest subscription, with the generation of what is owned (KIP-792) and the rack.
+const SUBSCRIPTION_VERSION: i16 = 3;
+/// Every client reads the oldest assignment, and later ones say no more.
+const ASSIGNMENT_VERSION: i16 = 0;
+/// LeaveGroup up to this version names one member, without a list.
+const LEAVE_ONE_VERSION: i16 = 2;
+
+pub(super) struct Classic<'a> {
+    config: GroupConfig,
+    coordinator: Coordinator,
+    shared: &'a Shared,
+    member_id: Text,
+    generation: i32,
+    protocol: Text,
+    leads: bool,
+    /// The partitions of every topic of the group, as the leader last counted them.
+    counts: BTreeMap<Text, i32>,
+    counted: Instant,
+}
+
+impl<'a> Classic<'a> {
+    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a Shared) -> Self {
+        Classic {
+            config,
+            coordinator,
+            shared,
+            member_id: Text::default(),
+            generation: -1,
+            protocol: Text::default(),
+            leads: false,
+            counts: BTreeMap::new(),
+            counted: Instant::now(),
+        }
+    }
+
+    /// Takes part until the member is to stop, and leaves.
+    pub(super) fn run(mut self) -> Result<(), ClientError> {
+        let outcome = self.take_part();
+        if self.config.instance.is_none() && !self.member_id.is_empty() {
+            self.leave();
+        }
+        outcome
+    }
+
+    fn is_cooperative(&self) -> bool {
+        self.config.assignors == [Assignor::CooperativeSticky]
+    }
+
+    fn take_part(&mut self) -> Result<(), ClientError> {
+        while !self.shared.is_stopping() {
+            let mut step = match self.is_cooperative() {
+                true => Next::Go,
+                false => self.let_go(Vec::new())?,
+            };
+            if step == Next::Go {
+                step = self.join_and_sync()?;
+            }
+            if step == Next::Go {
+                step = self.beat_until_it_moves()?;
+            }
+            match step {
+                Next::Go | Next::Rejoin | Next::Fatal => {}
+                Next::Again | Next::Find => self.shared.pause(RETRY_BACKOFF),
+                Next::RejoinLost | Next::RejoinNew => {
+                    self.generation = -1;
+                    if step == Next::RejoinNew {
+                        self.member_id = Text::default();
+                    }
+                    self.shared.set_identity(&self.member_id, -1);
+                    self.shared.publish(Vec::new(), true);
+                    while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the reader read these and nothing else; beats meanwhile.
+    fn let_go(&mut self, partitions: Vec<Partition>) -> Result<Next, ClientError> {
+        if self.shared.wanted() != partitions {
+            self.shared.publish(partitions, false);
+        }
+        while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
+            // That the group rebalances is why this waits.
+            if let step @ (Next::RejoinLost | Next::RejoinNew) = self.beat()? {
+                return Ok(step);
+            }
+        }
+        Ok(Next::Go)
+    }
+
+    fn join_and_sync(&mut self) -> Result<Next, ClientError> {
+        let joined = self.join();
+        let code = joined.as_ref().map(|joined| joined.error_code).map_err(|_| ());
+        if code == Ok(ErrorCode::MEMBER_ID_REQUIRED) {
+            self.member_id = joined?.member_id;
+            return Ok(Next::Rejoin);
+        }
+        let (answer, joined) = split(joined, |joined| joined.error_code);
+        let step = self.settled("cannot join", answer)?;
+        let Some(joined) = joined.filter(|_| step == Next::Go) else { return Ok(step) };
+        self.member_id = joined.member_id.clone();
+        self.generation = joined.generation_id;
+        self.protocol = joined.protocol_name.clone().unwrap_or_default();
+        self.leads = joined.leader == joined.member_id;
+        self.shared.set_identity(&self.member_id, self.generation);
+        let assignments = match self.leads && !joined.skip_assignment {
+            true => self.assign(joined),
+            false => Ok(Vec::new()),
+        };
+        let (answer, assignment) = match assignments.and_then(|assignments| self.sync(assignments)) {
+            Ok((code, assignment)) => (Ok(code), assignment),
+            Err(error) => (Err(error), Bytes::new()),
+        };
+        let step = self.settled("cannot synchronise with", answer)?;
+        if step != Next::Go {
+            return Ok(step);
+        }
+        let assigned = partitions_of(assignment)?;
+        let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
+        let step = self.let_go(assigned)?;
+        // What was let go of is somebody else's only after one more rebalance.
+        Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
+    }
+
+    fn settled(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
+        if self.shared.is_stopping() {
+            return Ok(Next::Find);
+        }
+        let step = self.coordinator.next(what, answer)?;
+        self.shared.set_trouble(self.coordinator.trouble());
+        Ok(step)
+    }
+
+    /// One request that is answered when all members are there; a stop ends it.
+    fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let connection = self.coordinator.connection()?;
+        connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
+        self.shared.set_waits(Some(connection.stopper()?));
+        let answer = ask(&mut self.coordinator);
+        self.shared.set_waits(None);
+        if answer.is_ok() {
+            self.coordinator.connection()?.set_patience(REQUEST_TIMEOUT)?;
+        }
+        answer
+    }
+
+    fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
+        let owned = if self.is_cooperative() { self.shared.held() } else { Vec::new() };
+        let subscription = ConsumerProtocolSubscription {
+            topics: self.config.topics.clone(),
+            owned_partitions: by_topic(&owned),
+            generation_id: self.generation,
+            ..Default::default()
+        };
+        let metadata = encoded(&subscription, SUBSCRIPTION_VERSION)?;
+        let protocol = |assignor: &Assignor| JoinGroupRequestProtocol {
+            name: assignor.name().into(),
+            metadata: metadata.clone(),
+            ..Default::default()
+        };
+        let request = JoinGroupRequest {
+            group_id: self.config.group.clone(),
+            session_timeout_ms: ms(self.config.session_timeout),
+            rebalance_timeout_ms: ms(self.config.rebalance_timeout),
+            member_id: self.member_id.clone(),
+            group_instance_id: self.config.instance.clone(),
+            protocol_type: CONSUMER,
+            protocols: self.config.assignors.iter().map(protocol).collect(),
+            ..Default::default()
+        };
+        self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))
+    }
+
+    /// What each member is to read, as the leader sees it.
+    fn assign(&mut self, joined: JoinGroupResponse) -> Result<Vec<SyncGroupRequestAssignment>, ClientError> {
+        let chosen = Assignor::named(&self.protocol).filter(|assignor| self.config.assignors.contains(assignor));
+        let chosen = chosen.ok_or_else(|| {
+            let what = format!("the group chose the assignor '{}', which was not offered", self.protocol);
+            ClientError::kafka(what, ErrorCode::INCONSISTENT_GROUP_PROTOCOL, None)
+        })?;
+        let mut members = Vec::new();
+        for member in joined.members {
+            let subscription = consumer_protocol::decode::<ConsumerProtocolSubscription>(member.metadata);
+            // A member whose subscription cannot be read wants nothing that could be given to it.
+            let (_, subscription) = subscription.unwrap_or_default();
+            let owned = subscription.owned_partitions.iter();
+            members.push(Subscriber {
+                id: member.member_id,
+                instance: member.group_instance_id,
+                topics: subscription.topics,
+                owned: owned.flat_map(|of| of.partitions.iter().map(|p| (of.topic.clone(), *p))).collect(),
+                generation: subscription.generation_id,
+            });
+        }
+        let mut topics: Vec<Text> = members.iter().flat_map(|member| member.topics.iter().cloned()).collect();
+        topics.sort();
+        topics.dedup();
+        self.counts = self.count(&topics)?;
+        self.counted = Instant::now();
+        let assignment = |(member_id, partitions): (Text, Vec<Partition>)| {
+            let assigned_partitions = by_topic(&partitions);
+            let message = ConsumerProtocolAssignment { assigned_partitions, ..Default::default() };
+            let assignment = encoded(&message, ASSIGNMENT_VERSION)?;
+            Ok(SyncGroupRequestAssignment { member_id, assignment, ..Default::default() })
+        };
+        chosen.assign(&members, &self.counts).into_iter().map(assignment).collect()
+    }
+
+    /// The partitions of each topic that exists.
+    fn count(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, i32>, ClientError> {
+        let places = self.coordinator.cluster.partitions_of(topics)?;
+        Ok(places.into_iter().map(|(topic, places)| (topic, i32::try_from(places.len()).unwrap_or(i32::MAX))).collect())
+    }
+
+    fn sync(&mut self, assignments: Vec<SyncGroupRequestAssignment>) -> Result<(ErrorCode, Bytes), ClientError> {
+        let request = SyncGroupRequest {
+            group_id: self.config.group.clone(),
+            generation_id: self.generation,
+            member_id: self.member_id.clone(),
+            group_instance_id: self.config.instance.clone(),
+            protocol_type: Some(CONSUMER),
+            protocol_name: Some(self.protocol.clone()),
+            assignments,
+            ..Default::default()
+        };
+        let answer = self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))?;
+        Ok((answer.error_code, answer.assignment))
+    }
+
+    fn beat_until_it_moves(&mut self) -> Result<Next, ClientError> {
+        loop {
+            self.shared.pause(self.config.heartbeat_interval);
+            if self.shared.is_stopping() {
+                return Ok(Next::Go);
+            }
+            match self.beat()? {
+                Next::Go => {}
+                Next::Again | Next::Find => self.shared.pause(RETRY_BACKOFF),
+                step => return Ok(step),
+            }
+            if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
+                self.counted = Instant::now();
+                let topics: Vec<Text> = self.counts.keys().chain(&self.config.topics).cloned().collect();
+                // A failure shows again at the next heartbeat, or did not matter.
+                if self.count(&topics).is_ok_and(|counts| counts != self.counts) {
+                    return Ok(Next::Rejoin);
+                }
+            }
+        }
+    }
+
+    fn beat(&mut self) -> Result<Next, ClientError> {
+        if self.generation < 0 {
+            return Ok(Next::Go);
+        }
+        let request = HeartbeatRequest {
+            group_id: self.config.group.clone(),
+            generation_id: self.generation,
+            member_id: self.member_id.clone(),
+            group_instance_id: self.config.instance.clone(),
+            ..Default::default()
+        };
+        let answer = self.coordinator.ask(&request, i16::MAX).map(|answer| answer.error_code);
+        self.settled("cannot stay in", answer)
+    }
+
+    /// Who is gone is told at once instead of when its session ends; a failure changes nothing.
+    fn leave(&mut self) {
+        let mut leave = || {
+            let version = self.coordinator.connection()?.version::<LeaveGroupRequest>()?;
+            let of_list = MemberIdentity {
+                member_id: self.member_id.clone(),
+                reason: Some(Text::from_static("the consumer is being closed")),
+                ..Default::default()
+            };
+            let request = LeaveGroupRequest {
+                group_id: self.config.group.clone(),
+                member_id: if version <= LEAVE_ONE_VERSION { self.member_id.clone() } else { Text::default() },
+                members: if version <= LEAVE_ONE_VERSION { Vec::new() } else { vec![of_list] },
+                ..Default::default()
+            };
+            self.coordinator.ask(&request, i16::MAX)
+        };
+        // The connection may have been ended to stop a join; a second attempt has a new one.
+        let _ = leave().or_else(|_| leave());
+    }
+}
+
+fn split<T>(
+    answer: Result<T, ClientError>,
+    code: impl Fn(&T) -> ErrorCode,
+) -> (Result<ErrorCode, ClientError>, Option<T>) {
+    match answer {
+        Ok(answer) => (Ok(code(&answer)), Some(answer)),
+        Err(error) => (Err(error), None),
+    }
+}
+
+fn ms(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}
+
+fn encoded<T: consumer_protocol::Embedded>(message: &T, version: i16) -> Result<Bytes, ClientError> {
+    consumer_protocol::encode(message, version).map_err(|source| ClientError::Encode { api: "JoinGroup", source })
+}
+
+fn by_topic(partitions: &[Partition]) -> Vec<TopicPartition> {
+    let mut topics: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
+    partitions.iter().for_each(|(topic, partition)| topics.entry(topic).or_default().push(*partition));
+    let topic = |(topic, partitions): (&Text, Vec<i32>)| TopicPartition {
+        topic: topic.clone(),
+        partitions,
+        ..Default::default()
+    };
+    topics.into_iter().map(topic).collect()
+}
+
+/// Who is given nothing may get no bytes at all.
+fn partitions_of(assignment: Bytes) -> Result<Vec<Partition>, ClientError> {
+    if assignment.is_empty() {
+        return Ok(Vec::new());
+    }
+    let decoded = consumer_protocol::decode::<ConsumerProtocolAssignment>(assignment);
+    let (_, decoded) = decoded.map_err(|source| ClientError::Decode {
+        address: "the group's leader".to_owned(),
+        api: "SyncGroup",
+        source,
+    })?;
+    let of_topic = |of: TopicPartition| of.partitions.into_iter().map(move |partition| (of.topic.clone(), partition));
+    Ok(decoded.assigned_partitions.into_iter().flat_map(of_topic).collect())
+}

@@ -1,0 +1,194 @@
+//! A member under the protocol of KIP-848: one request again and again, and the coordinator assigns.
+//!
+//! Invariant: the coordinator is told of what the reader has only after the reader has confirmed it, so that nothing is
+//! given to others before it was let go of.
+
+use super::assign::Partition;
+use super::config::{GroupConfig, RETRY_BACKOFF};
+use super::coordinator::Coordinator;
+use super::shared::Shared;
+use super::verdict::Next;
+use crate::error::ClientError;
+use fullbore_wire::apis::consumer_group_heartbeat::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// The epoch of a member that joins.
+const JOINS: i32 = 0;
+/// The epoch of a member that leaves.
+const LEAVES: i32 = -1;
+/// The epoch of a static member that leaves for a while.
+const LEAVES_FOR_NOW: i32 = -2;
+
+pub(super) struct Consumer<'a> {
+    config: GroupConfig,
+    coordinator: Coordinator,
+    shared: &'a Shared,
+    member_id: Text,
+    epoch: i32,
+    /// As the coordinator says.
+    interval: Duration,
+    /// What the coordinator was last told that the reader has.
+    told: Option<Vec<Partition>>,
+    /// What the coordinator last said is to be read.
+    assigned: Option<Vec<TopicPartitions>>,
+    ids: HashMap<Uuid, Text>,
+}
+
+impl<'a> Consumer<'a> {
+    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a Shared) -> Self {
+        Consumer {
+            config,
+            coordinator,
+            shared,
+            member_id: random_id(),
+            epoch: JOINS,
+            interval: RETRY_BACKOFF,
+            told: None,
+            assigned: None,
+            ids: HashMap::new(),
+        }
+    }
+
+    /// Takes part until the member is to stop, and leaves.
+    pub(super) fn run(mut self) -> Result<(), ClientError> {
+        let outcome = self.take_part();
+        let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
+        if self.epoch > JOINS {
+            // Who cannot say so is missed when its session ends.
+            let _ = self.coordinator.ask(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
+        }
+        outcome
+    }
+
+    fn identity(&self) -> ConsumerGroupHeartbeatRequest {
+        ConsumerGroupHeartbeatRequest {
+            group_id: self.config.group.clone(),
+            member_id: self.member_id.clone(),
+            member_epoch: self.epoch,
+            instance_id: self.config.instance.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn take_part(&mut self) -> Result<(), ClientError> {
+        while !self.shared.is_stopping() {
+            let held = self.shared.held();
+            let (step, answer) = self.beat(&held)?;
+            match step {
+                Next::Go => {
+                    self.told = Some(held.clone());
+                    self.take(answer);
+                    self.aim()?;
+                    self.shared.wait_for_other_than(&held, self.interval);
+                }
+                Next::Again | Next::Find | Next::Rejoin => {
+                    // Whether it was heard is not known: everything is said again.
+                    self.told = None;
+                    self.shared.pause(RETRY_BACKOFF);
+                }
+                Next::RejoinLost | Next::RejoinNew | Next::Fatal => {
+                    (self.epoch, self.told, self.assigned) = (JOINS, None, None);
+                    self.shared.set_identity(&self.member_id, LEAVES);
+                    self.shared.publish(Vec::new(), true);
+                    while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn beat(&mut self, held: &[Partition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
+        let mut request = self.identity();
+        if self.told.as_deref() != Some(held) {
+            request.topic_partitions = Some(self.by_id(held));
+        }
+        if self.told.is_none() {
+            let timeout_ms = i32::try_from(self.config.rebalance_timeout.as_millis());
+            request.rebalance_timeout_ms = timeout_ms.unwrap_or(i32::MAX);
+            request.subscribed_topic_names = Some(self.config.topics.clone());
+            request.server_assignor = self.config.remote_assignor.clone();
+        }
+        let answer = self.coordinator.ask(&request, i16::MAX);
+        if let Err(ClientError::Version { address, .. }) = &answer {
+            let what = format!("cannot join group '{}'", self.config.group);
+            let words = format!("{address} does not serve the consumer protocol; use --group-protocol classic");
+            return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(&words)));
+        }
+        if self.shared.is_stopping() {
+            return Ok((Next::Find, ConsumerGroupHeartbeatResponse::default()));
+        }
+        let (code, answer) = match answer {
+            Ok(answer) => (Ok(answer.error_code), answer),
+            Err(error) => (Err(error), ConsumerGroupHeartbeatResponse::default()),
+        };
+        if let (Ok(ErrorCode::UNSUPPORTED_ASSIGNOR | ErrorCode::INVALID_REQUEST), Some(words)) =
+            (&code, &answer.error_message)
+        {
+            let what = format!("cannot join group '{}'", self.config.group);
+            return Err(ClientError::kafka(what, answer.error_code, Some(words)));
+        }
+        let step = self.coordinator.next("cannot stay in", code)?;
+        self.shared.set_trouble(self.coordinator.trouble());
+        Ok((step, answer))
+    }
+
+    fn take(&mut self, answer: ConsumerGroupHeartbeatResponse) {
+        self.epoch = answer.member_epoch;
+        self.member_id = answer.member_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.member_id.clone());
+        self.interval = Duration::from_millis(answer.heartbeat_interval_ms.max(1) as u64);
+        self.shared.set_identity(&self.member_id, self.epoch);
+        if let Some(assignment) = answer.assignment {
+            self.assigned = Some(assignment.topic_partitions);
+        }
+    }
+
+    /// Tells the reader what is to be read. A topic whose name is not known yet waits for the next heartbeat.
+    fn aim(&mut self) -> Result<(), ClientError> {
+        let Some(assigned) = self.assigned.clone() else { return Ok(()) };
+        if assigned.iter().any(|topic| !self.ids.contains_key(&topic.topic_id)) {
+            match self.coordinator.cluster.partitions_of(&self.config.topics) {
+                Ok(found) => {
+                    let first = found.into_values().filter_map(|places| places.into_iter().next());
+                    self.ids.extend(first.map(|place| (place.topic_id, place.topic)));
+                }
+                Err(error) if error.is_retriable() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut partitions: Vec<Partition> = Vec::new();
+        for topic in &assigned {
+            if let Some(name) = self.ids.get(&topic.topic_id) {
+                partitions.extend(topic.partitions.iter().map(|partition| (name.clone(), *partition)));
+            }
+        }
+        partitions.sort();
+        if self.shared.wanted() != partitions {
+            self.shared.publish(partitions, false);
+        }
+        Ok(())
+    }
+
+    fn by_id(&self, held: &[Partition]) -> Vec<TopicPartitions> {
+        let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
+        for (id, name) in &self.ids {
+            let of_topic = held.iter().filter(|(topic, _)| topic == name).map(|(_, partition)| *partition);
+            let of_topic: Vec<i32> = of_topic.collect();
+            if !of_topic.is_empty() {
+                topics.insert(*id, of_topic);
+            }
+        }
+        let topic = |(topic_id, partitions)| TopicPartitions { topic_id, partitions, ..Default::default() };
+        topics.into_iter().map(topic).collect()
+    }
+}
+
+/// A member id: 128 random bits, as the KIP asks for; the standard library's hash keys are the system's randomness.
+fn random_id() -> Text {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half()).into()
+}

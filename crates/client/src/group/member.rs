@@ -1,0 +1,266 @@
+//! A member as its reader sees it: what is to be read, and the offsets of that, committed and asked for.
+//!
+//! Not the membership, which is its thread's. Invariant: offsets have a connection of their own, so that no commit waits for a rebalance.
+
+use super::assign::Partition;
+use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
+use super::coordinator::Coordinator;
+use super::shared::Shared;
+use super::shared::Target;
+use super::verdict;
+use super::verdict::Next;
+use super::{classic, consumer};
+use crate::blocking::Cluster;
+use crate::error::ClientError;
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
+const NAMED_VERSION_MAX: i16 = 9;
+/// OffsetFetch from this version on asks for several groups.
+const FETCH_SEVERAL_VERSION: i16 = 8;
+
+/// An offset of a partition, and which topic of its name it is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The topic's id; zeros where it is not known.
+    pub topic_id: Uuid,
+    /// The record to be read next.
+    pub offset: i64,
+}
+
+/// What became of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// It is kept.
+    Done,
+    /// Not just now: the group or its coordinator is moving.
+    Later,
+    /// The group has given this member up.
+    Lost,
+}
+
+/// A member of a group.
+pub struct Member {
+    config: GroupConfig,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    offsets: Coordinator,
+}
+
+impl Member {
+    /// Begins to join. Each connection of a member is its own: `membership` joins and beats, `offsets` commits.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
+        let shared = Arc::new(Shared::default());
+        let (of_thread, settings) = (shared.clone(), config.clone());
+        let coordinator = Coordinator::new(membership, config.group.clone());
+        let body = move || {
+            let outcome = match settings.protocol {
+                Protocol::Classic => classic::Classic::new(settings, coordinator, &of_thread).run(),
+                Protocol::Consumer => consumer::Consumer::new(settings, coordinator, &of_thread).run(),
+            };
+            of_thread.end(outcome.err());
+        };
+        let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
+        let offsets = Coordinator::new(offsets, config.group.clone());
+        Ok(Member { config, shared, thread: Some(thread), offsets })
+    }
+
+    /// What is to be read, if that is not what was last confirmed; waits for it for `patience`.
+    ///
+    /// # Errors
+    /// Why this member is none any more, and no retry can help.
+    pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
+        self.shared.target(patience)
+    }
+
+    /// Whether there is something new.
+    pub fn is_moving(&self) -> bool {
+        self.shared.is_moving()
+    }
+
+    /// What stands in the way just now.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble().or_else(|| self.offsets.trouble())
+    }
+
+    /// The reader reads what that target says and nothing else any more.
+    pub fn confirm(&mut self, target: &Target) {
+        self.shared.confirm(target);
+    }
+
+    /// Ends the membership: a member with a group.instance.id keeps its place until its session ends. A coordinator that does
+    /// not answer is waited for for `patience`; its group then misses the member when the session ends.
+    pub fn leave(mut self, patience: Duration) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take()
+            && self.shared.is_over(patience)
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// Commits offsets. While the group or its coordinator is moving it is tried again, for `patience`; without any, it is tried
+    /// once. Those of topics that are gone are nobody's, and count as committed: with brokers that know topics by id, those of a
+    /// topic that was made again under the same name are not taken for its.
+    ///
+    /// # Errors
+    /// What no retry can help.
+    pub fn commit(
+        &mut self,
+        offsets: &HashMap<Partition, Position>,
+        patience: Duration,
+    ) -> Result<Committed, ClientError> {
+        let until = Instant::now() + patience;
+        loop {
+            let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets, patience)? };
+            match outcome {
+                Next::Go => return Ok(Committed::Done),
+                Next::RejoinLost | Next::RejoinNew => return Ok(Committed::Lost),
+                _ if Instant::now() + RETRY_BACKOFF >= until => return Ok(Committed::Later),
+                _ => std::thread::sleep(RETRY_BACKOFF),
+            }
+        }
+    }
+
+    fn try_commit(&mut self, offsets: &HashMap<Partition, Position>, patience: Duration) -> Result<Next, ClientError> {
+        let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
+        for ((topic, partition_index), Position { topic_id, offset }) in offsets {
+            topics.entry((topic, *topic_id)).or_default().push(OffsetCommitRequestPartition {
+                partition_index: *partition_index,
+                committed_offset: *offset,
+                committed_metadata: Some(Text::default()),
+                ..Default::default()
+            });
+        }
+        let topic = |((name, topic_id), partitions): ((&Text, Uuid), Vec<_>)| OffsetCommitRequestTopic {
+            name: name.clone(),
+            topic_id,
+            partitions,
+            ..Default::default()
+        };
+        let version_max = version_max(offsets.values().map(|position| position.topic_id));
+        let identity = self.shared.identity();
+        let request = OffsetCommitRequest {
+            group_id: self.config.group.clone(),
+            generation_id_or_member_epoch: identity.generation,
+            member_id: identity.member_id,
+            group_instance_id: self.config.instance.clone(),
+            topics: topics.into_iter().map(topic).collect(),
+            ..Default::default()
+        };
+        let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
+        let answer = self.offsets.connection().and_then(|connection| connection.set_patience(patience));
+        let answer = answer.and_then(|()| self.offsets.ask(&request, version_max));
+        let codes = answer.map(|answer| {
+            let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
+            let codes = codes.filter(|code| code.is_err() && *code != ErrorCode::UNKNOWN_TOPIC_ID);
+            codes.max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)
+        });
+        self.offsets.next("cannot commit offsets of", codes)
+    }
+
+    /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that is gone.
+    ///
+    /// # Errors
+    /// What no retry can help, or that there was no answer for `patience`.
+    pub fn committed(&mut self, of: &[(Partition, Uuid)], patience: Duration) -> Result<Vec<Option<i64>>, ClientError> {
+        let until = Instant::now() + patience;
+        loop {
+            let found = self.try_committed(of);
+            let code = found.as_ref().map_or(ErrorCode::NONE, |(code, _)| *code);
+            let step = match &found {
+                Err(error) if error.is_retriable() && Instant::now() < until => Next::Find,
+                _ => verdict::next(code),
+            };
+            match step {
+                Next::Go => {
+                    let (_, found) = found?;
+                    let committed = |(partition, _): &(Partition, Uuid)| found.get(partition).copied();
+                    return Ok(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect());
+                }
+                Next::Fatal => return Err(self.refused(code)),
+                _ if Instant::now() >= until => return Err(self.refused(code)),
+                Next::Find => self.offsets.forget(),
+                _ => {}
+            }
+            std::thread::sleep(RETRY_BACKOFF);
+        }
+    }
+
+    fn refused(&self, code: ErrorCode) -> ClientError {
+        ClientError::kafka(format!("cannot read the offsets of group '{}'", self.config.group), code, None)
+    }
+
+    fn try_committed(&mut self, of: &[(Partition, Uuid)]) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
+        let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
+        of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
+        let identity = self.shared.identity();
+        // Only the newer protocol's epoch is compared here.
+        let is_consumer = self.config.protocol == Protocol::Consumer;
+        let older = |((name, _), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopic {
+            name: (*name).clone(),
+            partition_indexes: partitions.clone(),
+            ..Default::default()
+        };
+        let newer = |((name, topic_id), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopics {
+            name: (*name).clone(),
+            topic_id: *topic_id,
+            partition_indexes: partitions.clone(),
+            ..Default::default()
+        };
+        let group = OffsetFetchRequestGroup {
+            group_id: self.config.group.clone(),
+            member_id: is_consumer.then_some(identity.member_id),
+            member_epoch: if is_consumer { identity.generation } else { -1 },
+            topics: Some(topics.iter().map(newer).collect()),
+            ..Default::default()
+        };
+        let takes_several = self.offsets.connection()?.version::<OffsetFetchRequest>()? >= FETCH_SEVERAL_VERSION;
+        let request = match takes_several {
+            true => OffsetFetchRequest { groups: vec![group], ..Default::default() },
+            false => OffsetFetchRequest {
+                group_id: self.config.group.clone(),
+                topics: Some(topics.iter().map(older).collect()),
+                ..Default::default()
+            },
+        };
+        let answer = self.offsets.ask(&request, version_max(of.iter().map(|(_, id)| *id)))?;
+        let names: HashMap<Uuid, &Text> = topics.keys().map(|(name, id)| (*id, *name)).collect();
+        let mut code = answer.error_code;
+        let mut found = HashMap::new();
+        let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {
+            let is_gone = of_partition == ErrorCode::UNKNOWN_TOPIC_ID;
+            code = if of_partition.is_err() && !is_gone { of_partition } else { code };
+            found.insert((topic.clone(), partition), offset);
+        };
+        for topic in &answer.topics {
+            topic
+                .partitions
+                .iter()
+                .for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
+        }
+        for topic in answer.groups.iter().flat_map(|group| &group.topics) {
+            let name = names.get(&topic.topic_id).filter(|_| topic.name.is_empty()).copied().unwrap_or(&topic.name);
+            topic.partitions.iter().for_each(|of| take(name, of.partition_index, of.committed_offset, of.error_code));
+        }
+        let of_group = answer.groups.first().map_or(ErrorCode::NONE, |group| group.error_code);
+        Ok((if of_group.is_err() { of_group } else { code }, found))
+    }
+}
+
+/// The newest version in which topics can be told: by their ids, if all of those are known.
+fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
+    if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
+}

@@ -1,0 +1,183 @@
+//! What the member's thread and its reader tell each other.
+//!
+//! Not the offsets, which only the reader knows. Invariant: a target is replaced only by a newer one, and the thread knows
+//! which of them the reader has confirmed.
+
+use super::assign::Partition;
+use crate::blocking::Stopper;
+use crate::error::ClientError;
+use fullbore_wire::Text;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Counts up.
+    pub serial: u64,
+    /// All of it.
+    pub partitions: Vec<Partition>,
+    /// What was read until now may be somebody else's already: nothing of it may be committed.
+    pub lost: bool,
+}
+
+/// As whom the member commits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identity {
+    pub(super) member_id: Text,
+    /// The generation, or the epoch; -1 outside of a group.
+    pub(super) generation: i32,
+}
+
+#[derive(Default)]
+struct State {
+    target: Target,
+    confirmed: Target,
+    identity: Identity,
+    trouble: Option<String>,
+    /// Ends the request that may take as long as a rebalance.
+    waits: Option<Stopper>,
+    stopping: bool,
+    /// The thread has ended, or is about to.
+    over: bool,
+    failure: Option<ClientError>,
+}
+
+/// The meeting place.
+#[derive(Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `is_there`, for `patience` at most.
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        patience: Duration,
+        is_there: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let until = Instant::now() + patience;
+        while !is_there(&state) {
+            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
+    // The reader's side.
+
+    pub(super) fn target(&self, patience: Duration) -> Result<Option<Target>, ClientError> {
+        let is_new = |state: &State| state.target.serial > state.confirmed.serial;
+        let mut state = self.wait(self.lock(), patience, |state| is_new(state) || state.failure.is_some());
+        if let Some(failure) = state.failure.take() {
+            return Err(failure);
+        }
+        Ok(is_new(&state).then(|| state.target.clone()))
+    }
+
+    pub(super) fn is_moving(&self) -> bool {
+        let state = self.lock();
+        state.target.serial > state.confirmed.serial || state.failure.is_some()
+    }
+
+    pub(super) fn confirm(&self, target: &Target) {
+        self.lock().confirmed = target.clone();
+        self.changed.notify_all();
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.lock().identity.clone()
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().trouble.clone()
+    }
+
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.stopping = true;
+        if let Some(stopper) = &state.waits {
+            stopper.stop();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread is about to end. Whether it is.
+    pub(super) fn is_over(&self, patience: Duration) -> bool {
+        self.wait(self.lock(), patience, |state| state.over).over
+    }
+
+    // The thread's side.
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// Sleeps, unless the member is to stop.
+    pub(super) fn pause(&self, time: Duration) {
+        drop(self.wait(self.lock(), time, |state| state.stopping));
+    }
+
+    /// Says what is to be read from now on.
+    pub(super) fn publish(&self, partitions: Vec<Partition>, lost: bool) {
+        let mut state = self.lock();
+        // Nobody has heard of a loss that the reader has not confirmed yet.
+        let lost = lost || (state.target.lost && state.target.serial > state.confirmed.serial);
+        state.target = Target { serial: state.target.serial + 1, partitions, lost };
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wanted(&self) -> Vec<Partition> {
+        self.lock().target.partitions.clone()
+    }
+
+    /// What the reader has, as far as it is known.
+    pub(super) fn held(&self) -> Vec<Partition> {
+        self.lock().confirmed.partitions.clone()
+    }
+
+    /// Waits until the reader has confirmed the target, or the member is to stop. Whether it has.
+    pub(super) fn is_confirmed(&self, patience: Duration) -> bool {
+        let is_confirmed = |state: &State| state.confirmed.serial == state.target.serial;
+        let state = self.wait(self.lock(), patience, |state| is_confirmed(state) || state.stopping);
+        is_confirmed(&state)
+    }
+
+    /// Waits until the reader has something else than `held`, or the member is to stop.
+    pub(super) fn wait_for_other_than(&self, held: &[Partition], patience: Duration) {
+        drop(self.wait(self.lock(), patience, |state| state.stopping || state.confirmed.partitions != held));
+    }
+
+    pub(super) fn set_identity(&self, member_id: &Text, generation: i32) {
+        self.lock().identity = Identity { member_id: member_id.clone(), generation };
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        self.lock().trouble = trouble;
+    }
+
+    /// A request that a stop must end; `None` once it is answered.
+    pub(super) fn set_waits(&self, stopper: Option<Stopper>) {
+        let mut state = self.lock();
+        if let (true, Some(stopper)) = (state.stopping, &stopper) {
+            stopper.stop();
+        }
+        state.waits = stopper;
+    }
+
+    pub(super) fn end(&self, failure: Option<ClientError>) {
+        let mut state = self.lock();
+        state.failure = failure.filter(|_| !state.stopping);
+        state.over = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+}

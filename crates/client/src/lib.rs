@@ -1,0 +1,27 @@
+//! What every client of a Kafka cluster needs, whatever it does there.
+//!
+//! * [`config`], [`security`]: settings by Kafka's names.
+//! * [`protocol`]: what is said on one connection, without the connection.
+//! * [`mod@tokio`]: connections that carry any number of requests at a time, and a cluster of them.
+//! * [`blocking`]: the same for who has a thread for each: one request after another, and pipelined fetches.
+//! * [`admin`]: topics, configurations and groups, asked about and changed.
+//! * [`consume`]: reading whole topics.
+//! * [`group`]: a member of a consumer group.
+//! * [`error`]: what goes wrong, and what helps.
+//!
+//! Works with any Kafka; nothing here knows Fullbore's broker.
+
+pub mod admin;
+pub mod blocking;
+pub mod config;
+pub mod consume;
+pub mod error;
+pub mod group;
+pub mod key;
+pub mod protocol;
+pub mod security;
+pub mod tokio;
+
+pub use config::ClientConfig;
+pub use error::{ClientError, ConfigError, ConnectionError, MetadataError};
+pub use security::Security;

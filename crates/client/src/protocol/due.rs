@@ -1,0 +1,190 @@
+//! Requests and their answers: each request has a number, and its answer the same.
+//!
+//! In two halves, [`Asking`] for the side that writes and [`Due`] for the one that reads, since two tasks may have them. Both also write the
+//! protocol log: a line for each request and response, without contents.
+
+use super::error::ProtocolError;
+use bytes::Bytes;
+use fullbore_wire::api::{self, ApiKey, Request};
+use fullbore_wire::{Frame, Text};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Requests one connection holds without a response, whatever the caller's own limit.
+const DUE_MAX: usize = 1 << 16;
+/// Where the events of the protocol log go: every request and response, at debug.
+const PROTOCOL: &str = "fullbore::protocol";
+
+/// Gives requests their correlation ids and bytes.
+#[derive(Debug)]
+pub struct Asking {
+    client_id: Text,
+    next_correlation_id: i32,
+}
+
+/// A request that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its number, which comes back.
+    pub correlation_id: i32,
+    /// What was asked.
+    pub api: ApiKey,
+    /// In which version.
+    pub version: i16,
+    /// When.
+    pub sent_at: Instant,
+}
+
+impl Asking {
+    /// Requests that bear this client.id.
+    pub fn new(client_id: &str) -> Self {
+        Asking { client_id: client_id.into(), next_correlation_id: 0 }
+    }
+
+    /// The bytes of a request.
+    ///
+    /// # Errors
+    /// When it cannot be said in this version.
+    pub fn encode<R: Request>(
+        &mut self,
+        request: &R,
+        version: i16,
+        now: Instant,
+    ) -> Result<(Asked, Frame), ProtocolError> {
+        let correlation_id = self.next_correlation_id;
+        self.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
+        let frame = api::encode_request(request, version, correlation_id, Some(&self.client_id))
+            .map_err(|source| ProtocolError::Encode { api: R::KEY.name(), source })?;
+        Ok((Asked { correlation_id, api: R::KEY, version, sent_at: now }, frame))
+    }
+}
+
+impl Asked {
+    /// A line for the request, which has so many bytes.
+    pub fn log(&self, peer: &str, bytes: usize) {
+        let Asked { correlation_id, api, version, .. } = self;
+        let api = api.name();
+        tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
+    }
+
+    /// A line for its answer, which has so many bytes behind its length.
+    pub fn log_answer(&self, peer: &str, bytes: usize, now: Instant) {
+        let Asked { correlation_id, api, version, sent_at } = self;
+        let rtt_us = u64::try_from(now.saturating_duration_since(*sent_at).as_micros()).unwrap_or(u64::MAX);
+        let (api, bytes) = (api.name(), bytes + super::frame::PREFIX);
+        tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
+    }
+}
+
+/// Requests whose responses are due, oldest first, each with what its answer is for.
+#[derive(Debug)]
+pub struct Due<T>(VecDeque<(Asked, T)>);
+
+impl<T> Default for Due<T> {
+    fn default() -> Self {
+        Due(VecDeque::new())
+    }
+}
+
+impl<T> Due<T> {
+    /// A response to this request will be due; to be told before its first byte leaves.
+    ///
+    /// # Errors
+    /// `waits` again, when too many are.
+    pub fn push(&mut self, asked: Asked, waits: T) -> Result<(), T> {
+        if self.0.len() >= DUE_MAX {
+            return Err(waits);
+        }
+        self.0.push_back((asked, waits));
+        Ok(())
+    }
+
+    /// The request that this response, without its length, answers.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NotDue`]; all that was due still is.
+    pub fn answered(&mut self, frame: &[u8]) -> Result<(Asked, T), ProtocolError> {
+        let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
+        let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
+        let oldest = if is_it { self.0.pop_front() } else { None };
+        oldest.ok_or(ProtocolError::NotDue(id))
+    }
+
+    /// When the oldest was sent.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.0.front().map(|(asked, _)| asked.sent_at)
+    }
+
+    /// Whether no response is due.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Gives all up, oldest first.
+    pub fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, waits)| waits)
+    }
+}
+
+/// Reads the body of a response to `R`.
+///
+/// # Errors
+/// [`ProtocolError::Decode`].
+pub fn decode<R: Request>(frame: Bytes, version: i16) -> Result<R::Response, ProtocolError> {
+    let decoded = api::decode_response::<R>(frame, version);
+    decoded.map(|(_, response)| response).map_err(|source| ProtocolError::Decode { api: R::KEY.name(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+
+    fn asked(asking: &mut Asking, now: Instant) -> Asked {
+        asking.encode(&MetadataRequest::default(), 9, now).expect("a small request").0
+    }
+
+    fn answer(id: i32) -> Vec<u8> {
+        [&id.to_be_bytes()[..], &[7; 9]].concat()
+    }
+
+    #[test]
+    fn numbers_follow_each_other_and_are_never_negative() {
+        let mut asking = Asking { client_id: Text::default(), next_correlation_id: i32::MAX - 1 };
+        let now = Instant::now();
+        let ids: Vec<i32> = (0..4).map(|_| asked(&mut asking, now).correlation_id).collect();
+        assert_eq!(ids, [i32::MAX - 1, i32::MAX, 0, 1]);
+    }
+
+    #[test]
+    fn answers_go_to_the_oldest_and_any_other_changes_nothing() {
+        let (mut asking, mut due) = (Asking::new("me"), Due::default());
+        let now = Instant::now();
+        for name in ["first", "second"] {
+            due.push(asked(&mut asking, now), name).unwrap();
+        }
+        for (frame, id) in [(answer(1), Some(1)), (answer(-1), Some(-1)), (vec![0, 0, 0], None), (vec![], None)] {
+            assert_eq!(due.answered(&frame), Err(ProtocolError::NotDue(id)));
+        }
+        assert_eq!(due.answered(&answer(0)).map(|(_, name)| name), Ok("first"));
+        assert_eq!(due.answered(&answer(0)), Err(ProtocolError::NotDue(Some(0))), "it has its answer");
+        assert_eq!(due.oldest(), Some(now));
+        assert_eq!(due.take().collect::<Vec<_>>(), ["second"]);
+        assert!(due.is_empty() && due.oldest().is_none());
+        assert_eq!(due.answered(&answer(1)), Err(ProtocolError::NotDue(Some(1))));
+    }
+
+    #[test]
+    fn a_connection_holds_so_many_requests_and_no_more() {
+        let mut due = Due::default();
+        let request = asked(&mut Asking::new(""), Instant::now());
+        (0..DUE_MAX).for_each(|at| due.push(request, at).unwrap());
+        assert_eq!(due.push(request, 0), Err(0));
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_said_is_named() {
+        let error = Asking::new("").encode(&MetadataRequest::default(), 999, Instant::now()).unwrap_err();
+        assert!(error.to_string().starts_with("cannot write Metadata: "), "{error}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a response begins and ends: four bytes announce how many follow.
+//!
+//! Invariant: what a broker announces is compared with what is allowed before anything is done about it.
+
+use super::error::ProtocolError;
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes that announce a response.
+pub const PREFIX: usize = 4;
+
+/// How many bytes follow these.
+///
+/// # Errors
+/// [`ProtocolError::TooLong`].
+pub fn length(prefix: [u8; PREFIX], max: usize) -> Result<usize, ProtocolError> {
+    let len = u32::from_be_bytes(prefix);
+    if len as usize > max { Err(ProtocolError::TooLong { len, max }) } else { Ok(len as usize) }
+}
+
+/// Takes the next response off bytes that came, if it is whole; makes room for the rest of one that is not.
+///
+/// # Errors
+/// [`ProtocolError::TooLong`].
+pub fn next(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, ProtocolError> {
+    let Some(prefix) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = length(*prefix, max)?;
+    if buffer.len() < PREFIX + len {
+        buffer.reserve(PREFIX + len - buffer.len());
+        return Ok(None);
+    }
+    buffer.advance(PREFIX);
+    Ok(Some(buffer.split_to(len).freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_its_bytes_come() {
+        assert_eq!(length([0, 0, 1, 0], 256), Ok(256));
+        let refused = ProtocolError::TooLong { len: 257, max: 256 };
+        assert_eq!(length([0, 0, 1, 1], 256), Err(refused.clone()));
+        assert_eq!(next(&mut BytesMut::from(&[0, 0, 1, 1][..]), 256), Err(refused));
+        assert!(length([255; 4], 256).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn responses_are_the_same_however_their_bytes_come(
+            responses in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8),
+            piece in 1usize..50,
+        ) {
+            let sent: Vec<u8> = responses
+                .iter()
+                .flat_map(|response| [&(response.len() as u32).to_be_bytes()[..], response].concat())
+                .collect();
+            let (mut buffer, mut received) = (BytesMut::new(), Vec::new());
+            for bytes in sent.chunks(piece) {
+                buffer.extend_from_slice(bytes);
+                while let Some(response) = next(&mut buffer, 40).unwrap() {
+                    received.push(response.to_vec());
+                }
+            }
+            prop_assert_eq!(received, responses);
+            prop_assert!(buffer.is_empty());
+        }
+    }
+}

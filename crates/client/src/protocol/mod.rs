@@ -1,0 +1,18 @@
+//! What is said on one connection, without the connection: which versions both sides speak, which answer belongs to which request,
+//! where a response begins and ends, and a line of the protocol log for each.
+//!
+//! No I/O and no clock: bytes and times come in. Both connections, the one on tokio and the blocking one, say and hear by
+//! this.
+//!
+//! A connection asks for the versions ([`Handshake`]), gives each request its correlation id ([`Asking`]), keeps it until it is answered
+//! ([`Due`]), and takes each answer off the bytes that come ([`frame`]). Invariant: a response goes to the oldest request without one, and its
+//! correlation id says so; if not, nothing on this connection can be trusted any more.
+
+mod due;
+mod error;
+pub mod frame;
+mod versions;
+
+pub use due::{Asked, Asking, Due, decode};
+pub use error::ProtocolError;
+pub use versions::{Handshake, Versions};

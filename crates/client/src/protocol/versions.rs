@@ -1,0 +1,165 @@
+//! Which version of each API both sides speak.
+//!
+//! The first request of a connection asks for the broker's versions in the newest layout we know. A broker that does not know that one
+//! answers in version 0 with the range that it does (KIP-511), and is asked once more. Invariant: two requests at most.
+
+use super::due::decode;
+use super::error::ProtocolError;
+use bytes::Bytes;
+use fullbore_wire::api::{ApiKey, Request};
+use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::{ErrorCode, Text};
+
+/// The newest version of each API that both sides speak.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Versions(Vec<(ApiKey, i16)>);
+
+impl Versions {
+    /// Of what a broker serves, what this program speaks.
+    pub fn new(served: &ApiVersionsResponse) -> Self {
+        Versions(ApiKey::ALL.iter().filter_map(|key| Some((*key, common(served, *key)?))).collect())
+    }
+
+    /// The newest version of `R`.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Unsupported`].
+    pub fn newest<R: Request>(&self) -> Result<i16, ProtocolError> {
+        let found = self.0.iter().find(|(key, _)| *key == R::KEY);
+        found.map(|(_, version)| *version).ok_or(ProtocolError::Unsupported(R::KEY.name()))
+    }
+}
+
+fn common(served: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
+    let theirs = served.api_keys.iter().find(|range| range.api_key == key.code())?;
+    let version = theirs.max_version.min(*key.versions().end());
+    (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
+}
+
+/// How a connection begins. Ask what [`Handshake::request`] says in [`Handshake::version`], hand the answer to
+/// [`Handshake::answered`], and do so again for as long as that has no versions.
+#[derive(Debug)]
+pub struct Handshake {
+    version: i16,
+    is_second: bool,
+}
+
+impl Default for Handshake {
+    fn default() -> Self {
+        Handshake { version: *ApiKey::ApiVersions.versions().end(), is_second: false }
+    }
+}
+
+impl Handshake {
+    /// What is asked.
+    pub fn request() -> ApiVersionsRequest {
+        ApiVersionsRequest {
+            client_software_name: Text::from_static("fullbore"),
+            client_software_version: Text::from_static(env!("CARGO_PKG_VERSION")),
+            ..Default::default()
+        }
+    }
+
+    /// The version to ask in.
+    pub fn version(&self) -> i16 {
+        self.version
+    }
+
+    /// The broker's versions; `None` if it is to be asked again.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Refused`], or an answer that is none.
+    pub fn answered(&mut self, frame: Bytes) -> Result<Option<Versions>, ProtocolError> {
+        // The correlation id, then the error. Who does not know the version answers in version 0.
+        let is_unknown = frame.get(4..6) == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
+        let response = decode::<ApiVersionsRequest>(frame, if is_unknown { 0 } else { self.version })?;
+        if response.error_code == ErrorCode::UNSUPPORTED_VERSION && !self.is_second {
+            let theirs = common(&response, ApiKey::ApiVersions).unwrap_or(0);
+            (self.version, self.is_second) = (theirs.min(self.version), true);
+            return Ok(None);
+        }
+        match response.error_code.is_err() {
+            true => Err(ProtocolError::Refused(response.error_code)),
+            false => Ok(Some(Versions::new(&response))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::Part;
+    use fullbore_wire::api::encode_response;
+    use fullbore_wire::apis::api_versions::ApiVersion;
+    use fullbore_wire::apis::fetch::FetchRequest;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+
+    fn served(error_code: ErrorCode, ranges: &[(ApiKey, i16, i16)]) -> ApiVersionsResponse {
+        let range = |(key, min_version, max_version): &(ApiKey, i16, i16)| ApiVersion {
+            api_key: key.code(),
+            min_version: *min_version,
+            max_version: *max_version,
+            ..Default::default()
+        };
+        ApiVersionsResponse { error_code, api_keys: ranges.iter().map(range).collect(), ..Default::default() }
+    }
+
+    /// As it comes: without the length.
+    fn answer(version: i16, response: &ApiVersionsResponse) -> Bytes {
+        let version = ApiKey::ApiVersions.version(version).unwrap();
+        let frame = encode_response::<ApiVersionsRequest>(response, version, 0).unwrap();
+        let bytes: Vec<u8> = frame
+            .parts
+            .iter()
+            .flat_map(|part| match part {
+                Part::Bytes(bytes) => bytes.to_vec(),
+                Part::File(_) => unreachable!("memory only"),
+            })
+            .collect();
+        Bytes::from(bytes).slice(4..)
+    }
+
+    #[test]
+    fn the_newest_version_that_both_speak_is_used() {
+        let newest = *ApiKey::Metadata.versions().end();
+        let of = |min, max| Versions::new(&served(ErrorCode::NONE, &[(ApiKey::Metadata, min, max)]));
+        assert_eq!(of(0, newest + 5).newest::<MetadataRequest>(), Ok(newest));
+        assert_eq!(of(0, newest - 1).newest::<MetadataRequest>(), Ok(newest - 1));
+        let none = Err(ProtocolError::Unsupported("Metadata"));
+        assert_eq!(of(newest + 1, newest + 5).newest::<MetadataRequest>(), none);
+        assert_eq!(of(-7, -1).newest::<MetadataRequest>(), none);
+        assert_eq!(of(0, newest).newest::<FetchRequest>(), Err(ProtocolError::Unsupported("Fetch")));
+    }
+
+    #[test]
+    fn a_broker_of_today_is_asked_once() {
+        let mut handshake = Handshake::default();
+        let range = [(ApiKey::Metadata, 0, 3)];
+        let frame = answer(handshake.version(), &served(ErrorCode::NONE, &range));
+        let versions = handshake.answered(frame).unwrap().expect("versions");
+        assert_eq!(versions.newest::<MetadataRequest>(), Ok(3));
+    }
+
+    #[test]
+    fn a_broker_that_does_not_know_the_newest_layout_is_asked_again_in_the_one_it_names() {
+        for (says, asked) in [(&[(ApiKey::ApiVersions, 0, 2)][..], 2), (&[], 0)] {
+            let mut handshake = Handshake::default();
+            let refusal = answer(0, &served(ErrorCode::UNSUPPORTED_VERSION, says));
+            assert_eq!(handshake.answered(refusal.clone()), Ok(None));
+            assert_eq!(handshake.version(), asked);
+            let refused = Err(ProtocolError::Refused(ErrorCode::UNSUPPORTED_VERSION));
+            assert_eq!(handshake.answered(refusal), refused, "there is no third time");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        let mut handshake = Handshake::default();
+        let refusal = answer(handshake.version(), &served(ErrorCode::INVALID_REQUEST, &[]));
+        assert_eq!(handshake.answered(refusal), Err(ProtocolError::Refused(ErrorCode::INVALID_REQUEST)));
+        for bytes in [&b""[..], &[0; 5], b"HTTP/1.1 400 Bad Request"] {
+            let outcome = Handshake::default().answered(Bytes::from_static(bytes));
+            assert!(matches!(outcome, Err(ProtocolError::Decode { .. } | ProtocolError::Refused(_))), "{outcome:?}");
+        }
+    }
+}

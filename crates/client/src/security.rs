@@ -1,0 +1,175 @@
+//! `security.protocol` and `ssl.*`: whether connections are plain or TLS, and with which keys and certificates.
+//!
+//! Not SASL, which is refused. One place for every client of this repository. Invariant: the files are read once, at the
+//! check or at the first connection, and every connection of a client uses what was read.
+
+use crate::error::ConfigError;
+use crate::key::Setting;
+use fullbore_tls::{Connector, MaterialError, Settings};
+use std::sync::{Arc, OnceLock};
+
+/// How a client's connections are secured.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    is_tls: bool,
+    any_host_name: bool,
+    settings: Settings,
+    connector: Arc<OnceLock<Result<Connector, MaterialError>>>,
+}
+
+/// The setting that chooses TLS.
+const PROTOCOL: &str = "security.protocol";
+
+/// The settings of security, by name.
+const SETTINGS: [Setting; 16] = [
+    setting("security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet."),
+    setting("ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all."),
+    setting("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", "Versions of TLS that may be used."),
+    setting(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "https compares the broker's certificate with its host name; empty does not.",
+    ),
+    setting("ssl.engine.factory.class", "", "Refused: there is no Java here."),
+    setting("ssl.key.password", "", "The password of an encrypted private key (PKCS#8, PBES2)."),
+    setting(
+        "ssl.keystore.certificate.chain",
+        "",
+        "The certificates of ssl.keystore.key as PEM text, the client's own first.",
+    ),
+    setting("ssl.keystore.key", "", "The client's private key as PEM text."),
+    setting("ssl.keystore.location", "", "A PEM file with the client's private key and its certificates."),
+    setting("ssl.keystore.password", "", "Must be left out: PEM has no password of a store."),
+    setting("ssl.keystore.type", "PEM", "PEM only (Kafka's default is JKS)."),
+    setting("ssl.protocol", "TLSv1.3", "The highest version of TLS that may be used: TLSv1.3 or TLSv1.2."),
+    setting("ssl.truststore.certificates", "", "Certificates of the authorities to trust as PEM text."),
+    setting(
+        "ssl.truststore.location",
+        "",
+        "A PEM file with the certificates of the authorities to trust; without one, the system's.",
+    ),
+    setting("ssl.truststore.password", "", "Must be left out: PEM has no password of a store."),
+    setting("ssl.truststore.type", "PEM", "PEM only (Kafka's default is JKS)."),
+];
+
+const fn setting(name: &'static str, default: &'static str, doc: &'static str) -> Setting {
+    Setting { name, default, doc }
+}
+
+impl Security {
+    /// Reads the settings of security, and leaves every other alone: for clients that are no producers.
+    ///
+    /// # Errors
+    /// A value that is not allowed, or a contradiction; keys or certificates that cannot be used.
+    pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
+        let mut security = Security::default();
+        for (name, value) in properties {
+            security.set(name, value)?;
+        }
+        security.check()?;
+        Ok(security)
+    }
+
+    /// The settings of security.
+    pub fn settings() -> impl Iterator<Item = Setting> {
+        SETTINGS.into_iter()
+    }
+
+    /// Sets one by Kafka's name; whether it is of security.
+    ///
+    /// # Errors
+    /// The key, the value unless it is a secret, and what is allowed.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
+        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else { return Ok(false) };
+        self.take(name, value.trim()).map_err(|allowed| setting.refused(value, allowed))?;
+        Ok(true)
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+        // What was read belongs to other settings.
+        self.connector = Arc::default();
+        match (name, value) {
+            (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,
+            (PROTOCOL, _) if value.eq_ignore_ascii_case("SSL") => self.is_tls = true,
+            (PROTOCOL, _) => return Err("must be PLAINTEXT or SSL: SASL is not offered yet".to_owned()),
+            ("ssl.endpoint.identification.algorithm", _) if value.eq_ignore_ascii_case("https") => {
+                self.any_host_name = false;
+            }
+            ("ssl.endpoint.identification.algorithm", "") => self.any_host_name = true,
+            ("ssl.endpoint.identification.algorithm", _) => {
+                return Err("must be https, or empty for any host name".to_owned());
+            }
+            ("ssl.engine.factory.class", "") => {}
+            ("ssl.engine.factory.class", _) => return Err("must be unset: there is no Java here".to_owned()),
+            _ => return self.settings.set(name, value),
+        }
+        Ok(())
+    }
+
+    /// Whether connections are TLS.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// Looks for contradictions, and reads keys and certificates.
+    ///
+    /// # Errors
+    /// The setting at fault.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let contradiction =
+            |(key, reason): (&str, &str)| MaterialError { setting: key.to_owned(), reason: reason.to_owned() };
+        self.settings.check().map_err(contradiction)?;
+        self.connector()?;
+        Ok(())
+    }
+
+    /// What begins TLS sessions; `None` for plain connections.
+    ///
+    /// # Errors
+    /// Keys or certificates that cannot be used.
+    pub fn connector(&self) -> Result<Option<&Connector>, MaterialError> {
+        if !self.is_tls {
+            return Ok(None);
+        }
+        let loaded = self.connector.get_or_init(|| Connector::load(&self.settings, !self.any_host_name));
+        loaded.as_ref().map(Some).map_err(MaterialError::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Security, String> {
+        Security::from_properties(pairs.iter().copied()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_protocol_decides() {
+        assert!(!of(&[]).expect("plain").is_tls());
+        assert!(!of(&[("security.protocol", "PLAINTEXT"), ("linger.ms", "never")]).expect("plain").is_tls());
+        let any_case = [("security.protocol", "ssl"), ("ssl.endpoint.identification.algorithm", "HTTPS")];
+        assert!(of(&any_case).expect("as Kafka's clients take it").is_tls());
+        let refusal = of(&[("security.protocol", "SASL_SSL")]).expect_err("not offered");
+        assert_eq!(refusal, "security.protocol=SASL_SSL: must be PLAINTEXT or SSL: SASL is not offered yet");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_key_and_without_secrets() {
+        let ssl = ("security.protocol", "SSL");
+        for (pairs, says) in [
+            (
+                vec![ssl, ("ssl.truststore.location", "/no/such.pem")],
+                "ssl.truststore.location=/no/such.pem: No such file",
+            ),
+            (vec![ssl, ("ssl.truststore.type", "JKS")], "ssl.truststore.type=JKS: must be PEM"),
+            (vec![ssl, ("ssl.truststore.password", "TOPSECRET")], "ssl.truststore.password=[hidden]: must be left out"),
+            (vec![ssl, ("ssl.keystore.key", "TOPSECRET")], "ssl.keystore.key: needs ssl.keystore.certificate.chain"),
+            (vec![("ssl.endpoint.identification.algorithm", "ldap")], "must be https, or empty"),
+            (vec![("ssl.engine.factory.class", "x.Y")], "no Java here"),
+        ] {
+            let refusal = of(&pairs).expect_err(says);
+            assert!(refusal.contains(says) && !refusal.contains("TOPSECRET"), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The cluster as its brokers describe it: who they are, and which leads each partition.
+//!
+//! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so that
+//! one that hangs costs a moment and not the request's timeout. Invariant: at most one connection per broker is shared,
+//! and a partition's leader never goes back to an older leader epoch of the same topic id.
+
+use super::connection::Connection;
+use crate::config::ClientConfig;
+use crate::error::MetadataError;
+use fullbore_wire::api::Request;
+use fullbore_wire::apis::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid, host_port};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How long the brokers asked so far may take before another one is asked, too.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who leads a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// The broker, or -1.
+    pub id: i32,
+    /// The leader's epoch, or -1 when the broker does not say.
+    pub epoch: i32,
+}
+
+/// One topic of the cluster.
+#[derive(Clone, Debug)]
+pub struct TopicInfo {
+    /// The topic's id, or zeros from brokers before Kafka 2.8.
+    pub id: Uuid,
+    /// The error the brokers answer for it, or 0.
+    pub error: ErrorCode,
+    /// The leader of each partition, by partition.
+    pub leaders: Vec<Leader>,
+}
+
+/// The cluster's brokers, and one connection to each that was asked for. Clones share both.
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    bootstrap: Vec<String>,
+    /// Counts questions to any broker: each begins with another one.
+    turn: AtomicUsize,
+    config: ClientConfig,
+    /// host:port by broker id.
+    brokers: Mutex<HashMap<i32, String>>,
+    connections: Mutex<HashMap<String, Arc<Slot>>>,
+}
+
+/// One broker's connection; the lock makes one caller connect while the others wait.
+type Slot = tokio::sync::Mutex<Option<Connection>>;
+
+impl Cluster {
+    /// The cluster behind these addresses (host:port); nothing is connected yet.
+    pub fn new(bootstrap: Vec<String>, config: ClientConfig) -> Self {
+        Cluster {
+            inner: Arc::new(Inner {
+                bootstrap,
+                turn: AtomicUsize::new(0),
+                config,
+                brokers: Mutex::default(),
+                connections: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The ids of the brokers known so far.
+    pub fn brokers(&self) -> Vec<i32> {
+        let mut ids: Vec<i32> = self.inner.brokers.lock().keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Where a broker listens, as host:port.
+    pub fn address(&self, broker: i32) -> Option<String> {
+        self.inner.brokers.lock().get(&broker).cloned()
+    }
+
+    /// The connection to a broker, made if there is none.
+    ///
+    /// # Errors
+    /// When the broker is not known or cannot be reached.
+    pub async fn broker(&self, broker: i32) -> Result<Connection, MetadataError> {
+        let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
+        self.open(&address).await
+    }
+
+    /// A new connection to a broker, which only the caller has.
+    ///
+    /// # Errors
+    /// When the broker is not known or cannot be reached.
+    pub async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
+        let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
+        Ok(Connection::connect(&address, &self.inner.config).await?)
+    }
+
+    /// A connection to any broker: one known by metadata, else one of the bootstrap list.
+    ///
+    /// # Errors
+    /// When none can be reached.
+    pub async fn any(&self) -> Result<Connection, MetadataError> {
+        self.first(|cluster, address| async move { cluster.open(&address).await }).await
+    }
+
+    /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed; several
+    /// may so carry the request out.
+    ///
+    /// # Errors
+    /// When none answers: the last one's.
+    pub async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
+    where
+        R: Request + Send + Sync + 'static,
+        R::Response: Send + 'static,
+    {
+        let request = Arc::new(request);
+        self.first(move |cluster, address| {
+            let request = request.clone();
+            async move { Ok(cluster.open(&address).await?.call(&*request).await?) }
+        })
+        .await
+    }
+
+    /// See [`Cluster::ask`].
+    async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, MetadataError>> + Send + 'static,
+    {
+        let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+        let mut asked: HashSet<String> = HashSet::new();
+        let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
+        loop {
+            // Seen anew each time: somebody else may have found one that answers.
+            let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
+            let patience = match next {
+                Some(address) => {
+                    asked.insert(address.clone());
+                    attempts.spawn(attempt(self.clone(), address));
+                    PATIENCE
+                }
+                None => Duration::MAX,
+            };
+            match tokio::time::timeout(patience, attempts.join_next()).await {
+                Ok(Some(Ok(Ok(found)))) => return Ok(found),
+                Ok(Some(Ok(Err(error)))) => last = error,
+                Ok(None) => return Err(last),
+                // The next one, too; or an attempt that panicked, which says nothing.
+                Err(_) | Ok(Some(Err(_))) => {}
+            }
+        }
+    }
+
+    /// Every address that may answer, each once: those connected, those of brokers known by metadata, the bootstrap list. Which
+    /// comes first changes with the turn.
+    fn candidates(&self, turn: usize) -> Vec<String> {
+        let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
+        known.sort_unstable();
+        let mut bootstrap = self.inner.bootstrap.clone();
+        bootstrap.retain(|address| !known.contains(address));
+        for addresses in [&mut known, &mut bootstrap] {
+            let by = turn % addresses.len().max(1);
+            addresses.rotate_left(by);
+        }
+        known.append(&mut bootstrap);
+        known.sort_by_key(|address| !self.is_connected(address));
+        known
+    }
+
+    /// Asks for topics, or for all of them, and learns the brokers from the answer.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub async fn describe(
+        &self,
+        topics: Option<&[Text]>,
+        allow_auto_topic_creation: bool,
+    ) -> Result<MetadataResponse, MetadataError> {
+        let topic = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
+        let request = MetadataRequest {
+            topics: topics.map(|names| names.iter().map(topic).collect()),
+            allow_auto_topic_creation,
+            ..Default::default()
+        };
+        let response = self.ask(request).await?;
+        if response.error_code.is_err() {
+            return Err(MetadataError::Broker(response.error_code));
+        }
+        self.learn(&response);
+        Ok(response)
+    }
+
+    /// Adds a broker that a response named outside of metadata (KIP-951).
+    pub fn learn_broker(&self, id: i32, host: &str, port: i32) {
+        self.inner.brokers.lock().insert(id, host_port(host, port));
+    }
+
+    fn learn(&self, response: &MetadataResponse) {
+        // An answer without brokers comes from one that is starting; what was known is better.
+        if response.brokers.is_empty() {
+            return;
+        }
+        let brokers: HashMap<i32, String> =
+            response.brokers.iter().map(|b| (b.node_id, host_port(&b.host, b.port))).collect();
+        let used: Vec<String> = brokers.values().chain(&self.inner.bootstrap).cloned().collect();
+        *self.inner.brokers.lock() = brokers;
+        self.inner.connections.lock().retain(|address, _| used.contains(address));
+    }
+
+    fn is_connected(&self, address: &str) -> bool {
+        let slot = self.inner.connections.lock().get(address).cloned();
+        slot.is_some_and(|slot| slot.try_lock().is_ok_and(|c| c.as_ref().is_some_and(|c| !c.is_closed())))
+    }
+
+    async fn open(&self, address: &str) -> Result<Connection, MetadataError> {
+        let slot = self.inner.connections.lock().entry(address.to_owned()).or_default().clone();
+        let mut slot = slot.lock().await;
+        if let Some(connection) = slot.as_ref().filter(|c| !c.is_closed()) {
+            return Ok(connection.clone());
+        }
+        let connection = Connection::connect(address, &self.inner.config).await?;
+        *slot = Some(connection.clone());
+        Ok(connection)
+    }
+}
+
+impl TopicInfo {
+    /// What a metadata response says of one topic.
+    pub fn from_response(topic: &MetadataResponseTopic) -> Self {
+        let mut partitions: Vec<&MetadataResponsePartition> = topic.partitions.iter().collect();
+        partitions.sort_unstable_by_key(|p| p.partition_index);
+        // Partitions are dense in Kafka; an answer with a gap is cut there.
+        let dense = partitions.iter().enumerate().take_while(|(i, p)| p.partition_index as usize == *i);
+        let leaders = dense.map(|(_, p)| Leader { id: p.leader_id, epoch: p.leader_epoch }).collect();
+        TopicInfo { id: topic.topic_id, error: topic.error_code, leaders }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(partition_index: i32, leader_id: i32) -> MetadataResponsePartition {
+        MetadataResponsePartition { partition_index, leader_id, leader_epoch: 1, ..Default::default() }
+    }
+
+    #[test]
+    fn partitions_are_sorted_and_dense() {
+        let partitions = vec![partition(1, 11), partition(0, 10), partition(3, 13)];
+        let info = TopicInfo::from_response(&MetadataResponseTopic { partitions, ..Default::default() });
+        let ids: Vec<i32> = info.leaders.iter().map(|l| l.id).collect();
+        assert_eq!(ids, [10, 11]);
+    }
+}

@@ -1,0 +1,299 @@
+//! The client's side of one connection to a broker: requests out in order, responses in as they come.
+//!
+//! Not here: what is said (see `protocol`), whether it is TLS (see `socket`), who leads what (see `cluster`), and retries, which are the
+//! caller's. Invariant: every request handed over is answered exactly once: with its response, or with why there is none. An answer
+//! that is not the one due ends the connection.
+
+mod reader;
+mod shared;
+mod socket;
+
+use crate::config::ClientConfig;
+use crate::error::ConnectionError;
+use crate::protocol::{Asking, Handshake, Versions, decode};
+use bytes::Bytes;
+use fullbore_wire::api::Request;
+use shared::{Handler, Outcome, Shared};
+use socket::Writing;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// The writing side, one request at a time.
+struct Sending {
+    /// `None` once the connection has ended: its socket is closed then, though nobody may use it for long.
+    socket: Option<Writing>,
+    asking: Asking,
+}
+
+/// One connection; clones share it. It closes when the last clone is gone and nothing waits for a response.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    sending: Arc<tokio::sync::Mutex<Sending>>,
+    versions: Versions,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.close.notify_one();
+    }
+}
+
+impl Connection {
+    /// Connects to `host:port` and asks the broker which versions it serves. Needs a tokio runtime, on which the
+    /// response reader then runs.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Connect`], or what went wrong during the handshake.
+    pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
+        let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
+        let attempt = tokio::time::timeout(config.connect_timeout, socket::open(address, config));
+        let (read, write) = match attempt.await {
+            Ok(halves) => halves.map_err(|e| connect_error(e.to_string()))?,
+            Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
+        };
+        let shared = Arc::new(Shared::new(address, config));
+        let sending = Sending { socket: Some(write), asking: Asking::new(&config.client_id) };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
+        tokio::spawn({
+            let (shared, sending) = (shared.clone(), sending.clone());
+            async move {
+                reader::run(read, shared).await;
+                sending.lock().await.socket = None;
+            }
+        });
+        let mut inner = Inner { shared, sending, versions: Versions::default() };
+        inner.versions = inner.shake_hands().await?;
+        Ok(Connection { inner: Arc::new(inner) })
+    }
+
+    /// Where it leads, as host:port.
+    pub fn address(&self) -> &str {
+        &self.inner.shared.address
+    }
+
+    /// Whether requests can no longer be sent.
+    pub fn is_closed(&self) -> bool {
+        self.inner.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// The highest version of `R` that both sides speak.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
+        Ok(self.inner.versions.newest::<R>()?)
+    }
+
+    /// Sends a request in the highest common version and waits for its response. Any number of calls may be
+    /// under way; requests leave in the order of the calls.
+    ///
+    /// # Errors
+    /// When there is no common version or no response.
+    pub async fn call<R: Request>(&self, request: &R) -> Result<R::Response, ConnectionError> {
+        let version = self.version::<R>()?;
+        self.call_version(request, version).await
+    }
+
+    /// As [`Connection::call`], in the version given.
+    ///
+    /// # Errors
+    /// When the request cannot be said in that version, or has no response.
+    pub async fn call_version<R: Request>(&self, request: &R, version: i16) -> Result<R::Response, ConnectionError> {
+        Ok(decode::<R>(self.inner.exchange(request, version).await?, version)?)
+    }
+
+    /// Writes a request and returns; `handler` gets the decoded response on the reader's task, in request order.
+    pub async fn send<R: Request>(
+        &self,
+        request: &R,
+        version: i16,
+        handler: impl FnOnce(Result<R::Response, ConnectionError>) + Send + 'static,
+    ) {
+        let decode = move |outcome: Outcome| {
+            handler(outcome.and_then(|frame| Ok(decode::<R>(frame, version)?)));
+        };
+        self.inner.send(request, version, decode).await;
+    }
+
+    /// Writes a request that has no response (Produce with acks=0).
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
+        let mut sending = self.inner.sending.lock().await;
+        let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
+        let Some(socket) = &mut sending.socket else {
+            return Err(ConnectionError::NotSent(self.address().to_owned()));
+        };
+        asked.log(self.address(), frame.len());
+        // No answer will be missed, so that this alone tells of a broker that takes nothing more.
+        let patience = self.inner.shared.request_timeout;
+        let written = tokio::time::timeout(patience, socket.write_frame(&frame)).await;
+        let written =
+            written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))));
+        *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
+        written.map_err(|e| {
+            self.inner.shared.fail(&e.to_string());
+            ConnectionError::Disconnected { address: self.address().to_owned(), reason: e.to_string() }
+        })
+    }
+
+    /// Ends the connection now; requests that wait get [`ConnectionError::Disconnected`].
+    pub fn close(&self) {
+        self.inner.shared.fail("closed by this client");
+    }
+}
+
+/// A request that waits for its turn to be written. One whose sender gives up before that is answered as well.
+struct Unsent<'a> {
+    shared: &'a Shared,
+    handler: Option<Handler>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if let Some(handler) = self.handler.take() {
+            handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
+        }
+    }
+}
+
+impl Inner {
+    async fn send<R: Request>(&self, request: &R, version: i16, handler: impl FnOnce(Outcome) + Send + 'static) {
+        let mut unsent = Unsent { shared: &self.shared, handler: Some(Box::new(handler)) };
+        let mut sending = self.sending.lock().await;
+        let Some(handler) = unsent.handler.take() else { return };
+        let (asked, frame) = match sending.asking.encode(request, version, Instant::now()) {
+            Ok(encoded) => encoded,
+            Err(error) => return handler(Err(error.into())),
+        };
+        if let Err(handler) = self.shared.await_answer(asked, handler) {
+            return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
+        }
+        asked.log(&self.shared.address, frame.len());
+        // Without a socket the request was answered with the connection's end.
+        if let Some(socket) = &mut sending.socket
+            && let Err(error) = socket.write_frame(&frame).await
+        {
+            self.shared.fail(&error.to_string());
+        }
+    }
+
+    async fn exchange<R: Request>(&self, request: &R, version: i16) -> Result<Bytes, ConnectionError> {
+        let (tx, rx) = oneshot::channel();
+        self.send(request, version, move |outcome| drop(tx.send(outcome))).await;
+        rx.await.unwrap_or_else(|_| Err(ConnectionError::NotSent(self.shared.address.clone())))
+    }
+
+    async fn shake_hands(&self) -> Result<Versions, ConnectionError> {
+        let mut handshake = Handshake::default();
+        loop {
+            let frame = self.exchange(&Handshake::request(), handshake.version()).await?;
+            if let Some(versions) = handshake.answered(frame)? {
+                return Ok(versions);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::api::ApiKey;
+    use fullbore_wire::apis::api_versions::ApiVersionsRequest;
+    use fullbore_wire::apis::metadata::MetadataRequest;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn a_request_given_up_before_its_turn_to_be_written_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
+        let shared = Arc::new(Shared::new(&address.to_string(), &ClientConfig::default()));
+        let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
+        let inner = Inner { shared, sending, versions: Versions::default() };
+        let turn_of_another = inner.sending.lock().await;
+        let (tx, mut rx) = oneshot::channel();
+        let request = Handshake::request();
+        let sending = inner.send(&request, 3, move |outcome| drop(tx.send(outcome)));
+        assert!(tokio::time::timeout(Duration::ZERO, sending).await.is_err(), "it waits, and is dropped");
+        drop(turn_of_another);
+        assert!(matches!(rx.try_recv(), Ok(Err(ConnectionError::NotSent(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_says_nothing_while_connecting_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let mut config = ClientConfig { connect_timeout: Duration::from_millis(50), ..Default::default() };
+        config.set("security.protocol", "SSL").expect("valid");
+        let error = Connection::connect(&address, &config).await.err().expect("nobody answered").to_string();
+        assert!(error.contains("no answer in 50ms"), "{error}");
+    }
+
+    /// A broker that gives each request the next of these answers, as they stand, and closes.
+    async fn broker_that_answers(answers: &[&[u8]]) -> (String, tokio::task::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let answers: Vec<Vec<u8>> = answers.iter().map(|answer| answer.to_vec()).collect();
+        let serving = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            let mut versions = Vec::new();
+            for answer in answers {
+                let len = socket.read_u32().await.expect("a request");
+                let mut request = vec![0; len as usize];
+                socket.read_exact(&mut request).await.expect("a request");
+                versions.push(request[3]);
+                socket
+                    .write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat())
+                    .await
+                    .expect("it reads");
+            }
+            versions
+        });
+        (address, serving)
+    }
+
+    /// ApiVersions 0 to 2, in the layout of version 0, with this number and error.
+    fn versions(id: u8, error: u8) -> [u8; 16] {
+        [0, 0, 0, id, 0, error, 0, 0, 0, 1, 0, 18, 0, 0, 0, 2]
+    }
+
+    #[tokio::test]
+    async fn a_broker_of_old_is_asked_again_in_its_version() {
+        let in_2 = [&versions(1, 0)[..], &[0; 4]].concat();
+        let (address, serving) = broker_that_answers(&[&versions(0, 35), &in_2]).await;
+        let connection = Connection::connect(&address, &ClientConfig::default()).await.expect("it answers");
+        assert!(matches!(connection.version::<ApiVersionsRequest>(), Ok(2)));
+        assert!(matches!(connection.version::<MetadataRequest>(), Err(ConnectionError::Protocol(_))));
+        let newest = *ApiKey::ApiVersions.versions().end() as u8;
+        assert_eq!(serving.await.expect("no panic"), [newest, 2]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_the_one_due_or_too_long_ends_the_connection() {
+        let config = ClientConfig { response_bytes_max: 100, ..Default::default() };
+        for (answer, why) in [
+            (&versions(1, 0)[..], "answer 1 is not the one due"),
+            (&[0, 0], "answer without a correlation id is not the one due"),
+            (&[0; 101], "a response of 101 bytes is longer than 100 allowed"),
+        ] {
+            let (address, _serving) = broker_that_answers(&[answer]).await;
+            let error = Connection::connect(&address, &config).await.err().expect("out of order");
+            assert!(matches!(error, ConnectionError::Disconnected { .. }) && error.may_have_been_received(), "{error}");
+            assert!(error.to_string().ends_with(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The task that reads responses and hands each to the request it answers.
+//!
+//! It also notices what takes too long: a request without a response within request.timeout.ms ends the
+//! connection, since every later response would queue behind it.
+
+use super::shared::Shared;
+use super::socket::Reading;
+use crate::protocol::frame;
+use bytes::{Bytes, BytesMut};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Read at once when no long response is under way.
+const READ_BYTES: usize = 16 * 1024;
+
+pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    let mut tick =
+        tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut read_at = Instant::now();
+    let reason = loop {
+        tokio::select! {
+            biased;
+            read = read_some(&mut socket, &mut buffer) => {
+                read_at = Instant::now();
+                match read.map_err(|e| e.to_string()).and_then(|()| dispatch(&mut buffer, &shared, read_at)) {
+                    Ok(()) => {}
+                    Err(reason) => break reason,
+                }
+            }
+            () = shared.close.notified() => {
+                if shared.closed.load(Ordering::Acquire) && shared.due.lock().is_empty() {
+                    break "closed by this client".to_owned();
+                }
+            }
+            _ = tick.tick() => if let Some(reason) = shared.overdue(read_at) {
+                break reason;
+            }
+        }
+        if shared.closed.load(Ordering::Acquire) && shared.due.lock().is_empty() {
+            break "closed by this client".to_owned();
+        }
+    };
+    shared.fail(&reason);
+}
+
+async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()> {
+    match socket.read_buf(buffer).await? {
+        0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker closed the connection")),
+        _ => Ok(()),
+    }
+}
+
+/// Hands every whole response in the buffer on, and makes room for the rest of the next.
+fn dispatch(buffer: &mut BytesMut, shared: &Shared, now: Instant) -> Result<(), String> {
+    while let Some(frame) = frame::next(buffer, shared.response_bytes_max).map_err(|error| error.to_string())? {
+        deliver(frame, shared, now)?;
+    }
+    // Room for a response that has begun was made for it alone.
+    if buffer.len() < frame::PREFIX {
+        buffer.reserve(READ_BYTES);
+    }
+    Ok(())
+}
+
+fn deliver(frame: Bytes, shared: &Shared, now: Instant) -> Result<(), String> {
+    let answered = shared.due.lock().answered(&frame);
+    let (asked, handler) = answered.map_err(|error| error.to_string())?;
+    asked.log_answer(&shared.address, frame.len(), now);
+    handler(Ok(frame));
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What the writing side of a connection and its reader share: the requests whose answers are due, and whether it has ended.
+//!
+//! Invariant: who ends the connection answers every request that waits.
+
+use crate::config::ClientConfig;
+use crate::error::ConnectionError;
+use crate::protocol::{Asked, Due};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// What becomes of a request: its response frame without the length prefix, or why there is none.
+pub(super) type Outcome = Result<Bytes, ConnectionError>;
+pub(super) type Handler = Box<dyn FnOnce(Outcome) + Send>;
+
+/// What the writing side and the reader share.
+pub(super) struct Shared {
+    pub(super) address: String,
+    pub(super) request_timeout: Duration,
+    idle_max: Duration,
+    pub(super) response_bytes_max: usize,
+    pub(super) due: Mutex<Due<Handler>>,
+    /// When a request that has no response was last written; of others the response tells.
+    pub(super) unanswered_at: Mutex<Option<Instant>>,
+    pub(super) closed: AtomicBool,
+    pub(super) close: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(address: &str, config: &ClientConfig) -> Self {
+        Shared {
+            address: address.to_owned(),
+            request_timeout: config.request_timeout,
+            idle_max: config.connections_max_idle,
+            response_bytes_max: config.response_bytes_max,
+            due: Mutex::default(),
+            unanswered_at: Mutex::default(),
+            closed: AtomicBool::new(false),
+            close: Notify::new(),
+        }
+    }
+
+    /// Registers a request before its first byte leaves, unless the connection has ended.
+    pub(super) fn await_answer(&self, asked: Asked, handler: Handler) -> Result<(), Handler> {
+        let mut due = self.due.lock();
+        // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
+        if self.closed.load(Ordering::Acquire) {
+            return Err(handler);
+        }
+        due.push(asked, handler)
+    }
+
+    /// Ends the connection and answers every request that waits, oldest first.
+    pub(super) fn fail(&self, reason: &str) {
+        self.closed.store(true, Ordering::Release);
+        self.close.notify_one();
+        let waiting = self.due.lock().take();
+        for handler in waiting {
+            let (address, reason) = (self.address.clone(), reason.to_owned());
+            handler(Err(ConnectionError::Disconnected { address, reason }));
+        }
+    }
+
+    /// Why the connection should end, if it should; `read_at` is when something last came.
+    pub(super) fn overdue(&self, read_at: Instant) -> Option<String> {
+        let active_at = self.unanswered_at.lock().map_or(read_at, |written| written.max(read_at));
+        match self.due.lock().oldest() {
+            Some(sent_at) if sent_at.elapsed() >= self.request_timeout => {
+                Some(format!("no response in {:?}", self.request_timeout))
+            }
+            None if active_at.elapsed() >= self.idle_max => Some("idle for connections.max.idle.ms".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_without_an_answer_is_traffic_too() {
+        let config = ClientConfig { connections_max_idle: Duration::from_secs(30), ..Default::default() };
+        let shared = Shared::new("h:1", &config);
+        let read_at = Instant::now().checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");
+        assert!(shared.overdue(read_at).is_some_and(|why| why.contains("idle")));
+        *shared.unanswered_at.lock() = Some(Instant::now());
+        assert_eq!(shared.overdue(read_at), None);
+    }
+}

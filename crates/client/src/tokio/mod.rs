@@ -1,0 +1,7 @@
+//! The client on tokio: connections that carry any number of requests at a time, and a cluster of them.
+
+mod cluster;
+mod connection;
+
+pub use cluster::{Cluster, Leader, TopicInfo};
+pub use connection::Connection;

@@ -1,0 +1,46 @@
+//! A broker in this process and a temporary folder. For the tests of `bench`, too, which name this file.
+
+use fullbore_broker::Broker;
+use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_tests::Proxy;
+
+/// Clients are told the proxy's address if there is one.
+pub struct TestBroker {
+    pub address: String,
+    broker: Option<Broker>,
+    runtime: tokio::runtime::Runtime,
+    _folder: tempfile::TempDir,
+}
+
+impl TestBroker {
+    pub fn start(proxy: Option<&Proxy>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut properties = Properties::default();
+        properties.set("log.dirs", folder.path().join("data").display().to_string());
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+        properties.set("fullbore.admin.listener", "");
+        properties.set("auto.create.topics.enable", "false");
+        if let Some(proxy) = proxy {
+            properties.set("advertised.listeners", format!("PLAINTEXT://{}", proxy.address));
+        }
+        let (config, _) = BrokerConfig::from_properties(&properties).expect("valid");
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        let broker = runtime.block_on(Broker::start(config)).expect("started");
+        let address = match proxy {
+            Some(proxy) => {
+                proxy.lead_to(broker.addr());
+                proxy.address.to_string()
+            }
+            None => broker.addr().to_string(),
+        };
+        TestBroker { address, broker: Some(broker), runtime, _folder: folder }
+    }
+}
+
+impl Drop for TestBroker {
+    fn drop(&mut self) {
+        if let Some(broker) = self.broker.take() {
+            self.runtime.block_on(broker.shutdown());
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A proxy before a broker that can cut and stall.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{JoinHandle, spawn};
+use std::time::{Duration, Instant};
+
+/// Copies bytes both ways until told otherwise.
+pub struct Proxy {
+    /// Where clients connect to.
+    pub address: SocketAddr,
+    target: Arc<OnceLock<SocketAddr>>,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+    /// Nothing is passed on before this.
+    stalled_until: Arc<Mutex<Instant>>,
+}
+
+impl Proxy {
+    /// Listens; where it leads is told later.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let proxy = Proxy {
+            address: listener.local_addr().expect("bound"),
+            target: Arc::default(),
+            sockets: Arc::default(),
+            stalled_until: Arc::new(Mutex::new(Instant::now())),
+        };
+        let (target, sockets, stalled) = (proxy.target.clone(), proxy.sockets.clone(), proxy.stalled_until.clone());
+        spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(target.get().expect("the broker is started")) else { continue };
+                let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
+                sockets.lock().expect("not poisoned").extend([copy(&client), copy(&server)]);
+                let (client_copy, server_copy) = (copy(&client), copy(&server));
+                let (up, down) = (stalled.clone(), stalled.clone());
+                spawn(move || pass(client, server, &up));
+                spawn(move || pass(server_copy, client_copy, &down));
+            }
+        });
+        proxy
+    }
+
+    /// Leads to this broker from now on.
+    pub fn lead_to(&self, broker: SocketAddr) {
+        self.target.set(broker).expect("one broker");
+    }
+
+    /// Ends every connection there is.
+    pub fn cut(&self) {
+        for socket in self.sockets.lock().expect("not poisoned").drain(..) {
+            // It may be closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Holds everything back for a while, after a while.
+    pub fn stall_after(&self, delay: Duration, stall: Duration) -> JoinHandle<()> {
+        let stalled = self.stalled_until.clone();
+        spawn(move || {
+            std::thread::sleep(delay);
+            *stalled.lock().expect("not poisoned") = Instant::now() + stall;
+        })
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, stalled_until: &Mutex<Instant>) {
+    let mut buffer = [0; 16 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        let until = *stalled_until.lock().expect("not poisoned");
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        if to.write_all(&buffer[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
