@@ -226,9 +226,15 @@ impl Client {
     /// What is at `offset` now, without waiting.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         let request = fetch_request(&[FetchFrom { topic, partition, offset }], 0, 0);
-        let mut response = self.call(&request, FETCH);
-        assert_eq!(response.error_code, ErrorCode::NONE);
-        response.responses.remove(0).partitions.remove(0)
+        loop {
+            let mut response = self.call(&request, FETCH);
+            assert_eq!(response.error_code, ErrorCode::NONE);
+            let data = response.responses.remove(0).partitions.remove(0);
+            // Nothing is said of a log that is still being opened after a crash, as it may be on a machine with much to do.
+            if data.error_code.is_err() || data.high_watermark != -1 {
+                return data;
+            }
+        }
     }
 
     /// Every batch of a partition, from its log start to its high watermark.

@@ -156,7 +156,8 @@ impl Logs {
     /// then asked for.
     fn retain(&self, partition: &Arc<Partition>) -> bool {
         let now_ms = now_ms();
-        let mut state = partition.lock();
+        // A high watermark that is not the newest keeps more.
+        let mut state = partition.state.lock();
         let config = partition.config();
         let high_watermark = state.replica.high_watermark();
         let log = match &mut state.log {
@@ -207,7 +208,7 @@ fn descriptors_max() -> usize {
 }
 
 fn expire(partition: &Partition, expiration_ms: i64) {
-    if let LogState::Open(log) = &mut partition.lock().log {
+    if let LogState::Open(log) = &mut partition.state.lock().log {
         log.producers.expire(now_ms(), expiration_ms);
     }
 }

@@ -489,9 +489,9 @@ impl Partition {
         (self.topic.to_string(), self.index)
     }
 
-    /// What the checkpoints have of an open log.
+    /// What the checkpoints have of an open log. Of partitions that nobody uses the role is not looked at: there may be many.
     pub(super) fn noted(&self) -> Option<Noted> {
-        let state = self.lock();
+        let state = self.state.lock();
         match &state.log {
             LogState::Open(log) => Some(Noted {
                 recovery_point: log.recovery_point,
