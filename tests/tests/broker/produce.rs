@@ -114,7 +114,7 @@ fn acks_other_than_0_1_and_all_are_invalid() {
 #[test]
 fn acks_all_asks_for_no_more_replicas_in_sync_than_there_are() {
     let (_broker, mut client, _) = broker_with_topic(&[("min.insync.replicas", "2")]);
-    for (acks, base_offset) in [(-1, 0), (1, 1)] {
+    for (acks, base_offset) in [(-1, 0), (1, 2)] {
         let request = ProduceRequest { acks, ..produce_request(TOPIC, 0, good().bytes()) };
         let response = answer(&mut client, 9, &request);
         assert_eq!((response.error_code, response.base_offset), (ErrorCode::NONE, base_offset), "acks={acks}");

@@ -1,23 +1,21 @@
 -- Version 6: who has each partition, and who leads it.
 
--- A partition. Life: from its creation to the deletion of its topic. Lists are broker ids with commas between them.
+-- Neighbouring partitions of a topic that are registered alike: on one machine, all of them. Life: from their creation to
+-- the deletion of the topic. Lists are broker ids with commas between them.
 CREATE TABLE partitions (
   topic_id        BLOB    NOT NULL REFERENCES topics (id) ON DELETE CASCADE,
-  partition       INTEGER NOT NULL CHECK (partition >= 0),          -- numbered from 0 without gaps
+  first           INTEGER NOT NULL CHECK (first >= 0),              -- the number of the first; they go on without gaps
+  count           INTEGER NOT NULL CHECK (count >= 1),              -- how many they are
   replicas        TEXT    NOT NULL,                                 -- the preferred leader first
   isr             TEXT    NOT NULL,                                 -- those in sync
   elr             TEXT    NOT NULL,                                 -- those that left the ISR below the least one (KIP-966)
   leader          INTEGER,                                          -- null: nobody leads
   leader_epoch    INTEGER NOT NULL,                                 -- bumped by each election
-  partition_epoch INTEGER NOT NULL,                                 -- bumped by each change of the row
-  PRIMARY KEY (topic_id, partition)
+  partition_epoch INTEGER NOT NULL,                                 -- bumped by each change of the partition
+  PRIMARY KEY (topic_id, first)
 ) STRICT, WITHOUT ROWID;
 
-WITH RECURSIVE numbered (id, partition, count, node) AS (
-  SELECT id, 0, partitions, (SELECT node_id FROM cluster) FROM topics
-  UNION ALL SELECT id, partition + 1, count, node FROM numbered WHERE partition + 1 < count
-)
-INSERT INTO partitions SELECT id, partition, node, node, '', node, 0, 0 FROM numbered;
+INSERT INTO partitions SELECT topics.id, 0, partitions, node_id, node_id, '', node_id, 0, 0 FROM topics, cluster;
 
 -- They are counted from now on.
 ALTER TABLE topics DROP COLUMN partitions;

@@ -285,7 +285,7 @@ fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
         Change::Grow(topic, first) => partitions::insert(transaction, topic, *first),
         Change::Delete(id) => {
             let keep = "INSERT INTO deleted_topics (id, name, partitions)
-                        SELECT id, name, (SELECT count(*) FROM partitions WHERE topic_id = ?1) FROM topics WHERE id = ?1";
+                        SELECT id, name, (SELECT sum(count) FROM partitions WHERE topic_id = ?1) FROM topics WHERE id = ?1";
             transaction.prepare_cached(keep)?.execute(params![id.0])?;
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())

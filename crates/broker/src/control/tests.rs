@@ -266,7 +266,7 @@ pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(folder.join("control.db")).expect("opens");
     let numbers = "ALTER TABLE topics ADD COLUMN partitions INTEGER NOT NULL DEFAULT 1;
         ALTER TABLE topics ADD COLUMN replication_factor INTEGER NOT NULL DEFAULT 1;
-        UPDATE topics SET partitions = (SELECT count(*) FROM partitions WHERE topic_id = id);
+        UPDATE topics SET partitions = (SELECT sum(count) FROM partitions WHERE topic_id = id);
         DROP TABLE partitions;";
     connection.execute_batch(numbers).expect("as they were");
     let later = ["broker_configs", "resource_configs", "deleted_topics"];

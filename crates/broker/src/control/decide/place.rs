@@ -23,15 +23,16 @@ pub fn place(image: &Image, numbers: Range<i32>, factor: usize) -> Partitions {
     if ids.is_empty() {
         return Partitions::new();
     }
-    let replicas = |number: usize| (0..factor.min(ids.len())).map(|at| ids[(number + at) % ids.len()]).collect();
-    let all: Vec<Vec<i32>> = numbers.map(|number| replicas(usize::try_from(number).unwrap_or(0))).collect();
-    registered(all.iter().map(Vec::as_slice))
+    let replicas =
+        |number: usize| -> Vec<i32> { (0..factor.min(ids.len())).map(|at| ids[(number + at) % ids.len()]).collect() };
+    registered(numbers.map(|number| replicas(usize::try_from(number).unwrap_or(0))))
 }
 
 /// New partitions with these replicas, led by the first of each.
-pub fn registered<'a>(replicas: impl Iterator<Item = &'a [i32]>) -> Partitions {
+pub fn registered(replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Partitions {
     let mut partitions = Partitions::new();
     for replicas in replicas {
+        let replicas = replicas.as_ref();
         // Those that are alike share one.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         partitions.push_back(same.unwrap_or_else(|| Arc::new(new(replicas))));

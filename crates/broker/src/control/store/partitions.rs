@@ -1,4 +1,4 @@
-//! The rows of partitions: who has each, and who leads it.
+//! The rows of partitions: who has each, and who leads it. A row is of neighbours that are registered alike.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,26 +14,20 @@ type Partitions = Vector<Arc<PartitionRegistration>>;
 /// All of them, by the id of the topic.
 pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
     let mut query = transaction.prepare(
-        "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch FROM partitions
-         ORDER BY topic_id, partition",
+        "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count FROM partitions
+         ORDER BY topic_id, first",
     )?;
     let mut rows = query.query([])?;
     let mut topics: HashMap<[u8; 16], Partitions> = HashMap::new();
     let mut last = Arc::new(PartitionRegistration::default());
-    let (mut topic, mut partitions) = ([0; 16], Partitions::new());
     while let Some(row) = rows.next()? {
         let registration = registration(row)?;
         if registration != *last {
             last = Arc::new(registration);
         }
-        let of = row.get(0)?;
-        if of != topic {
-            topics.insert(topic, std::mem::take(&mut partitions));
-            topic = of;
-        }
-        partitions.push_back(Arc::clone(&last));
+        let partitions = topics.entry(row.get(0)?).or_default();
+        (0..row.get::<_, u32>(7)?).for_each(|_| partitions.push_back(Arc::clone(&last)));
     }
-    topics.insert(topic, partitions);
     Ok(topics)
 }
 
@@ -59,18 +53,24 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
 
 /// Writes those of a topic from the number `first` on, which are new.
 pub(super) fn insert(connection: &Connection, topic: &Topic, first: usize) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
-    let (mut last, mut texts): (Option<&Arc<PartitionRegistration>>, _) = (None, Default::default());
-    for (partition, registered) in topic.partitions.iter().enumerate().skip(first) {
-        if !last.is_some_and(|last| Arc::ptr_eq(last, registered)) {
-            texts = [&registered.replicas, &registered.isr, &registered.elr].map(|ids| list(ids));
-            last = Some(registered);
+    let mut insert = connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?;
+    let mut write = |first: usize, count: usize, of: &PartitionRegistration| {
+        let [replicas, isr, elr] = [&of.replicas, &of.isr, &of.elr].map(|ids| list(ids));
+        let row = params![topic.id.0, first, count, replicas, isr, elr, of.leader, of.leader_epoch, of.partition_epoch];
+        insert.execute(row).map(drop)
+    };
+    let mut alike: Option<(usize, &Arc<PartitionRegistration>)> = None;
+    for (number, registered) in topic.partitions.iter().enumerate().skip(first) {
+        match alike {
+            Some((_, before)) if before == registered => {}
+            Some((from, before)) => {
+                write(from, number - from, before)?;
+                alike = Some((number, registered));
+            }
+            None => alike = Some((number, registered)),
         }
-        let [replicas, isr, elr] = &texts;
-        let epochs = (registered.leader_epoch, registered.partition_epoch);
-        insert.execute(params![topic.id.0, partition, replicas, isr, elr, registered.leader, epochs.0, epochs.1])?;
     }
-    Ok(())
+    alike.map_or(Ok(()), |(from, before)| write(from, topic.partitions.len() - from, before))
 }
 
 fn list(ids: &[i32]) -> String {
