@@ -7,12 +7,12 @@
 mod round;
 
 use crate::batch::{Batch, OpenBatch};
+use crate::broker::Broker;
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
 use crate::pool::{Class, Lack, Pool, Share};
-use crate::producer::Record;
-use crate::sender::Broker;
+use crate::record::Record;
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};

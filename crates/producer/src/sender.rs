@@ -10,33 +10,27 @@
 
 mod answer;
 mod demand;
-mod grant;
 mod lane;
 mod lanes;
-mod status;
 pub(crate) mod verdict;
 
+use crate::backoff::backoff;
+use crate::broker::Broker;
 use crate::config::{Acks, InFlight};
+use crate::core::Core;
 use crate::partition::{Outgoing, Partition, Path, Round, Take};
-use crate::producer::Core;
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
-use lane::SharedPipe;
 use lanes::Lanes;
-use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
-
-pub(crate) use grant::Grants;
-pub use status::{BrokerStatus, LaneStatus};
+use std::time::Instant;
 
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
@@ -45,43 +39,6 @@ const REORDER: i16 = 14;
 
 /// Attempts in a row to open another lane before those there are have to do.
 const LANE_FAILURES: u32 = 3;
-
-/// A broker as the partitions it leads see it.
-pub(crate) struct Broker {
-    pub(crate) id: i32,
-    /// Partitions with work that the task has not seen yet.
-    incoming: Mutex<Vec<Arc<Partition>>>,
-    wake: Notify,
-    /// What it said of windows; written by the answers, read by the task.
-    grants: Mutex<Grants>,
-    /// Those of the lanes that are open; for [`Broker::status`] only.
-    pipes: Mutex<Vec<SharedPipe>>,
-    /// How often the task has looked for work.
-    turns: AtomicU64,
-}
-
-impl Broker {
-    pub(crate) fn new(id: i32) -> Arc<Self> {
-        Arc::new(Broker {
-            id,
-            incoming: Mutex::default(),
-            wake: Notify::new(),
-            grants: Mutex::default(),
-            pipes: Mutex::default(),
-            turns: AtomicU64::new(0),
-        })
-    }
-
-    /// Gives the task a partition to look after.
-    pub(crate) fn list(&self, partition: Arc<Partition>) {
-        self.incoming.lock().push(partition);
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
-    }
-}
 
 /// The task's own state.
 struct Sender {
@@ -97,8 +54,14 @@ struct Sender {
     told: u64,
 }
 
+/// Begins the broker's task.
+pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
+    let runtime = core.runtime.clone();
+    runtime.spawn(run(core, broker));
+}
+
 /// Runs until the producer closes.
-pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
+async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
     // Who counts requests means those of the broker, unless connections are counted too.
@@ -411,11 +374,4 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
-}
-
-/// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.
-pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
-    let full = first.saturating_mul(1 << failures.min(20)).min(max);
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), failures) % 401;
-    full * (800 + random as u32) / 1000
 }

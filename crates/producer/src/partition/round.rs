@@ -2,7 +2,7 @@
 
 use super::Partition;
 use crate::batch::Batch;
-use crate::sender::Grants;
+use crate::grant::Grants;
 use crate::window::Ticket;
 use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
