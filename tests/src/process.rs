@@ -7,7 +7,7 @@
 
 use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -262,6 +262,21 @@ impl Broker {
     /// What it has printed to standard error since its last start.
     pub fn stderr(&self) -> String {
         self.running().stderr.text()
+    }
+
+    /// What the admin page answers at a path, from the status line on; the broker needs
+    /// `fullbore.admin.listener=127.0.0.1:0`.
+    pub fn admin_page(&self, path: &str) -> String {
+        wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
+        let said = self.stdout();
+        let (_, rest) = said.split_once("http://").expect("it is told");
+        let (address, _) = rest.split_once('/').expect("a path");
+        let mut page = std::net::TcpStream::connect(address).expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n");
+        page.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        page.read_to_string(&mut answer).expect("answered");
+        answer
     }
 
     /// Waits until it has printed this to standard error: it may be on its way when the answer is here.

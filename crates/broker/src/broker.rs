@@ -10,16 +10,18 @@ use crate::admin;
 use crate::api::{Decompression, Sessions};
 use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
-use crate::control::{self, Control, FolderLock};
+use crate::control::{self, Control, Endpoint, FolderLock};
 use crate::follow_image;
 use crate::groups::{Groups, TakeOverError};
+use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
-use fullbore_wire::Text;
+use fullbore_wire::{Text, host_port};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,9 +32,6 @@ use tokio::time::timeout;
 
 /// How long a stop waits for clients to take the answers they are owed.
 const STOP_MAX: Duration = Duration::from_secs(10);
-
-/// The leader epoch of every partition: with one broker, leadership never moves.
-const LEADER_EPOCH: i32 = 0;
 
 /// Why a broker does not start, one line each.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +49,7 @@ pub enum StartError {
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
     /// A listener.
-    #[error("cannot listen on {host}:{port}: {}", of_bind(error))]
+    #[error("cannot listen on {}: {}", host_port(host, port), of_bind(error))]
     Bind {
         /// As configured.
         host: String,
@@ -60,7 +59,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// The admin page's port.
-    #[error("fullbore.admin.listener={host}:{port}: {}; set another or leave it empty", of_bind(error))]
+    #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
     BindAdmin {
         /// As configured.
         host: String,
@@ -100,6 +99,8 @@ pub struct Shared {
     pub telemetry: Telemetry,
     /// Counters.
     pub metrics: Metrics,
+    /// The levels of the log.
+    pub loggers: Loggers,
     /// Where what takes long is done.
     pub long_work: LongWork,
     /// Bounds the memory of batches that are decompressed.
@@ -116,16 +117,6 @@ impl Shared {
     /// Host and port at which a client of this listener reaches the broker.
     pub fn endpoint(&self, listener: usize) -> (Text, i32) {
         self.endpoints[listener].clone()
-    }
-
-    /// The broker's rack, if it has one.
-    pub fn rack(&self) -> Option<Text> {
-        self.config.rack.as_deref().map(Text::from)
-    }
-
-    /// The leader epoch in force.
-    pub fn leader_epoch(&self) -> i32 {
-        LEADER_EPOCH
     }
 
     /// The wall clock in milliseconds since 1970.
@@ -156,13 +147,21 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
+        Broker::start_with(config, Loggers::default()).await
+    }
+
+    /// Starts a broker whose clients may change the levels of a log; when this returns, they can connect.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_with(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
-        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space))?;
+        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
         let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&logs, &config, control.take_deleted());
         follow_images(&control, &logs, &config);
@@ -175,6 +174,7 @@ impl Broker {
         groups.start(&config, &stop).await?;
         let shared = Arc::new(Shared {
             limits: limits(&config),
+            loggers,
             long_work: LongWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
@@ -198,6 +198,12 @@ impl Broker {
         tokio::spawn(forget_deleted(shared.control.clone(), Arc::clone(&shared.logs), shared.stopping()));
         let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
         Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
+    }
+
+    /// What every connection shares.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Where the first listener accepts clients.
@@ -253,6 +259,15 @@ impl Broker {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
+}
+
+/// Where clients reach this broker, by the name of the listener.
+fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
+    let endpoint = |bound: &Bound| {
+        let (host, port) = &bound.advertised;
+        Endpoint { host: Text::from(host.as_str()), port: *port }
+    };
+    config.listeners.iter().zip(listeners).map(|(of, bound)| (of.name.clone(), endpoint(bound))).collect()
 }
 
 async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {

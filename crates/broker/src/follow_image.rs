@@ -6,10 +6,9 @@
 //!
 //! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
 
-use crate::classic::{Logs, Origin};
+use crate::classic::{Logs, Origin, led_by};
 use crate::config::BrokerConfig;
 use crate::control::{DeletedTopic, Image, Topic};
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is
@@ -17,14 +16,16 @@ use std::sync::Arc;
 pub fn finish_deletions(logs: &Arc<Logs>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topic_defaults.clone());
     for topic in deleted {
-        logs.put_topic((&topic.name, topic.id), topic.partitions, &settings, Origin::Kept);
+        let partitions = led_by(config.node_id, topic.partitions);
+        logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);
         logs.delete_topic(topic.id);
     }
 }
 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
-    each_change(before, after, |change| match change {
+    logs.put_brokers(after.registrations());
+    after.each_change_since(before, |change| match change {
         (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
         (old, new) => {
             if let Some(old) = old {
@@ -42,27 +43,5 @@ pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &I
 }
 
 fn put(logs: &Logs, topic: &Topic, origin: Origin) {
-    logs.put_topic((&topic.name, topic.id), topic.partitions, &topic.config, origin);
-}
-
-/// Every topic that is not the same in both images, as it was and as it is.
-fn each_change(before: &Image, after: &Image, mut visit: impl FnMut((Option<&Arc<Topic>>, Option<&Arc<Topic>>))) {
-    let (mut old, mut new) = (before.topics().peekable(), after.topics().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (Some(old), Some(new)) => old.name.cmp(&new.name),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (None, None) => return,
-        };
-        let change = match order {
-            Ordering::Less => (old.next(), None),
-            Ordering::Greater => (None, new.next()),
-            Ordering::Equal => (old.next(), new.next()),
-        };
-        let is_same = matches!(change, (Some(old), Some(new)) if Arc::ptr_eq(old, new));
-        if !is_same {
-            visit(change);
-        }
-    }
+    logs.put_topic((&topic.name, topic.id), &topic.partitions, &topic.config, origin);
 }

@@ -12,6 +12,7 @@ pub mod control;
 mod coordinator;
 mod follow_image;
 pub mod groups;
+pub mod loggers;
 mod long_work;
 pub mod metrics;
 pub mod net;

@@ -19,6 +19,8 @@ mod parking;
 mod power_cut;
 #[path = "log/recreated.rs"]
 mod recreated;
+#[path = "log/replicas.rs"]
+mod replicas;
 #[path = "log/restart.rs"]
 mod restart;
 #[path = "log/retention.rs"]

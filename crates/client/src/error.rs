@@ -26,7 +26,9 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// Not `host:port`.
-    #[error("{0:?} is not host:port; write --bootstrap-server localhost:9092, several separated by commas")]
+    #[error(
+        "{0:?} is not host:port ([::1]:port of IPv6); write --bootstrap-server localhost:9092, several separated by commas"
+    )]
     Address(String),
     /// The connection broke.
     #[error("the connection to {address} broke: {source}; see the broker's log")]

@@ -32,7 +32,8 @@ impl Where {
     /// # Errors
     /// As [`client_properties`] and [`cluster`].
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
-        let properties = client_properties(self.command_config.as_deref(), &[])?;
+        let notice = |key: &str| without_effect(key, "this command", &[]);
+        let properties = client_properties(self.command_config.as_deref(), &[], &notice)?;
         cluster(self.bootstrap_server.as_deref(), &properties, client_id)
     }
 }
@@ -45,15 +46,26 @@ pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// A client's properties: the command line's before those of the file.
+/// A client's properties: the command line's before those of the file. Standard error is told what `notice` says of
+/// their keys, before anything that a typo may be the cause of.
 ///
 /// # Errors
 /// A file that cannot be read, or security this program does not speak: what should be secret must not go out in clear.
-pub fn client_properties(file: Option<&Path>, flags: &[(String, String)]) -> Result<Properties, Failure> {
+pub fn client_properties(
+    file: Option<&Path>,
+    flags: &[(String, String)],
+    notice: Notice<'_>,
+) -> Result<Properties, Failure> {
     let mut properties = read_properties(file)?;
     for (key, value) in flags {
         properties.set(key.as_str(), value.as_str());
     }
+    notices(&properties, notice).iter().for_each(|notice| eprintln!("{notice}"));
+    check_security(&properties)?;
+    Ok(properties)
+}
+
+fn check_security(properties: &Properties) -> Result<(), Failure> {
     let protocol = properties.get(SECURITY_PROTOCOL).unwrap_or("PLAINTEXT");
     if !matches!(protocol, "PLAINTEXT" | "SSL") {
         return Err(Failure::new(format!(
@@ -69,7 +81,7 @@ pub fn client_properties(file: Option<&Path>, flags: &[(String, String)]) -> Res
     });
     match found {
         Some(sentence) => Err(Failure::new(sentence)),
-        None => Ok(properties),
+        None => Ok(()),
     }
 }
 
@@ -88,11 +100,23 @@ pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String 
     flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).unwrap_or(BOOTSTRAP_DEFAULT).to_owned()
 }
 
-/// What the user should know of a property that `tool` does not have beside `known` and those of every client. Without its
-/// value, which may be a secret under a misspelt name.
-pub fn without_effect(key: &str, tool: &str, known: &[&'static str]) -> String {
+/// What the user of a command should know of a property with this key; `None` if it counts.
+pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// One line for each property that does nothing, without its value, which may be a secret under a misspelt name.
+pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
+    // The first two are Java's affair: scripts set them, and nobody misses them. The last ones are refused.
+    let is_other =
+        |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
+    let mine = properties.iter().filter(|(key, _)| !is_other(key));
+    mine.filter_map(|(key, _)| Some(format!("{key}: {}", notice(key)?))).collect()
+}
+
+/// What the user should know of a property that `tool` does not have: it takes those of every client and `own`.
+pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
     let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
-    format!("{key}: has no effect on {tool}{}", did_you_mean(key, of_clients.chain(known.iter().copied())))
+    let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
+    (!known.contains(&key)).then(|| format!("has no effect on {tool}{}", did_you_mean(key, known)))
 }
 
 /// `key=value` as `--config` and `--command-property` take it; the value may hold further `=`.
@@ -124,7 +148,7 @@ mod tests {
 
     #[test]
     fn security_that_is_not_spoken_is_refused() {
-        let of = |key: &str, value: &str| client_properties(None, &[(key.into(), value.into())]);
+        let of = |key: &str, value: &str| client_properties(None, &[(key.into(), value.into())], &|_| None);
         for protocol in ["SASL_PLAINTEXT", "SASL_SSL", "ssl"] {
             let refusal = of("security.protocol", protocol).expect_err(protocol).to_string();
             assert!(
@@ -139,6 +163,23 @@ mod tests {
         }
         of("security.protocol", "PLAINTEXT").expect("that is spoken");
         of("security.protocol", "SSL").expect("that is spoken");
+    }
+
+    #[test]
+    fn what_does_nothing_is_told_without_its_value() {
+        let mut properties = Properties::default();
+        for key in ["bootstrap.servers", "security.protocl", "fetch.min.byte", "fetch.max.bytes", "value.deserializer"]
+        {
+            properties.set(key, "secret");
+        }
+        let notice = |key: &str| without_effect(key, "this consumer", &["fetch.min.bytes", "fetch.max.bytes"]);
+        let told = [
+            "fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?",
+            "security.protocl: has no effect on this consumer; did you mean security.protocol?",
+        ];
+        let mut found = notices(&properties, &notice);
+        found.sort();
+        assert_eq!(found, told);
     }
 
     #[test]

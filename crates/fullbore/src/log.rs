@@ -5,7 +5,11 @@
 
 use crate::failure::Failure;
 use clap::ValueEnum;
+use fullbore_broker::loggers::{self, Level, LevelChange, LogLevels};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter, Targets};
 
 /// What `--debug` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,27 +32,45 @@ const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,f
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds.
-pub fn of_broker(filter: Option<&str>, debug: &[Debug]) -> Result<(), Failure> {
-    match filter {
-        Some(text) => start(parse(text)?, debug),
-        None => start(from_environment(BROKER_DEFAULT)?, debug),
-    }
+/// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds. Its levels may be changed.
+pub fn of_broker(filter: Option<&str>, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
+    let text = match filter {
+        Some(text) => parse(text)?.to_owned(),
+        None => from_environment(BROKER_DEFAULT)?,
+    };
+    let text = with_debug(text, debug);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(&text))
+        .with_ansi(crate::output::has_colours(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.init();
+    Ok(Arc::new(Levels::new(text, move |filter| handle.reload(filter).map_err(|error| error.to_string()))))
 }
 
 /// The log of a tool: RUST_LOG, or nothing; and what `--debug` adds.
 pub fn of_client(debug: &[Debug]) -> Result<(), Failure> {
-    start(from_environment(CLIENT_DEFAULT)?, debug)
+    let text = with_debug(from_environment(CLIENT_DEFAULT)?, debug);
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(text))
+        .with_ansi(crate::output::has_colours(&std::io::stderr()))
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
 }
 
-fn from_environment(default: &str) -> Result<EnvFilter, Failure> {
-    let set = std::env::var("RUST_LOG").ok();
-    EnvFilter::try_new(set.as_deref().unwrap_or(default)).map_err(|error| Failure::new(format!("RUST_LOG: {error}")))
+fn from_environment(default: &str) -> Result<String, Failure> {
+    let text = std::env::var("RUST_LOG").unwrap_or_else(|_| default.to_owned());
+    match EnvFilter::try_new(&text) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(Failure::new(format!("RUST_LOG: {error}"))),
+    }
 }
 
 /// A filter of levels and of `target=level`. A word alone that is no level would be taken for a target, and log
 /// nothing of ours.
-fn parse(text: &str) -> Result<EnvFilter, Failure> {
+fn parse(text: &str) -> Result<&str, Failure> {
     let refused = |part: &str| {
         Failure::new(format!(
             "--log {text}: {part} must be {}, or target=level, as fullbore_broker=debug",
@@ -58,20 +80,93 @@ fn parse(text: &str) -> Result<EnvFilter, Failure> {
     let is_known = |part: &str| part.contains('=') || LEVELS.contains(&part.to_ascii_lowercase().as_str());
     match text.split(',').map(str::trim).find(|part| !is_known(part)) {
         Some(part) => Err(refused(part)),
-        None => EnvFilter::try_new(text).map_err(|_| refused("it")),
+        None => EnvFilter::try_new(text).map(|_| text).map_err(|_| refused("it")),
     }
 }
 
-fn start(filter: EnvFilter, debug: &[Debug]) -> Result<(), Failure> {
-    let filter = debug
-        .iter()
-        .fold(filter, |filter, of| filter.add_directive(of.directive().parse().expect("a directive of our own")));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(crate::output::has_colours(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
-    Ok(())
+fn with_debug(text: String, debug: &[Debug]) -> String {
+    // A filter without a directive shows errors.
+    let text = if text.trim().is_empty() { "error".to_owned() } else { text };
+    debug.iter().fold(text, |text, of| format!("{text},{}", of.directive()))
+}
+
+/// What the broker's log began with, and what was changed since.
+struct Levels<R> {
+    began: String,
+    /// By target, the root's without one.
+    set: Mutex<BTreeMap<Option<&'static str>, Level>>,
+    reload: R,
+}
+
+impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
+    fn new(began: String, reload: R) -> Self {
+        Levels { began, set: Mutex::default(), reload }
+    }
+
+    /// The level that the nearest says of those that were set above a target, and of those that the log began with. An
+    /// `EnvFilter` alone would do with `log` what is meant for `logs`, too.
+    fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
+        let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();
+        let directives = || began.iter().flat_map(Targets::iter);
+        let of_root = began.iter().rev().find_map(Targets::default_level).map(of_filter);
+        let of_root = set.get(&None).copied().or(of_root).unwrap_or(Level::Fatal);
+        let Some(target) = target else { return of_root };
+        let is_above =
+            |above: &str| target.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+        let of_began = directives().filter(|(above, _)| target.starts_with(above));
+        let of_began = of_began.map(|(above, level)| (above.len(), false, of_filter(level)));
+        let of_set = set.iter().filter_map(|(above, level)| above.map(|above| (above, *level)));
+        let of_set = of_set.filter(|(above, _)| is_above(above)).map(|(above, level)| (above.len(), true, level));
+        let nearest = of_began.chain(of_set).max_by_key(|(length, is_set, _)| (*length, *is_set));
+        nearest.map_or(of_root, |(_, _, level)| level)
+    }
+
+    fn filter(&self, set: &BTreeMap<Option<&'static str>, Level>) -> EnvFilter {
+        let began = EnvFilter::new(&self.began);
+        if set.is_empty() {
+            return began;
+        }
+        let root = Directive::from(to_filter(self.level(set, None)));
+        loggers::targets().fold(began.add_directive(root), |filter, target| {
+            let directive = format!("{target}={}", to_filter(self.level(set, Some(target))));
+            filter.add_directive(directive.parse().expect("a target and a level"))
+        })
+    }
+}
+
+impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> LogLevels for Levels<R> {
+    fn of(&self, target: Option<&str>) -> Level {
+        self.level(&self.set.lock().expect("nobody panics with it"), target)
+    }
+
+    fn change(&self, changes: &[LevelChange]) -> Result<(), String> {
+        let mut set = self.set.lock().expect("nobody panics with it");
+        let mut changed = set.clone();
+        for (target, level) in changes {
+            match level {
+                Some(level) => changed.insert(*target, *level),
+                None => changed.remove(target),
+            };
+        }
+        (self.reload)(self.filter(&changed))?;
+        *set = changed;
+        Ok(())
+    }
+}
+
+fn to_filter(level: Level) -> LevelFilter {
+    match level {
+        Level::Fatal => LevelFilter::OFF,
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    }
+}
+
+fn of_filter(filter: LevelFilter) -> Level {
+    Level::ALL.into_iter().find(|level| to_filter(*level) == filter).unwrap_or(Level::Fatal)
 }
 
 #[cfg(test)]
@@ -88,5 +183,27 @@ mod tests {
             let refused = parse(bad).expect_err(bad).to_string();
             assert!(refused.starts_with(&format!("--log {bad}: ")) && refused.contains("debug"), "{refused}");
         }
+    }
+
+    #[test]
+    fn levels_change_for_what_is_below_a_target_and_back() {
+        let filters = Arc::new(Mutex::new(Vec::new()));
+        let told = filters.clone();
+        let reload = move |filter: EnvFilter| {
+            told.lock().expect("unbroken").push(filter.to_string());
+            Ok(())
+        };
+        let levels = Levels::new("warn,fullbore::changes=info,fullbore_broker::net::tls=info".to_owned(), reload);
+        let (net, tls, below) = ("fullbore_broker::net", "fullbore_broker::net::tls", "fullbore_broker::net::listener");
+        let shown = |targets: [Option<&str>; 4]| targets.map(|target| levels.of(target).name());
+        assert_eq!(shown([None, Some(net), Some(tls), Some(below)]), ["WARN", "WARN", "INFO", "WARN"]);
+        levels.change(&[(Some(net), Some(Level::Debug)), (None, Some(Level::Fatal))]).expect("taken");
+        assert_eq!(shown([None, Some(net), Some(tls), Some(below)]), ["FATAL", "DEBUG", "INFO", "DEBUG"]);
+        let near =
+            [Some("fullbore::changes"), Some("fullbore_broker"), Some("fullbore_broker::network"), Some("hyper")];
+        assert_eq!(shown(near), ["INFO", "FATAL", "FATAL", "FATAL"]);
+        assert!(filters.lock().expect("unbroken")[0].contains("fullbore_broker::net::listener=debug"));
+        levels.change(&[(Some(net), None), (None, Some(Level::Warn))]).expect("taken");
+        assert_eq!(shown([None, Some(net), Some(tls), Some(below)]), ["WARN", "WARN", "INFO", "WARN"]);
     }
 }

@@ -6,6 +6,8 @@ use crate::output::line;
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Mistakes, Properties, Warning};
+use fullbore_broker::loggers::Loggers;
+use fullbore_wire::host_port;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -110,20 +112,20 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
 
 /// Serves until SIGINT or SIGTERM.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
-    log::of_broker(serve.log.as_deref(), debug)?;
+    let levels = log::of_broker(serve.log.as_deref(), debug)?;
     let (config, warnings) = serve.configuration()?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve_until_signal(config))
+    runtime.block_on(serve_until_signal(config, Loggers::of(levels)))
 }
 
-async fn serve_until_signal(config: BrokerConfig) -> Result<(), Failure> {
+async fn serve_until_signal(config: BrokerConfig, loggers: Loggers) -> Result<(), Failure> {
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
-    let broker = Broker::start(config).await?;
+    let broker = Broker::start_with(config, loggers).await?;
     greet(&broker, &data_dir.display().to_string());
     tokio::select! {
         _ = interrupt.recv() => {}
@@ -137,11 +139,12 @@ async fn serve_until_signal(config: BrokerConfig) -> Result<(), Failure> {
 
 /// Says where clients reach the broker, which is not where it listens if that is every interface.
 fn greet(broker: &Broker, data_dir: &str) {
-    let addr = host_port(broker.advertised());
+    let (host, port) = broker.advertised();
+    let addr = host_port(&host, port);
     line(&format!("Fullbore {} is listening on {addr}, cluster id {}", env!("CARGO_PKG_VERSION"), broker.cluster_id()));
     let listeners = broker.listeners();
-    for (name, _, reached) in listeners.iter().skip(1) {
-        line(&format!("  {name:<8} {}", host_port(reached.clone())));
+    for (name, _, (host, port)) in listeners.iter().skip(1) {
+        line(&format!("  {name:<8} {}", host_port(host, port)));
     }
     line(&format!("  data     {data_dir}"));
     if let Some(admin) = broker.admin_addr() {
@@ -159,11 +162,6 @@ fn greet(broker: &Broker, data_dir: &str) {
     line(&format!(
         "           fullbore perf produce --bootstrap-server {addr} --topic hello --num-records 1000000 --record-size 1000 --throughput -1{perf}"
     ));
-}
-
-/// `host:port`, with brackets where the host is an IPv6 address.
-fn host_port((host, port): (String, i32)) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]
@@ -271,12 +269,6 @@ mod tests {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
         assert_eq!((config.data_dir, config.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
         assert!(warnings.is_empty());
-    }
-
-    #[test]
-    fn an_ipv6_address_has_brackets() {
-        assert_eq!(host_port(("my-host".to_owned(), 9092)), "my-host:9092");
-        assert_eq!(host_port(("::1".to_owned(), 9092)), "[::1]:9092");
     }
 
     #[test]

@@ -51,6 +51,70 @@ fn no_tool_sends_in_clear_what_should_be_secret() {
 }
 
 #[test]
+fn typos_in_a_clients_file_are_told_by_every_command_that_reads_one() {
+    let nobody = unused_address();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("client.properties");
+    std::fs::write(&file, "security.protocl=SSL\nclient.id=x\n").expect("written");
+    let path = file.to_str().expect("UTF-8");
+    for (tool, flag) in [
+        ("topics list", "--command-config"),
+        ("topics describe", "--command-config"),
+        ("configs describe --entity-type topics --all", "--command-config"),
+        ("groups list", "--command-config"),
+        ("produce --topic t", "--producer.config"),
+        ("consume --topic t", "--consumer.config"),
+        ("perf produce --topic t --record-size 1 --throughput -1 --num-records 1", "--producer.config"),
+        ("perf consume --topic t --num-records 1", "--consumer.config"),
+    ] {
+        let tool: Vec<&str> = tool.split(' ').collect();
+        let (status, _, stderr) = run(&[&tool[..], &[flag, path, "--bootstrap-server", &nobody]].concat());
+        let first = stderr.lines().next().unwrap_or_default();
+        assert_eq!(status, Some(1), "{tool:?}: {stderr}");
+        assert!(first.starts_with("security.protocl: ") && first.contains(" has no effect"), "{tool:?}: {stderr}");
+        assert!(first.ends_with("; did you mean security.protocol?"), "{tool:?}: {stderr}");
+        assert_eq!(stderr.matches("security.protocl").count(), 1, "{tool:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    }
+    let broker = Broker::start(&["listeners=PLAINTEXT://[::1]:0"]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    let ran = |tool: &str| {
+        let tool: Vec<&str> = tool.split(' ').collect();
+        let (status, stdout, stderr) = run(&[&tool[..], &at].concat());
+        assert_eq!((status, stderr.as_str()), (Some(0), ""), "{tool:?}");
+        stdout
+    };
+    assert!(broker.address.starts_with("[::1]:"), "{}", broker.address);
+    ran("topics create --topic t --partitions 2");
+    ran("perf produce --topic t --record-size 10 --throughput -1 --num-records 100");
+    ran("perf consume --topic t --num-records 100");
+    assert_eq!(ran("consume --topic t -e --group g --from-beginning").lines().count(), 100);
+    assert!(ran("topics describe --topic t").contains("PartitionCount: 2"));
+    let (_, stdout, _) = run(&[&["groups", "describe", "--group", "g", "--state"], &at[..]].concat());
+    assert!(stdout.contains(&format!(" {}  (1)", broker.address)), "the coordinator has brackets: {stdout}");
+    let (_, _, stderr) = said(fullbore(&["serve", "--listen", &broker.address]).output().expect("it starts"));
+    assert!(stderr.contains(&format!("cannot listen on {}: ", broker.address)), "{stderr}");
+    let (_, _, stderr) = run(&["topics", "list", "--bootstrap-server", "::1:9092"]);
+    assert!(stderr.contains("is not host:port ([::1]:port of IPv6)"), "{stderr}");
+    let mut relay = fullbore(&["perf", "link", "--rtt", "1ms", "--listen", "[::1]:0", "--to", &broker.address])
+        .spawn()
+        .expect("it starts");
+    let mut told = String::new();
+    BufReader::new(relay.stdout.take().expect("piped")).read_line(&mut told).expect("a line");
+    assert!(told.contains("on [::1]:") && told.contains(&format!(", to {}", broker.address)), "{told}");
+    let through = told.split_whitespace().find(|word| word.starts_with("[::1]:")).expect("its address");
+    assert_eq!(run(&["topics", "list", "--bootstrap-server", through.trim_end_matches(',')]).0, Some(0));
+    relay.kill().and_then(|()| relay.wait()).expect("it ends");
+}
+
+#[test]
 fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
     let (somebody, nobody) = (unused_address(), unused_address());
     let listener = |key: &str, address: &str| format!("{key}=PLAINTEXT://{address}");
@@ -63,7 +127,10 @@ fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
     let (status, stdout, stderr) = run(&[&PRODUCE[..], &["10", "--print-metrics"], &at, &short].concat());
     let cause = format!("cannot connect to {nobody}: ");
     assert_eq!(status, Some(1), "{stderr}");
-    assert!(stderr.starts_with("linger.m: is not a producer setting; did you mean linger.ms?\n"), "{stderr}");
+    assert!(
+        stderr.starts_with("linger.m: is not a producer setting and has no effect; did you mean linger.ms?\n"),
+        "{stderr}"
+    );
     assert_eq!(stderr.matches("nothing gets through: ").count(), 1, "{stderr}");
     assert!(stderr.contains("10 records failed; the first: not acknowledged in 3."), "{stderr}");
     assert_eq!(stderr.matches(&cause).count(), 2, "the warning and the end name it: {stderr}");

@@ -10,6 +10,7 @@ pub use keys::{notice, settings};
 use fullbore_client::key;
 use fullbore_client::{ClientConfig, ConfigError};
 use fullbore_wire::batch::Compression;
+use fullbore_wire::split_host_port;
 use keys::KEYS;
 use std::time::Duration;
 
@@ -156,6 +157,11 @@ impl ProducerConfig {
         if self.bootstrap_servers.is_empty() {
             return Err(ConfigError::Missing("bootstrap.servers"));
         }
+        let is_address = |server: &str| split_host_port(server).is_some_and(|(host, _)| !host.is_empty());
+        if let Some(wrong) = self.bootstrap_servers.iter().find(|server| !is_address(server)) {
+            let allowed = "must be host:port, or [::1]:port, several with commas".to_owned();
+            return Err(ConfigError::Value { key: "bootstrap.servers", value: wrong.clone(), allowed });
+        }
         let idempotence = || "enable.idempotence=true".to_owned();
         if self.enable_idempotence == Some(true) && self.acks != Acks::All {
             return conflict(idempotence(), format!("acks={}", self.acks as i16), "it needs acks=all");
@@ -285,8 +291,8 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
     fn settings_without_effect_are_told_from_unknown_ones() {
         assert_eq!(notice("linger.ms"), None);
         let told = |name: &str| notice(name).unwrap_or_default();
-        assert_eq!(told("linger.m"), "is not a producer setting; did you mean linger.ms?");
-        assert_eq!(told("no.such.key"), "is not a producer setting");
+        assert_eq!(told("linger.m"), "is not a producer setting and has no effect; did you mean linger.ms?");
+        assert_eq!(told("no.such.key"), "is not a producer setting and has no effect");
         for key in ["interceptor.classes", "ssl.provider"] {
             assert_eq!(told(key), "has no effect on this producer");
         }

@@ -6,6 +6,7 @@ use crate::provider::{provider, versions};
 use crate::server::roots;
 use crate::session::Session;
 use crate::settings::Settings;
+use fullbore_wire::split_host_port;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -59,8 +60,9 @@ impl Connector {
 
     /// A session with the broker at `host:port`.
     pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = split_host_port(address).map_or(address, |(host, _)| host);
+        // The zone says which way to the address, and is no part of it.
+        let host = host.split('%').next().unwrap_or(host);
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
         })?;

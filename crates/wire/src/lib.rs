@@ -7,11 +7,13 @@
 //! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
 //! * [`coordinator`]: committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression.
+//! * [`host_port`] and [`split_host_port`]: addresses as people write them.
 //! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
 //!
 //! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
 //! and the protocol guide.
 
+mod address;
 mod codec;
 mod frame;
 mod message;
@@ -26,6 +28,7 @@ pub mod consumer_protocol;
 pub mod coordinator;
 mod error_code;
 
+pub use address::{host_port, split_host_port};
 pub use codec::{
     Codec, DecodeError, EncodeError, NullCodec, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields,
     Version,

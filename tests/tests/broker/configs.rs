@@ -16,6 +16,7 @@ const OF_TOPIC: &str = "producer.state.batches.to.retain";
 const OF_BROKER: &str = "max.idempotence.batches.to.retain";
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+const LOGGER: i8 = 8;
 const CLIENT_METRICS: i8 = 16;
 const GROUP: i8 = 32;
 const SESSION: &str = "consumer.session.timeout.ms";
@@ -256,7 +257,30 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
             "must be -1 or between 1 and 9",
         ),
         (BROKER, "1", vec![("sasl.jaas.config", SET, Some("x"))], ErrorCode::INVALID_CONFIG, "SASL"),
-        (8, "1", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_CONFIG, "cannot be changed while it runs"),
+        (
+            LOGGER,
+            "1",
+            vec![("root", SET, Some("LOUD"))],
+            ErrorCode::INVALID_CONFIG,
+            "Valid log levels are DEBUG, ERROR,",
+        ),
+        (
+            LOGGER,
+            "1",
+            vec![("no.such", SET, Some("INFO"))],
+            ErrorCode::INVALID_CONFIG,
+            "Logger no.such does not exist!",
+        ),
+        (LOGGER, "1", vec![("root", DELETE, None)], ErrorCode::INVALID_REQUEST, "root logger is not allowed"),
+        (
+            LOGGER,
+            "1",
+            vec![("root", APPEND, Some("INFO"))],
+            ErrorCode::INVALID_REQUEST,
+            "APPEND operation is not allowed",
+        ),
+        (LOGGER, "2", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_REQUEST, "Expected 1, but received 2"),
+        (LOGGER, "", vec![("root", SET, Some("INFO"))], ErrorCode::INVALID_REQUEST, "must be an integer"),
         (GROUP, "g", vec![(SESSION, SET, Some("1"))], ErrorCode::INVALID_CONFIG, "must be between 45000"),
         (GROUP, "g", vec![("no.such", SET, Some("1"))], ErrorCode::INVALID_CONFIG, "unknown group config name"),
         (GROUP, "", vec![(SESSION, SET, Some("46000"))], ErrorCode::INVALID_REQUEST, "Default group resources"),
@@ -277,6 +301,31 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
     assert!(client.alter(twice, false).iter().all(|answer| answer.error_code == ErrorCode::INVALID_REQUEST));
     assert_eq!(described(&mut client, TOPIC, "t", "retention.ms").expect("there").config_source, 5, "nothing was set");
     assert_eq!(described(&mut client, TOPIC, "good", "flush.ms").expect("there").value.as_deref(), Some("7"));
+}
+
+#[test]
+fn the_levels_of_the_log_change_while_the_broker_runs_and_not_for_ever() {
+    const NAME: &str = "fullbore::protocol";
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let mut alter = |change: (&str, i8, Option<&str>), validate_only| {
+        let answers = client.alter(vec![alter_resource(LOGGER, "1", &[change])], validate_only);
+        assert_eq!(answers[0].error_code, ErrorCode::NONE, "{:?}", answers[0].error_message);
+    };
+    let level = |broker: &Broker, name: &str| line(&mut broker.client(), LOGGER, "1", name);
+    assert_eq!((level(&broker, "root"), level(&broker, NAME)), ("WARN@6 ".to_owned(), "WARN@6 ".to_owned()));
+    alter((NAME, SET, Some("DEBUG")), true);
+    assert_eq!(level(&broker, NAME), "WARN@6 ");
+    assert!(!broker.stderr().contains("fullbore::protocol"), "{}", broker.stderr());
+    alter((NAME, SET, Some("DEBUG")), false);
+    assert_eq!(level(&broker, NAME), "DEBUG@6 ");
+    broker.wait_for_stderr("DescribeConfigs");
+    alter((NAME, DELETE, None), false);
+    assert_eq!(level(&broker, NAME), "WARN@6 ");
+    alter((NAME, SET, Some("ERROR")), false);
+    broker.stop();
+    broker.restart();
+    assert_eq!(level(&broker, NAME), "WARN@6 ", "as with Kafka");
 }
 
 #[test]

@@ -255,21 +255,13 @@ fn a_stop_on_a_full_disk_is_as_clean_as_any_other() {
 
 /// The status line of /healthz.
 fn health(broker: &Broker) -> String {
-    let said = broker.stdout();
-    let (_, rest) = said.split_once("http://").expect("it tells where its metrics are");
-    let (address, _) = rest.split_once('/').expect("a path");
-    let mut page = std::net::TcpStream::connect(address).expect("it listens");
-    page.write_all(b"GET /healthz HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n").expect("sent");
-    let mut answer = String::new();
-    std::io::Read::read_to_string(&mut page, &mut answer).expect("answered");
-    answer.lines().next().expect("a status line").to_owned()
+    broker.admin_page("/healthz").lines().next().expect("a status line").to_owned()
 }
 
 #[test]
 fn healthz_says_what_the_last_append_saw_and_without_one_what_can_be_written() {
     let Some(disk) = SmallDisk::mount(DISK) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &["fullbore.admin.listener=127.0.0.1:0"]);
-    wait_until("it tells where its metrics are", SOON, || broker.stdout().contains("/metrics"));
     let mut client = broker.client();
     client.create_topic(SMALL, 1, &[]);
     client.produced(SMALL, 0, &batch());

@@ -283,5 +283,5 @@ fn idle_connections_cost_little_memory_and_nobody_else() {
     }
     assert_serves(&broker);
     let grown = broker.rss().saturating_sub(before);
-    assert!(grown < 400 * 64 * 1024, "{} KiB for each", grown / 400 / 1024);
+    assert!(grown < 400 * 16 * 1024, "{} KiB for each", grown / 400 / 1024);
 }

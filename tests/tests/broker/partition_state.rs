@@ -1,6 +1,6 @@
 //! DescribeLogDirs and DescribeProducers: how large partitions are, and who writes to them.
 
-use fullbore_tests::{Batch, Broker, Client};
+use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
@@ -8,6 +8,8 @@ use fullbore_wire::apis::describe_log_dirs::{
 use fullbore_wire::apis::describe_producers::{
     DescribeProducersRequest, PartitionResponse, ProducerState, TopicRequest,
 };
+use std::process::Command;
+use std::time::Duration;
 
 fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16) -> DescribeLogDirsResponse {
     let topic = |(name, partitions): &(&str, &[i32])| DescribableLogDirTopic {
@@ -67,6 +69,49 @@ fn sizes_are_those_of_the_files_before_and_after_a_restart() {
     let mut client = broker.client();
     assert_eq!(sizes(&log_dirs(&mut client, None, 5).results[0]), all);
     assert!(broker.descriptors() <= descriptors + 1, "no log is opened for its size");
+}
+
+#[test]
+fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
+    let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
+    let mut client = broker.client();
+    client.create_topic("t", 2, &[]);
+    client.produced("t", 1, &Batch::of(&["x"]));
+    broker.stop();
+    let beside = broker.partition_dir("t", 1).join(format!("{:020}.log.aside-1", 5));
+    std::fs::write(&beside, "12345").expect("written");
+    broker.restart();
+    let metrics = |broker: &Broker| {
+        let page = broker.admin_page("/metrics");
+        let of = |name: &str| page.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        (of("fullbore_set_aside_files "), of("fullbore_set_aside_bytes "))
+    };
+    let (one, none) = ((Some("1".to_owned()), Some("5".to_owned())), (Some("0".to_owned()), Some("0".to_owned())));
+    wait_until("it is found", Duration::from_secs(30), || metrics(&broker) == one);
+    let mut client = broker.client();
+    for version in 1..=5 {
+        let result = log_dirs(&mut client, None, version).results.remove(0);
+        let topic = result.topics.iter().find(|topic| topic.name == "t").expect("there");
+        let told: Vec<_> = topic.partitions.iter().map(|one| (one.set_aside_files, one.set_aside_bytes)).collect();
+        let expected = if version < 2 { [(0, 0), (0, 0)] } else { [(0, 0), (1, 5)] };
+        assert_eq!(told, expected, "version {version}");
+    }
+    let describe = |flags: &[&str]| {
+        let mut command = Command::new(fullbore_tests::binary());
+        command
+            .args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()])
+            .args(flags);
+        String::from_utf8(command.output().expect("it runs").stdout).expect("text")
+    };
+    let shown = describe(&[]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines.len() == 3 && !lines[1].contains("SetAside"), "{shown}");
+    assert!(lines[2].ends_with("\tSetAside: 1 file, 5 bytes"), "{shown}");
+    let json = describe(&["--json"]);
+    assert!(json.contains(r#""set_aside":{"files":1,"bytes":5}"#) && json.matches("set_aside").count() == 1, "{json}");
+    std::fs::remove_file(beside).expect("ours");
+    assert_eq!(metrics(&broker), none);
+    assert!(!describe(&[]).contains("SetAside"));
 }
 
 #[test]

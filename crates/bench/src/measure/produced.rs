@@ -1,7 +1,9 @@
 //! What a produce test counts: everything, the steady state after the warmup, and the window since the last report.
 //!
-//! The rules of when which line is due are those of Kafka's `ProducerPerformance.Stats`: a window ends with the first
-//! acknowledgement after the interval, and the first steady record ends the windows of the whole.
+//! When which line is due is as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement after
+//! the interval, and the steady state ends the windows of the whole. Unlike there, the steady state begins with the last
+//! acknowledgement of the warmup and not when its first record is sent: until then a full buffer of the warmup's records
+//! may be on its way, and the time that they take is not the steady state's.
 //! Invariant: every acknowledged record is counted in the whole exactly once.
 
 use super::Latencies;
@@ -44,7 +46,7 @@ pub struct Summary {
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// From the first send to the last acknowledgement.
+    /// From the first send, or the end of the warmup, to the last acknowledgement.
     pub elapsed: Duration,
     /// Of these records.
     pub latencies: Latencies,
@@ -53,7 +55,12 @@ pub struct Summary {
 }
 
 struct Series {
+    /// When its first record was sent.
+    sent: Instant,
+    /// When the time of its records begins.
     started: Instant,
+    /// When the last of its records was acknowledged.
+    last: Option<Instant>,
     records: u64,
     bytes: u64,
     latencies: Latencies,
@@ -65,7 +72,9 @@ struct Series {
 impl Series {
     fn new(now: Instant) -> Self {
         Series {
+            sent: now,
             started: now,
+            last: None,
             records: 0,
             bytes: 0,
             latencies: Latencies::default(),
@@ -75,8 +84,15 @@ impl Series {
         }
     }
 
-    fn record(&mut self, batch: &Acknowledged) {
+    /// What came before it was acknowledged at `now`.
+    fn begin(&mut self, now: Instant) {
+        self.started = self.started.max(now);
+        self.window_started = self.started;
+    }
+
+    fn record(&mut self, batch: &Acknowledged, now: Instant) {
         let latency_us = batch.latency.as_micros() as u64;
+        self.last = self.last.max(Some(now));
         self.records += batch.records;
         self.bytes += batch.bytes;
         self.latencies.record(latency_us, batch.records);
@@ -99,10 +115,12 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
+        // Acknowledged together with what came before, they have no time of their own.
+        let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
             bytes: self.bytes,
-            elapsed: now.saturating_duration_since(self.started),
+            elapsed: now.saturating_duration_since(started),
             latencies: self.latencies.clone(),
             steady,
         }
@@ -125,7 +143,6 @@ impl Window {
 /// The counts of one run.
 pub struct Produced {
     interval: Duration,
-    last: Option<Instant>,
     whole: Series,
     steady: Option<Series>,
 }
@@ -133,34 +150,33 @@ pub struct Produced {
 impl Produced {
     /// A run that starts `now` and reports every `interval`.
     pub fn new(now: Instant, interval: Duration) -> Self {
-        Produced { interval, last: None, whole: Series::new(now), steady: None }
+        Produced { interval, whole: Series::new(now), steady: None }
     }
 
-    /// The warmup is over: records sent from `now` on count for the steady state too.
+    /// The warmup is sent: records sent from `now` on belong to the steady state, too.
     pub fn start_steady(&mut self, now: Instant) {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
     /// Counts acknowledged records; `Some` when a window ended with them and should be reported.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<Window> {
-        self.whole.record(batch);
-        self.last = self.last.max(Some(now));
+        self.whole.record(batch, now);
         match &mut self.steady {
-            None => {
-                let window = self.whole.end_window(now, self.interval)?;
-                Some(Window { first_steady: false, ..window })
-            }
             Some(steady) if batch.steady => {
-                steady.record(batch);
-                steady.end_window(now, self.interval)
+                steady.record(batch, now);
+                return steady.end_window(now, self.interval);
             }
-            Some(_) => None,
+            Some(steady) if steady.records > 0 => return None,
+            Some(steady) => steady.begin(now),
+            None => {}
         }
+        let window = self.whole.end_window(now, self.interval)?;
+        Some(Window { first_steady: false, ..window })
     }
 
     /// When the last of the records counted was acknowledged.
     pub fn last_acknowledged(&self) -> Option<Instant> {
-        self.last
+        self.whole.last
     }
 
     /// The figures of the whole run, then those of the steady state if there was a warmup.
@@ -200,14 +216,38 @@ mod tests {
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.record(&batch(100, 500, false), at(10));
         produced.start_steady(at(100));
+        assert!(produced.record(&batch(50, 3, true), at(1_000)).is_none(), "a window of less than a second");
         assert!(produced.record(&batch(7, 500, false), at(5_000)).is_none(), "windows of the whole are over");
         let window = produced.record(&batch(50, 3, true), at(5_100)).expect("due");
         assert!(window.first_steady);
-        assert_eq!(window.records, 50);
+        assert_eq!(window.records, 100);
         assert!(!produced.record(&batch(1, 3, true), at(6_200)).expect("due").first_steady);
         let summaries: Vec<Summary> = produced.summaries(at(10_100)).collect();
-        assert_eq!((summaries[0].records, summaries[0].steady, summaries[0].elapsed.as_millis()), (158, false, 10_100));
-        assert_eq!((summaries[1].records, summaries[1].steady, summaries[1].elapsed.as_millis()), (51, true, 10_000));
+        assert_eq!((summaries[0].records, summaries[0].steady, summaries[0].elapsed.as_millis()), (208, false, 10_100));
+        assert_eq!((summaries[1].records, summaries[1].steady, summaries[1].elapsed.as_millis()), (101, true, 10_000));
         assert_eq!(summaries[1].latencies.max_us(), 3_000);
+    }
+
+    #[test]
+    fn the_steady_state_begins_with_an_acknowledged_record() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut produced = Produced::new(start, Duration::from_secs(1));
+        // A buffer full of the warmup's records is on its way when the first of the others is sent.
+        produced.start_steady(at(10));
+        assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
+        assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());
+        assert!(produced.record(&batch(50, 2_500, true), at(2_500)).is_none(), "half a second of the steady state");
+        let window = produced.record(&batch(50, 3_000, true), at(3_000)).expect("due");
+        assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
+        let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
+        assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
+        // All in one batch: there is no time but since they were sent.
+        let mut produced = Produced::new(start, Duration::from_secs(1));
+        produced.start_steady(at(10));
+        produced.record(&batch(5, 500, false), at(510));
+        produced.record(&batch(45, 500, true), at(510));
+        let steady = produced.summaries(at(510)).last().expect("there was a warmup");
+        assert_eq!((steady.records, steady.elapsed.as_millis()), (45, 500));
     }
 }

@@ -55,7 +55,7 @@ impl Tracker {
         Tracker { partitions: Vec::new(), produced, failed: Failed::default(), on_window: Box::new(on_window) }
     }
 
-    /// The warmup is over.
+    /// The warmup is sent.
     pub fn start_steady(&mut self, now: Instant) {
         self.produced.start_steady(now);
     }

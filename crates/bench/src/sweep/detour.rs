@@ -9,6 +9,7 @@ use super::run::RunError;
 use crate::link::Shape;
 use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
 use fullbore_client::blocking::Cluster;
+use fullbore_wire::host_port;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ impl Detours {
             return Ok(Arc::default());
         }
         let brokers = cluster.metadata(Some(&[]))?.brokers;
-        let told = brokers.iter().map(|broker| join(&broker.host, broker.port));
+        let told = brokers.iter().map(|broker| host_port(&broker.host, broker.port));
         let typed = bootstrap_servers.split(',').map(|address| address.trim().to_owned());
         let mut detours = HashMap::new();
         for address in told.chain(typed).filter(|address| !address.is_empty()) {
@@ -77,9 +78,4 @@ impl Detours {
         tokio::spawn(relay.run(self.stop.subscribe()));
         Ok(at)
     }
-}
-
-/// host:port as the producer writes it, with the brackets that an IPv6 address needs.
-fn join(host: &str, port: i32) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

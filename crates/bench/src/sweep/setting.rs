@@ -189,7 +189,7 @@ pub(super) fn bandwidth(value: &str) -> Result<Option<u64>, String> {
 }
 
 fn unknown(typed: &str, name: &str, why: &str) -> String {
-    if why.contains("no effect") {
+    if why.starts_with("has no effect") {
         return format!("{typed} {why}");
     }
     let own = ["partitions", "replication.factor", "record.size", "records", "throughput", "rtt", "bandwidth"];

@@ -12,9 +12,8 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let node_id = call.broker.config.node_id;
     let asked = once(request.topics, |topic| topic.name.clone());
-    let responses = asked.into_iter().map(|topic| reassign(&image, node_id, topic)).collect();
+    let responses = asked.into_iter().map(|topic| reassign(&image, topic)).collect();
     reply.frame::<AlterPartitionReassignmentsRequest>(&AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
         responses,
@@ -22,9 +21,9 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     })
 }
 
-fn reassign(image: &Image, node_id: i32, asked: ReassignableTopic) -> ReassignableTopicResponse {
+fn reassign(image: &Image, asked: ReassignableTopic) -> ReassignableTopicResponse {
     let partition = |partition: ReassignablePartition| {
-        let (error_code, error_message) = told(check(image, node_id, &asked.name, &partition));
+        let (error_code, error_message) = told(check(image, &asked.name, &partition));
         let partition_index = partition.partition_index;
         ReassignablePartitionResponse { partition_index, error_code, error_message, ..Default::default() }
     };
@@ -36,18 +35,18 @@ fn reassign(image: &Image, node_id: i32, asked: ReassignableTopic) -> Reassignab
     }
 }
 
-fn check(image: &Image, node_id: i32, topic: &Text, asked: &ReassignablePartition) -> Result<(), Refusal> {
+fn check(image: &Image, topic: &Text, asked: &ReassignablePartition) -> Result<(), Refusal> {
     let unknown = |message| Err(Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, message));
     let index = asked.partition_index;
     match image.topic(topic) {
         None => return unknown(format!("Unable to find a topic named {topic}.")),
-        Some(known) if !(0..known.partitions).contains(&index) => {
+        Some(known) if known.partition(index).is_none() => {
             return unknown(format!("Unable to find partition {topic}-{index}."));
         }
         Some(_) => (),
     }
     match &asked.replicas {
-        Some(replicas) => check_replicas(node_id, replicas),
+        Some(replicas) => check_replicas(image, replicas),
         None => {
             let message = format!("No partition reassignment is in progress for {topic}-{index}.");
             Err(Refusal::new(ErrorCode::NO_REASSIGNMENT_IN_PROGRESS, message))

@@ -36,7 +36,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn outcome(image: &Image, topic: &Text, partition: i32, is_here: bool) -> ErrorCode {
-    let is_known = || image.topic(topic).is_some_and(|topic| (0..topic.partitions).contains(&partition));
+    let is_known = || image.topic(topic).is_some_and(|topic| topic.partition(partition).is_some());
     if !is_here {
         ErrorCode::LOG_DIR_NOT_FOUND
     } else if !is_known() {

@@ -1,10 +1,10 @@
-//! Changes to what topics, this broker (its id), every broker (the empty name), groups and subscriptions to clients' metrics
-//! set, as both APIs that make them see it.
+//! Changes to what topics, this broker (its id), its loggers, every broker (the empty name), groups and subscriptions to clients'
+//! metrics set, as both APIs that make them see it.
 //!
 //! Each resource stands for itself: its changes are made all or none, and one refused does not stop the others. When
-//! the outcomes are there, what was changed is on disk and in force.
+//! the outcomes are there, what was changed is on disk, but for loggers, and in force.
 
-use super::describe_configs::{BROKER, BROKER_LOGGER, NO_LOGGERS, TOPIC};
+use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
 use crate::broker::Shared;
 use crate::config::Resource;
 use crate::control::{
@@ -41,7 +41,7 @@ pub async fn alter(
     let mut places = Vec::with_capacity(alterations.len());
     for asked in alterations {
         places.push(match times[&(asked.resource_type, asked.name)] {
-            1 => wanted.add(broker, asked),
+            1 => wanted.add(broker, asked, validate_only),
             _ => Err(invalid("Each resource must appear at most once.")),
         });
     }
@@ -50,6 +50,7 @@ pub async fn alter(
         Ok(Place::Topic(at)) => done.topics[at].clone(),
         Ok(Place::Broker(at)) => done.brokers[at].clone(),
         Ok(Place::Resource(at)) => done.resources[at].clone(),
+        Ok(Place::Done) => Ok(()),
         Err(refusal) => Err(refusal),
     };
     places.into_iter().map(outcome).collect()
@@ -68,6 +69,8 @@ enum Place {
     Topic(usize),
     Broker(usize),
     Resource(usize),
+    /// It was made at once.
+    Done,
 }
 
 /// What became of it, in the same order.
@@ -79,7 +82,7 @@ struct Done {
 }
 
 impl Wanted {
-    fn add(&mut self, broker: &Shared, asked: Alteration<'_>) -> Result<Place, Refusal> {
+    fn add(&mut self, broker: &Shared, asked: Alteration<'_>, validate_only: bool) -> Result<Place, Refusal> {
         let Alteration { name, changes, .. } = asked;
         match asked.resource_type {
             TOPIC => {
@@ -95,7 +98,14 @@ impl Wanted {
                 self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
                 Ok(Place::Broker(self.brokers.len() - 1))
             }
-            BROKER_LOGGER => Err(Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOGGERS)),
+            BROKER_LOGGER => {
+                let node_id = broker.config.node_id;
+                match name.parse::<i32>() {
+                    Ok(id) if id == node_id => broker.loggers.alter(&changes?, validate_only).map(|()| Place::Done),
+                    Ok(_) => Err(invalid(format!("Unexpected node id. Expected {node_id}, but received {name}"))),
+                    Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),
+                }
+            }
             code => {
                 let unknown = || invalid(format!("Resource type {code} has no configuration here."));
                 let resource = Resource::from_code(code).ok_or_else(unknown)?;

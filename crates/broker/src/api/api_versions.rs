@@ -24,9 +24,10 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
 /// can ask again.
-pub fn unsupported(broker: &Shared, correlation_id: i32) -> Result<Frame, Fault> {
+pub fn unsupported(broker: &Shared, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
-    Reply { version, correlation_id }.frame::<ApiVersionsRequest>(&answer(broker, ErrorCode::UNSUPPORTED_VERSION))
+    Reply { version, correlation_id, listener }
+        .frame::<ApiVersionsRequest>(&answer(broker, ErrorCode::UNSUPPORTED_VERSION))
 }
 
 /// The largest version of an API that this broker serves.

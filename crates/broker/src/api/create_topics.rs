@@ -61,8 +61,8 @@ fn created(broker: &Shared, image: &Image, topic: &Topic) -> CreatableTopicResul
     CreatableTopicResult {
         name: Text::from(topic.name.as_str()),
         topic_id: topic.id,
-        num_partitions: topic.partitions,
-        replication_factor: topic.replication_factor,
+        num_partitions: topic.partition_count(),
+        replication_factor: topic.replication_factor(),
         configs: Some(
             configs
                 .into_iter()

@@ -4,6 +4,7 @@ use super::{Call, Fault, Reply, once, topics};
 use crate::broker::Shared;
 use crate::classic::Partition;
 use crate::control::{Image, is_internal};
+use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
     DeleteRecordsTopic, DeleteRecordsTopicResult,
@@ -73,6 +74,7 @@ fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, as
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }
+    partition.check_leads(NO_EPOCH)?;
     let log_start = partition.delete_records_before(asked.offset).map_err(|error| error.code())?;
     Ok((partition, log_start))
 }

@@ -1,6 +1,6 @@
 //! DescribeCluster 0-2.
 
-use super::{Call, Fault, Reply, operations};
+use super::{Call, Fault, Reply, nodes, operations};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -16,13 +16,19 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         ..Default::default()
     };
     if request.endpoint_type == BROKERS {
-        let (host, port) = broker.endpoint(call.listener);
-        let node_id = broker.config.node_id;
-        response.controller_id = node_id;
+        let image = broker.control.image();
+        response.controller_id = broker.config.node_id;
         let is_asked = request.include_cluster_authorized_operations;
         response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
-        response.brokers =
-            vec![DescribeClusterBroker { broker_id: node_id, host, port, rack: broker.rack(), ..Default::default() }];
+        let described =
+            nodes::reached(broker, &image, call.listener).map(|(broker_id, node, at)| DescribeClusterBroker {
+                broker_id,
+                host: at.host.clone(),
+                port: i32::from(at.port),
+                rack: node.rack.clone(),
+                ..Default::default()
+            });
+        response.brokers = described.collect();
     } else {
         response.error_code = ErrorCode::MISMATCHED_ENDPOINT_TYPE;
         response.error_message = Some(Text::from_static("This is a broker; there are no controllers to describe."));

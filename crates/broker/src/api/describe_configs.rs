@@ -1,5 +1,5 @@
-//! DescribeConfigs 1-4, of topics, of this broker, of what was set for every broker (the empty name), of groups and of
-//! subscriptions to clients' metrics.
+//! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name), of groups
+//! and of subscriptions to clients' metrics.
 
 use super::{Call, Fault, Reply, once};
 use crate::broker::Shared;
@@ -16,10 +16,6 @@ use std::collections::BTreeMap;
 pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
-
-/// Why a broker has no loggers to be told of or changed.
-pub(super) const NO_LOGGERS: &str =
-    "What is logged is set when the broker starts, with --log; it cannot be changed while it runs.";
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
@@ -72,7 +68,15 @@ fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<Co
             ErrorCode::INVALID_REQUEST,
             format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
         )),
-        BROKER_LOGGER => Err(Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOGGERS)),
+        BROKER_LOGGER if name == broker.config.node_id.to_string() => broker.loggers.describe(),
+        BROKER_LOGGER => {
+            let message = match name.parse::<i32>() {
+                _ if name.is_empty() => "Broker id must not be empty".to_owned(),
+                Ok(_) => format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
+                Err(_) => format!("Broker id must be an integer, but it is: {name}"),
+            };
+            Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
+        }
         code => {
             let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
             match Resource::from_code(code) {

@@ -53,12 +53,12 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
 fn topics(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
     match asked {
-        None => image.topics().map(|topic| of_topic(broker, topic, (0..topic.partitions).collect())).collect(),
+        None => image.topics().map(|topic| of_topic(broker, topic, (0..topic.partition_count()).collect())).collect(),
         Some(asked) => once(asked, |topic| topic.topic.clone())
             .into_iter()
             .filter_map(|asked| {
                 let topic = image.topic(&asked.topic)?;
-                let is_there = |index: &i32| (0..topic.partitions).contains(index);
+                let is_there = |index: &i32| topic.partition(*index).is_some();
                 let partitions = once(asked.partitions, |index| *index).into_iter().filter(is_there).collect();
                 Some(of_topic(broker, topic, partitions))
             })
@@ -72,9 +72,12 @@ fn of_topic(broker: &Shared, topic: &Topic, partitions: Vec<i32>) -> io::Result<
         let log = broker.logs.find(&topic.id, partition_index)?;
         let size = log.size().map(|size| i64::try_from(size).unwrap_or(i64::MAX));
         // The one replica is never behind, and logs do not move between directories.
+        let aside = log.set_aside();
         Some(size.map(|partition_size| DescribeLogDirsPartition {
             partition_index,
             partition_size,
+            set_aside_files: i64::try_from(aside.files).unwrap_or(i64::MAX),
+            set_aside_bytes: i64::try_from(aside.bytes).unwrap_or(i64::MAX),
             ..Default::default()
         }))
     };

@@ -3,6 +3,7 @@
 use super::{Call, Fault, Reply, once, topics};
 use crate::broker::Shared;
 use crate::control::Image;
+use fullbore_rules::replica::NO_EPOCH;
 use fullbore_rules::sequence;
 use fullbore_wire::apis::describe_producers::{
     DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicRequest, TopicResponse,
@@ -26,7 +27,10 @@ fn describe(broker: &Shared, image: &Image, asked: TopicRequest) -> TopicRespons
     let partition = |partition_index| {
         let found = topics::find(image, &asked.name, Uuid::ZERO)
             .and_then(|topic| topics::opened(broker, topic, partition_index))
-            .and_then(|partition| partition.producers().map_err(|error| error.code()));
+            .and_then(|partition| {
+                partition.check_leads(NO_EPOCH)?;
+                partition.producers().map_err(|error| error.code())
+            });
         match found {
             Ok(producers) => PartitionResponse {
                 partition_index,

@@ -1,7 +1,6 @@
 //! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
 
-use super::{Call, Fault, Reply, operations};
-use crate::broker::Shared;
+use super::{Call, Fault, Reply, nodes, operations};
 use crate::control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
@@ -29,10 +28,10 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             response.topics.push(unknown(name));
             continue;
         };
-        let until = topic.partitions.min(from.saturating_add(left));
-        response.topics.push(describe(call.broker, topic, from..until));
+        let until = topic.partition_count().min(from.saturating_add(left));
+        response.topics.push(describe(&image, topic, from..until));
         left -= (until - from).max(0);
-        if until < topic.partitions {
+        if until < topic.partition_count() {
             response.next_cursor = Some(cursor(name, until));
             break;
         }
@@ -68,24 +67,29 @@ fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
     }
 }
 
-fn describe(broker: &Shared, topic: &Topic, range: std::ops::Range<i32>) -> DescribeTopicPartitionsResponseTopic {
-    let node_id = broker.config.node_id;
-    let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
-        partition_index,
-        leader_id: node_id,
-        leader_epoch: broker.leader_epoch(),
-        replica_nodes: vec![node_id],
-        isr_nodes: vec![node_id],
-        // Nullable, but the Java client fails on a null.
-        eligible_leader_replicas: Some(Vec::new()),
-        last_known_elr: Some(Vec::new()),
-        ..Default::default()
+fn describe(image: &Image, topic: &Topic, range: std::ops::Range<i32>) -> DescribeTopicPartitionsResponseTopic {
+    let partition = |partition_index| {
+        let registered = topic.partition(partition_index)?;
+        let (leader_id, error_code) = nodes::leader(image, registered);
+        Some(DescribeTopicPartitionsResponsePartition {
+            error_code,
+            partition_index,
+            leader_id,
+            leader_epoch: registered.leader_epoch,
+            replica_nodes: registered.replicas.clone(),
+            isr_nodes: registered.isr.clone(),
+            // Nullable, but the Java client fails on a null.
+            eligible_leader_replicas: Some(registered.elr.clone()),
+            last_known_elr: Some(Vec::new()),
+            offline_replicas: nodes::offline(image, registered),
+            ..Default::default()
+        })
     };
     DescribeTopicPartitionsResponseTopic {
         name: Some(Text::from(topic.name.as_str())),
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
-        partitions: range.map(partition).collect(),
+        partitions: range.filter_map(partition).collect(),
         // There is no field to ask for them by: they are always told.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()

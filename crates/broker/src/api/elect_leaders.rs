@@ -31,7 +31,7 @@ fn elect(image: &Image, asked: TopicPartitions) -> ReplicaElectionResult {
     let partition = |partition_id| {
         let (error_code, message) = match topic {
             None => (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("No such topic as {}", asked.topic)),
-            Some(topic) if (0..topic.partitions).contains(&partition_id) => {
+            Some(topic) if topic.partition(partition_id).is_some() => {
                 (ErrorCode::ELECTION_NOT_NEEDED, "The partition has its preferred leader.".to_owned())
             }
             Some(_) => {

@@ -1,9 +1,11 @@
-//! FindCoordinator 0-6. On one broker the coordinator of every group is this broker, which then makes the topic that groups are
-//! kept in. Transactions are not served yet.
+//! FindCoordinator 0-6. The coordinator of a group is who leads its partition of the topic that groups are kept in, which is made if there is
+//! none. Transactions are not served yet.
 
-use super::{Call, Fault, Reply};
+use super::{Call, Fault, Reply, nodes};
+use crate::control::{CONSUMER_OFFSETS, Endpoint, Image, Node};
 use crate::groups::Missing;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
 /// Key types of the request; there are also partitions of share groups.
@@ -45,12 +47,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coordinator {
     let (error_code, message) = match key_type {
         GROUP => {
-            let (host, port) = call.broker.endpoint(call.listener);
+            let image = call.broker.control.image();
+            let Some((node_id, _, at)) = of_group(call, &image, key) else {
+                return nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition.");
+            };
             return Coordinator {
                 key: key.clone(),
-                node_id: call.broker.config.node_id,
-                host,
-                port,
+                node_id,
+                host: at.host.clone(),
+                port: i32::from(at.port),
                 ..Default::default()
             };
         }
@@ -58,6 +63,13 @@ fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coord
         _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups only."),
     };
     nobody(key, error_code, message)
+}
+
+/// Who leads the partition that the group is kept in.
+fn of_group<'i>(call: &'i Call<'_>, image: &'i Image, group: &str) -> Option<(i32, &'i Node, &'i Endpoint)> {
+    let topic = image.topic(CONSUMER_OFFSETS)?;
+    let leader = topic.partition(partition_for(group, topic.partition_count()))?.leader?;
+    nodes::reached(call.broker, image, call.listener).find(|(id, ..)| *id == leader)
 }
 
 fn nobody(key: &Text, error_code: ErrorCode, message: &'static str) -> Coordinator {

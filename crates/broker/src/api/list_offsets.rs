@@ -59,7 +59,7 @@ fn answer(
             if is_repeated { Err(ErrorCode::INVALID_REQUEST) } else { topics::find(image, &topic.name, Uuid::ZERO) };
         let found =
             found.and_then(|topic| topics::opened(broker, topic, asked.partition_index)).and_then(|partition| {
-                topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
+                partition.check_leads(asked.current_leader_epoch)?;
                 look_up(&partition, asked.timestamp, version)
             });
         let mut response =

@@ -1,8 +1,8 @@
 //! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
 
-use super::{Call, Fault, Reply, once, operations};
-use crate::broker::Shared;
-use crate::control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
+use super::{Call, Fault, Reply, nodes, once, operations};
+use crate::control::{CreateTopic, CreateTopics, Image, Topic, check_name, is_internal, may_be_auto_created};
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
     MetadataResponseTopic,
@@ -22,7 +22,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
     let of_cluster = operations::where_asked(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
-        broker.control.image().topics().map(|topic| describe(broker, topic)).collect()
+        let image = broker.control.image();
+        image.topics().map(|topic| describe(&image, topic)).collect()
     } else {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
@@ -33,12 +34,18 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
-    let (host, port) = broker.endpoint(call.listener);
-    let node_id = broker.config.node_id;
+    let image = broker.control.image();
+    let brokers = nodes::reached(broker, &image, call.listener).map(|(node_id, node, at)| MetadataResponseBroker {
+        node_id,
+        host: at.host.clone(),
+        port: i32::from(at.port),
+        rack: node.rack.clone(),
+        ..Default::default()
+    });
     let response = MetadataResponse {
-        brokers: vec![MetadataResponseBroker { node_id, host, port, rack: broker.rack(), ..Default::default() }],
+        brokers: brokers.collect(),
         cluster_id: Some(broker.cluster_id.clone()),
-        controller_id: node_id,
+        controller_id: broker.config.node_id,
         topics,
         cluster_authorized_operations: of_cluster,
         ..Default::default()
@@ -77,7 +84,7 @@ async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool)
         .map(|topic| {
             let name = topic.name.clone().unwrap_or_default();
             match super::topics::find(&image, &name, topic.topic_id) {
-                Ok(found) => describe(broker, found),
+                Ok(found) => describe(&image, found),
                 Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code)),
             }
         })
@@ -101,22 +108,26 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopi
     }
 }
 
-fn describe(broker: &Shared, topic: &Arc<Topic>) -> MetadataResponseTopic {
-    let node_id = broker.config.node_id;
-    let partition = |partition_index| MetadataResponsePartition {
-        partition_index,
-        leader_id: node_id,
-        leader_epoch: broker.leader_epoch(),
-        replica_nodes: vec![node_id],
-        isr_nodes: vec![node_id],
-        ..Default::default()
+fn describe(image: &Image, topic: &Arc<Topic>) -> MetadataResponseTopic {
+    let partition = |(partition_index, registered): (i32, &Arc<PartitionRegistration>)| {
+        let (leader_id, error_code) = nodes::leader(image, registered);
+        MetadataResponsePartition {
+            error_code,
+            partition_index,
+            leader_id,
+            leader_epoch: registered.leader_epoch,
+            replica_nodes: registered.replicas.clone(),
+            isr_nodes: registered.isr.clone(),
+            offline_replicas: nodes::offline(image, registered),
+            ..Default::default()
+        }
     };
     MetadataResponseTopic {
         error_code: ErrorCode::NONE,
         name: Some(Text::from(topic.name.as_str())),
         topic_id: Uuid(topic.id.0),
         is_internal: is_internal(&topic.name),
-        partitions: (0..topic.partitions).map(partition).collect(),
+        partitions: (0..).zip(&topic.partitions).map(partition).collect(),
         ..Default::default()
     }
 }

@@ -40,6 +40,8 @@ mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
 mod join_group;
+#[cfg(test)]
+mod leadership_tests;
 mod leave_group;
 mod list_config_resources;
 mod list_groups;
@@ -47,6 +49,7 @@ mod list_offsets;
 mod list_partition_reassignments;
 mod list_transactions;
 mod metadata;
+mod nodes;
 mod offset_commit;
 mod offset_delete;
 mod offset_fetch;
@@ -186,6 +189,8 @@ pub struct Call<'a> {
 pub struct Reply {
     version: Version,
     correlation_id: i32,
+    /// The index of the listener it came through: tells which addresses the client can reach.
+    listener: usize,
 }
 
 impl Reply {
@@ -247,14 +252,17 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     let code = call.header.api_key;
     let api = ApiKey::from_code(code).ok_or(Fault::Api(code))?;
     let number = call.header.api_version;
-    let correlation_id = call.header.correlation_id;
+    let (correlation_id, listener) = (call.header.correlation_id, call.listener);
     let Some(version) = api.version(number).filter(|_| number <= api_versions::max_of(call.broker, api)) else {
         if api == ApiKey::ApiVersions {
-            return Ok(Some((api, Completion::Ready(api_versions::unsupported(call.broker, correlation_id)?))));
+            return Ok(Some((
+                api,
+                Completion::Ready(api_versions::unsupported(call.broker, listener, correlation_id)?),
+            )));
         }
         return Err(Fault::Version { api, version: number });
     };
-    let completion = dispatch(api, &mut call, Reply { version, correlation_id }).await?;
+    let completion = dispatch(api, &mut call, Reply { version, correlation_id, listener }).await?;
     Ok(completion.map(|completion| (api, completion)))
 }
 

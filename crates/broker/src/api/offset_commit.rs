@@ -112,7 +112,7 @@ fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted
             let index = partition.partition_index;
             let error_code = match &found {
                 Err(code) => *code,
-                Ok(found) if !(0..found.partitions).contains(&index) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                Ok(found) if found.partition(index).is_none() => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
                 Ok(_) if is_too_large(broker, partition) => {
                     wanted.too_large.push((at, place));
                     ErrorCode::OFFSET_METADATA_TOO_LARGE

@@ -49,7 +49,7 @@ fn of_topic(
     let is_read = group.reads(&topic.name);
     let mut of_partition = |index: i32| {
         let error_code = match found {
-            Some(found) if (0..found.partitions).contains(&index) => {
+            Some(found) if found.partition(index).is_some() => {
                 if !is_read {
                     let topic = TopicName { id: found.id, name: Arc::from(found.name.as_str()) };
                     offsets.push(DeleteOffset { topic, partition: index, committed_ms: None });

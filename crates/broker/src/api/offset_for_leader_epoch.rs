@@ -30,7 +30,7 @@ fn answer(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> Ep
     let found = topics::find(&image, topic, Uuid::ZERO)
         .and_then(|topic| topics::opened(broker, topic, asked.partition))
         .and_then(|partition| {
-            topics::check_leader_epoch(asked.current_leader_epoch, broker.leader_epoch())?;
+            partition.check_leads(asked.current_leader_epoch)?;
             partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())
         });
     let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };

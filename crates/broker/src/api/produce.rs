@@ -1,7 +1,7 @@
 //! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. What may come
-//! later is only the fsync a topic asks for, and the turn of a batch that is early where the request says `reorder`.
+//! later is only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
 mod decompression;
@@ -10,13 +10,11 @@ mod wrong_records;
 
 pub use decompression::Decompression;
 
-use super::topics;
-use super::{Completion, Fault, Reply};
+use super::{Completion, Fault, Reply, nodes, topics};
 use crate::broker::Shared;
-use crate::classic::{Admission, AppendError, Appended, FlushTicket, ParkedAnswer};
+use crate::classic::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
-use crate::metrics::Metrics;
 use decompression::Turn;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -24,6 +22,7 @@ use fullbore_wire::apis::produce::{
 };
 use fullbore_wire::batch::{BatchError, BatchView, Compression};
 use fullbore_wire::{ErrorCode, Records, Text};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,12 +71,12 @@ impl From<ErrorCode> for Refused {
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
 pub async fn admit(
-    broker: &Shared,
+    broker: &Arc<Shared>,
     request: ProduceRequest,
     client_id: Option<&str>,
     reply: Reply,
 ) -> Result<Option<Completion>, Fault> {
-    let acks = request.acks;
+    let (acks, timeout_ms) = (request.acks, request.timeout_ms);
     let image = broker.control.image();
     let is_long = prepare(broker, &image, &request).await;
     let place_max = is_long.then_some(PLACE_MAX);
@@ -92,17 +91,19 @@ pub async fn admit(
             ControlFlow::Break(Pause::ForOthers) => {}
         }
     }
-    let (response, pending, failed) = appending.done();
+    let (mut response, pending, failed) = appending.done();
     if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
+    let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     if pending.is_empty() {
+        tell_leaders(broker, &mut response, reply.listener);
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
     // Version 14 has topic ids, so that a response holds nothing of the request.
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
-    let answer = Box::pin(after(response, pending, reply, broker.metrics.clone()));
+    let answer = Box::pin(after(Arc::clone(broker), response, pending, deadline, reply));
     Ok(Some(if is_parked { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
@@ -139,9 +140,9 @@ struct Pending {
 }
 
 enum Awaits {
-    /// Its fsync.
-    Flush(FlushTicket),
-    /// Its turn, and then its fsync.
+    /// Its fsync, and its replicas.
+    Ticket(Ticket),
+    /// Its turn, and then the same.
     Turn(ParkedAnswer),
 }
 
@@ -150,19 +151,20 @@ const PENDING_COST: usize = 256;
 
 /// Waits for what is pending, then answers.
 async fn after(
+    broker: Arc<Shared>,
     mut response: ProduceResponse,
     pending: Vec<Pending>,
+    deadline: tokio::time::Instant,
     reply: Reply,
-    metrics: Metrics,
 ) -> Result<fullbore_wire::Frame, Fault> {
     for Pending { topic, partition, awaits } in pending {
         let topic = &mut response.responses[topic];
         let at = &mut topic.partition_responses[partition];
         let ticket = match awaits {
-            Awaits::Flush(ticket) => Some(ticket),
+            Awaits::Ticket(ticket) => Some(ticket),
             Awaits::Turn(parked) => match parked.wait().await {
                 Ok(mut appended) => {
-                    let ticket = appended.durable.take();
+                    let ticket = appended.ticket.take();
                     *at = of_appended(at.index, &appended);
                     lower(&mut topic.producer_state_batches_to_retain, &appended);
                     ticket
@@ -174,13 +176,34 @@ async fn after(
             },
         };
         if let Some(ticket) = ticket
-            && let Err(error) = ticket.wait().await
+            && let Err(error) = ticket.wait(deadline).await
         {
-            metrics.produce_failed(error.code());
+            broker.metrics.produce_failed(error.code());
             *at = refused(at.index, error.into());
         }
     }
+    tell_leaders(&broker, &mut response, reply.listener);
     reply.frame::<ProduceRequest>(&response)
+}
+
+/// Tells who leads the partitions that another broker leads, and where that is (KIP-951).
+fn tell_leaders(broker: &Shared, response: &mut ProduceResponse, listener: usize) {
+    let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
+    if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
+        return;
+    }
+    let image = broker.control.image();
+    let mut leaders = BTreeSet::new();
+    for topic in &mut response.responses {
+        let Ok(found) = topics::find(&image, &topic.name, topic.topic_id) else { continue };
+        for at in topic.partition_responses.iter_mut().filter(|at| is_moved(at)) {
+            if let Some(leader) = nodes::leader_elsewhere(broker, &image, found, at.index) {
+                leaders.insert(leader.leader_id);
+                at.current_leader = leader;
+            }
+        }
+    }
+    response.node_endpoints = nodes::endpoints(broker, &image, listener, &leaders);
 }
 
 /// One request on its way through its partitions, in order: what is answered of it shows how far it has come.
@@ -264,18 +287,16 @@ impl<'a> Appending<'a> {
         data: &PartitionProduceData,
         turn: Option<&Turn<'_>>,
     ) -> Result<Admission, Invalid> {
-        let acks = self.request.acks;
-        if !matches!(acks, 0 | 1 | ALL) {
-            return Err(ErrorCode::INVALID_REQUIRED_ACKS.into());
-        }
+        let acks = match self.request.acks {
+            0 | 1 => Acks::Leader,
+            ALL => Acks::All,
+            _ => return Err(ErrorCode::INVALID_REQUIRED_ACKS.into()),
+        };
         if !self.may_write_internal && is_internal(&topic.name) {
             let message = format!("Cannot append to internal topic {}", topic.name);
             return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
         let partition = topics::opened_or_new(self.broker, topic, data.index)?;
-        if acks == ALL && topic.config.min_insync_replicas > 1 {
-            return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
-        }
         let batch = self.check_batch(data.records.as_ref(), &topic.config)?;
         let now_ms = self.broker.now_ms();
         let to = Destination { topic, partition: data.index, now_ms };
@@ -283,10 +304,10 @@ impl<'a> Appending<'a> {
         let batch = valid.view();
         let admission = if self.request.reorder {
             // Nobody would hear what became of a batch that waits without an answer.
-            let reordering = Some(&self.broker.reordering).filter(|_| acks != 0);
-            partition.append_in_turn(batch, now_ms, reordering)?
+            let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
+            partition.append_in_turn(batch, acks, now_ms, reordering)?
         } else {
-            Admission::Appended(partition.append(batch, now_ms)?)
+            Admission::Appended(partition.append(batch, acks, now_ms)?)
         };
         if matches!(admission, Admission::Appended(_)) {
             self.broker.metrics.appended(batch.size(), batch.record_count());
@@ -329,8 +350,8 @@ impl<'a> Appending<'a> {
         let (known, awaits) = match admission {
             Admission::Appended(mut appended) => {
                 lower(&mut response.producer_state_batches_to_retain, &appended);
-                let ticket = appended.durable.take();
-                (of_appended(index, &appended), ticket.map(Awaits::Flush))
+                let ticket = appended.ticket.take();
+                (of_appended(index, &appended), ticket.map(Awaits::Ticket))
             }
             Admission::Parked(answer) => {
                 (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Turn(answer)))

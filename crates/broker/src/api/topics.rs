@@ -74,16 +74,3 @@ pub async fn open_all(partitions: Vec<Arc<Partition>>) {
         }
     }
 }
-
-/// Compares the leader epoch a client believes in with the one in force (KIP-320); -1 means it has none.
-///
-/// # Errors
-/// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
-pub fn check_leader_epoch(believed: i32, in_force: i32) -> Result<(), ErrorCode> {
-    match believed {
-        -1 => Ok(()),
-        epoch if epoch < in_force => Err(ErrorCode::FENCED_LEADER_EPOCH),
-        epoch if epoch > in_force => Err(ErrorCode::UNKNOWN_LEADER_EPOCH),
-        _ => Ok(()),
-    }
-}

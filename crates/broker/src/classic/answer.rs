@@ -9,6 +9,7 @@ use fullbore_rules::sequence::Refusal;
 use fullbore_wire::{ErrorCode, Records};
 use tokio::sync::watch;
 
+use super::role::Ticket;
 use crate::space::is_full;
 
 /// A batch that is in the log, now or since its first sending.
@@ -22,8 +23,8 @@ pub struct Appended {
     pub log_start_offset: i64,
     /// Batches remembered of each producer, as was set when it was appended.
     pub batches_retained: usize,
-    /// To be awaited before the answer where the topic asks for flushes; `None` otherwise.
-    pub durable: Option<FlushTicket>,
+    /// What is to be awaited before the answer; `None` if it may leave at once.
+    pub ticket: Option<Ticket>,
 }
 
 /// A slice of the log, and the partition's offsets at that moment.
@@ -131,6 +132,9 @@ pub enum AppendError {
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
+    /// The partition's role on this broker does not allow it, or it is not on enough replicas.
+    #[error("{}", .0.message())]
+    Role(ErrorCode),
     /// The topic was deleted while the batch was parked.
     #[error("the topic is deleted")]
     Deleted,
@@ -149,6 +153,7 @@ impl AppendError {
             AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
             AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            AppendError::Role(code) => *code,
             AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         }
     }
@@ -211,6 +216,17 @@ pub enum StorageError {
 impl StorageError {
     pub(super) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         StorageError::Io { path: path.into(), error: Arc::new(error) }
+    }
+}
+
+impl From<AppendError> for ReadError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER) | AppendError::Gone | AppendError::Deleted => {
+                ReadError::Gone
+            }
+            _ => ReadError::Storage,
+        }
     }
 }
 

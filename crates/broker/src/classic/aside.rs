@@ -18,8 +18,11 @@ use super::scan::find_last_batch;
 use super::segment::Segment;
 use super::steps::step;
 
+mod found;
 #[cfg(test)]
 mod tests;
+
+pub use found::{Found, SetAside};
 
 /// What is out of the log.
 #[derive(Debug)]

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::boot::Boots;
-use super::files::{self, CLEAN_SHUTDOWN, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED};
+use super::files::{
+    self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
+};
 use super::partition::Partition;
 use super::recovery::Known;
 use crate::space::{Space, is_full};
@@ -44,6 +46,7 @@ struct Entries {
     /// Whether their file could be read: otherwise any record may be one that was flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
+    high_watermarks: OffsetsByPartition,
     /// Whether their file could be read: then a partition that is not in it begins with its first segment.
     knows_log_starts: bool,
     /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
@@ -60,6 +63,7 @@ struct Entries {
 pub struct Noted {
     pub recovery_point: i64,
     pub log_start: i64,
+    pub high_watermark: i64,
 }
 
 /// What became of a log at a clean shutdown.
@@ -92,6 +96,33 @@ impl Checkpoints {
             log_start: entries.knows_log_starts.then(|| entries.log_starts.get(key).copied().unwrap_or(0)),
             rebooted: entries.unrecovered.get(key) == Some(&REBOOTED),
         }
+    }
+
+    /// The high watermark as it was last written; 0 where nothing was.
+    pub fn high_watermark(&self, key: &Key) -> i64 {
+        self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
+    }
+
+    /// Writes the high watermarks of those of these partitions that are open, if any has moved.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_high_watermarks(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
+        let noted: Vec<_> = noted(partitions).filter(|(partition, _)| !partition.is_leaving()).collect();
+        let high_watermarks = {
+            let mut entries = self.entries.lock();
+            let mut has_moved = false;
+            for (partition, noted) in noted {
+                has_moved |=
+                    entries.high_watermarks.insert(partition.key(), noted.high_watermark) != Some(noted.high_watermark);
+            }
+            if !has_moved {
+                return Ok(());
+            }
+            entries.high_watermarks.clone()
+        };
+        // One that is lost is a smaller one, which is as true.
+        files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
     /// The partition's log is open: what damages it from now on is judged by itself.
@@ -133,7 +164,7 @@ impl Checkpoints {
         let noted: Vec<_> = noted(partitions).collect();
         let (recovery_points, log_starts, unrecovered, stale) = {
             let mut entries = self.entries.lock();
-            for (partition, Noted { recovery_point, log_start }) in noted {
+            for (partition, Noted { recovery_point, log_start, .. }) in noted {
                 // A deletion is announced first and has the entries forgotten then.
                 if !partition.is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
@@ -146,10 +177,33 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
         files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
         if !stale.is_empty() {
+            let high_watermarks = self.entries.lock().high_watermarks.clone();
+            files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
             files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)?;
             self.entries.lock().stale.retain(|key| !stale.contains(key));
         }
         Ok(())
+    }
+
+    /// The same for one partition, with its high watermark.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_of(&self, partition: &Partition) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let Some(noted) = partition.noted() else { return Ok(()) };
+        let (recovery_points, high_watermarks) = {
+            let mut entries = self.entries.lock();
+            if partition.is_leaving() {
+                return Ok(());
+            }
+            entries.recovery_points.insert(partition.key(), noted.recovery_point);
+            entries.log_starts.insert(partition.key(), noted.log_start);
+            entries.high_watermarks.insert(partition.key(), noted.high_watermark);
+            (entries.recovery_points.clone(), entries.high_watermarks.clone())
+        };
+        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
+        files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
     /// Has the log starts of these partitions on the disk when it returns.
@@ -239,6 +293,7 @@ impl Entries {
             recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
             log_starts: log_starts.unwrap_or_default(),
+            high_watermarks: files::read_offsets(&dir.join(HIGH_WATERMARKS)).unwrap_or_default(),
             unrecovered: unrecovered.unwrap_or_default(),
             recovered: HashSet::new(),
             stale: HashSet::new(),
@@ -268,6 +323,7 @@ impl Entries {
             self.recovery_points.remove(&key).is_some(),
             self.log_starts.remove(&key).is_some(),
             self.unrecovered.remove(&key).is_some(),
+            self.high_watermarks.remove(&key).is_some(),
         ];
         self.recovered.remove(&key);
         if was_known.contains(&true) {

@@ -252,6 +252,7 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
+    use crate::classic::led_by;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
@@ -267,7 +268,7 @@ mod tests {
         let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
         let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
-        logs.put_topic(("t", id), partitions, &config, Origin::New);
+        logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
         let first = logs.find(&id, 0).expect("it has just been told of");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(logs.deletions_have_room());

@@ -41,6 +41,11 @@ impl Epochs {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
 
+    /// Each epoch with the offset of its first record.
+    pub fn starts(&self) -> &[(i32, i64)] {
+        &self.starts
+    }
+
     /// The first offset of the first epoch: the log start, since it moves with that.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)

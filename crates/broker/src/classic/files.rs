@@ -29,6 +29,8 @@ pub const ASIDE: &str = "aside-";
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
+/// The name and format are Kafka's (`ReplicaManager.HighWatermarkFilename`).
+pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
 /// How far each compacted log is clean.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
@@ -122,15 +124,24 @@ fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
     (offsets.len() == count).then_some(offsets)
 }
 
-/// Writes an offset checkpoint, in order of topic and partition.
+/// Writes an offset checkpoint, in order of topic and partition, and has it on the disk before it has the name.
 pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
+    replace(path, offsets_text(offsets).as_bytes())
+}
+
+/// Writes an offset checkpoint, which reaches the disk with the next flush.
+pub fn write_offsets_unsynced(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
+    replace_unsynced(path, offsets_text(offsets).as_bytes())
+}
+
+fn offsets_text(offsets: &OffsetsByPartition) -> String {
     let mut rows: Vec<_> = offsets.iter().collect();
     rows.sort();
     let mut text = format!("0\n{}\n", rows.len());
     for ((topic, partition), offset) in rows {
         text.push_str(&format!("{topic} {partition} {offset}\n"));
     }
-    replace(path, text.as_bytes())
+    text
 }
 
 /// The topic id a partition's folder belongs to; `None` if it does not say, or there is no folder.

@@ -81,6 +81,8 @@ pub struct FlushPlan {
     dir: Option<Arc<Path>>,
     /// Every record before it will be on the disk.
     upto: i64,
+    /// How often the log had been cut off when it was planned.
+    cuts: u32,
 }
 
 impl FlushPlan {
@@ -111,6 +113,7 @@ impl Log {
             active,
             dir: std::mem::take(&mut self.new_names).then(|| self.dir.clone()),
             upto,
+            cuts: self.cuts,
         })
     }
 
@@ -118,7 +121,7 @@ impl Log {
     pub fn flushed(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
             // An earlier failure cannot be made good: pages may be gone that this flush knew nothing of.
-            Ok(()) if self.broken => {}
+            Ok(()) if self.broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
                 self.recovery_point = self.recovery_point.max(plan.upto);
@@ -159,6 +162,11 @@ impl Log {
     pub fn subscribe(&mut self) -> watch::Receiver<Flushed> {
         let now = if self.broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         self.flushed.get_or_insert_with(|| watch::channel(now).0).subscribe()
+    }
+
+    /// Gives up the files of segments that were cut off.
+    pub fn forget_sealed_past(&mut self, log_end: i64) {
+        self.sealed.retain(|sealed| sealed.end_offset <= log_end);
     }
 
     /// Gives up the files of segments that retention has taken away.

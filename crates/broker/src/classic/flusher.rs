@@ -138,7 +138,7 @@ impl Flusher {
     }
 
     fn fall_due(&self, partition: &Arc<Partition>, reason: Reason) {
-        let mut state = partition.state.lock();
+        let mut state = partition.lock();
         match reason {
             Reason::Asked => state.flush_timed = false,
             Reason::Again => state.flush_again = false,
@@ -147,7 +147,7 @@ impl Flusher {
     }
 
     fn flush(&self, partition: &Arc<Partition>) {
-        let mut state = partition.state.lock();
+        let mut state = partition.lock();
         state.flush_wanted = false;
         let active = std::mem::take(&mut state.flush_active);
         if let LogState::Open(log) = &mut state.log {
@@ -190,11 +190,11 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
 
     use super::*;
-    use crate::classic::{Logs, Origin, Settings};
+    use crate::classic::{Acks, Logs, Origin, Settings, led_by};
     use crate::config::{BrokerConfig, Properties, TopicConfig};
 
     fn partition_of(logs: &Logs, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Partition> {
-        logs.put_topic((topic, id), index + 1, &Arc::new(config), Origin::New);
+        logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
         logs.find(&id, index).expect("it has just been told of")
     }
 
@@ -208,14 +208,15 @@ mod tests {
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let wait_for = |partition: &Partition, recovery_point: i64| {
             let start = Instant::now();
-            while !matches!(&partition.state.lock().log, LogState::Open(log) if log.recovery_point == recovery_point) {
+            while !matches!(&partition.lock().log, LogState::Open(log) if log.recovery_point == recovery_point) {
                 assert!(start.elapsed() < Duration::from_secs(20), "never flushed up to {recovery_point}");
                 std::thread::sleep(Duration::from_millis(2));
             }
         };
         let append = |partition: &Arc<Partition>| {
-            let appended = partition.append(BatchView::first(&bytes).expect("a batch"), 0).expect("appended");
-            assert!(appended.durable.is_none());
+            let appended =
+                partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+            assert!(appended.ticket.is_none());
         };
 
         let timed = TopicConfig { flush_ms: Some(10), ..broker.topic_defaults.clone() };
@@ -239,14 +240,15 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let append = |partition: &Arc<Partition>| partition.append(BatchView::first(&bytes).expect("a batch"), 0);
+        let append =
+            |partition: &Arc<Partition>| partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, ("t", id, index), broker.topic_defaults.clone());
             append(&partition).expect("appended");
             // Its files are written, but there is no folder to sync their names in.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
-            partition.log_dir.flusher.enqueue(&partition, &mut partition.state.lock(), true);
+            partition.log_dir.flusher.enqueue(&partition, &mut partition.lock(), true);
             let start = Instant::now();
             while logs.failed_partitions() != failed {
                 assert!(start.elapsed() < Duration::from_secs(20), "never counted");

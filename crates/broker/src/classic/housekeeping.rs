@@ -27,6 +27,8 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
 const IDLE_ROUNDS: u32 = 60;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
+/// Partitions' folders that are looked into for files set aside before the start, a round.
+const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// When things are due.
 struct Agenda {
@@ -36,6 +38,9 @@ struct Agenda {
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
+    high_watermarks: Instant,
+    /// Partitions whose folders are to be looked into once, when all are told.
+    unlooked: Option<Vec<Arc<Partition>>>,
 }
 
 /// Starts the thread; it ends when the logs stop or are dropped.
@@ -56,6 +61,8 @@ fn run(logs: &Weak<Logs>) {
         retention_when_full: now,
         expiry: now + expiry_interval,
         checkpoint: now + CHECKPOINT_INTERVAL,
+        high_watermarks: now,
+        unlooked: None,
     };
     while let Some(logs) = logs.upgrade() {
         let mut stopping = logs.stopping.lock();
@@ -85,6 +92,7 @@ impl Logs {
         self.remove_doomed();
         let partitions = self.partitions();
         close_idle_files(&partitions);
+        self.look_for_files_set_aside(agenda, &partitions);
         let space = &self.log_dir.space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
         if is_due(&mut agenda.retention, retention_interval) || is_wanted {
@@ -102,12 +110,30 @@ impl Logs {
         {
             tracing::error!(%error, "checkpoints not written");
         }
+        let interval = Duration::from_millis(self.settings.high_watermark_checkpoint_interval_ms);
+        if is_due(&mut agenda.high_watermarks, interval)
+            && let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&partitions)
+            && !space.note(&error)
+        {
+            tracing::error!(%error, "high watermarks not written");
+        }
         if let Err(error) = self.log_dir.checkpoints.forget_recovered()
             && !space.note(&error)
         {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
         space.look();
+    }
+
+    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Partition>]) {
+        if agenda.unlooked.is_none() && self.log_dir.aside.is_all_told() {
+            agenda.unlooked = Some(partitions.to_vec());
+        }
+        if let Some(unlooked) = &mut agenda.unlooked {
+            for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+                self.log_dir.aside.look(&partition.dir());
+            }
+        }
     }
 
     fn remove_doomed(&self) {
@@ -130,8 +156,9 @@ impl Logs {
     /// then asked for.
     fn retain(&self, partition: &Arc<Partition>) -> bool {
         let now_ms = now_ms();
-        let mut state = partition.state.lock();
+        let mut state = partition.lock();
         let config = partition.config();
+        let high_watermark = state.replica.high_watermark();
         let log = match &mut state.log {
             LogState::Open(log) => log,
             LogState::Opening(_) => return false,
@@ -143,7 +170,7 @@ impl Logs {
         };
         let before = log.segments.back().map(|segment| segment.base_offset);
         let space = &self.log_dir.space;
-        let retired = log.retire_old(now_ms, &config, space.is_full());
+        let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
         let delay = Duration::from_millis(config.file_delete_delay_ms);
         retired.paths.into_iter().for_each(|path| self.log_dir.doom(delay, path));
         if let Err(error) = retired.result
@@ -180,7 +207,7 @@ fn descriptors_max() -> usize {
 }
 
 fn expire(partition: &Partition, expiration_ms: i64) {
-    if let LogState::Open(log) = &mut partition.state.lock().log {
+    if let LogState::Open(log) = &mut partition.lock().log {
         log.producers.expire(now_ms(), expiration_ms);
     }
 }

@@ -40,7 +40,6 @@ pub struct Log {
     pub segments: VecDeque<Segment>,
     pub log_start: i64,
     pub log_end: i64,
-    pub high_watermark: i64,
     /// Every record before it is on the disk.
     pub recovery_point: i64,
     /// Rolled segments that are not on the disk yet.
@@ -62,8 +61,24 @@ pub struct Log {
     pub flushed: Option<watch::Sender<Flushed>>,
     /// What is on the disk is not known any more: no append until the next start.
     pub broken: bool,
+    /// Times that it was cut off: what a flush has begun before says nothing of what came after.
+    pub cuts: u32,
     /// Rounds of housekeeping since the last use.
     pub idle_rounds: u32,
+}
+
+/// A batch that may be appended, on its way into the file.
+pub struct Writing<'a> {
+    pub batch: &'a BatchView<'a>,
+    /// The header it will have.
+    pub stamping: Stamping,
+    pub stamp: Stamp,
+    /// Whether it ends a transaction, and so has no sequence.
+    pub is_control: bool,
+    pub base_offset: i64,
+    pub leader_epoch: i32,
+    pub now_ms: i64,
+    pub config: &'a TopicConfig,
 }
 
 /// What an append did.
@@ -95,9 +110,16 @@ impl Log {
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
         }
-        let mut stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        let stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        let base_offset = self.log_end;
+        let writing = Writing { batch, stamping, stamp, is_control: false, base_offset, leader_epoch, now_ms, config };
+        self.append_checked(writing)
+    }
+
+    /// Appends what may be appended.
+    pub fn append_checked(&mut self, writing: Writing<'_>) -> Result<Outcome, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
-        let work = AssertUnwindSafe(|| self.write(batch, &mut stamping, &stamp, leader_epoch, now_ms, config));
+        let work = AssertUnwindSafe(|| self.write(writing));
         let written = catch_unwind(work).unwrap_or_else(|_| {
             self.give_up_midway(before);
             Err(io::Error::other("the append has panicked, no appends until the next start"))
@@ -136,16 +158,8 @@ impl Log {
         stamp_of(batch)
     }
 
-    fn write(
-        &mut self,
-        batch: &BatchView<'_>,
-        stamping: &mut Stamping,
-        stamp: &Stamp,
-        leader_epoch: i32,
-        now_ms: i64,
-        config: &TopicConfig,
-    ) -> io::Result<Outcome> {
-        let base_offset = self.log_end;
+    fn write(&mut self, writing: Writing<'_>) -> io::Result<Outcome> {
+        let Writing { batch, mut stamping, stamp, is_control, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
         let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
         if rolled {
@@ -172,9 +186,10 @@ impl Log {
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        self.producers.append(stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        if !is_control {
+            self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        }
         self.log_end = end_offset;
-        self.high_watermark = end_offset;
         Ok(Outcome { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }
 
@@ -299,7 +314,7 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression};
 
     use super::super::steps::watch;
-    use super::super::{Logs, Origin, ReadError, Settings};
+    use super::super::{Acks, Logs, Origin, ReadError, Settings, led_by};
     use super::*;
     use crate::config::{BrokerConfig, Properties};
 
@@ -309,32 +324,32 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
         let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topic_defaults.clone() });
-        logs.put_topic(("t", id), 2, &Arc::new(config), Origin::New);
+        logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(config), Origin::New);
         let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
         let batch = BatchView::first(&bytes).expect("a batch");
-        let first = hit.append(batch, 0).expect("appended");
+        let first = hit.append(batch, Acks::Leader, 0).expect("appended");
         // The second is in the file when its thread panics, and not in the log.
-        let late = watch(|| panic!("as a test wants it"), || hit.append(batch, 0).err());
+        let late = watch(|| panic!("as a test wants it"), || hit.append(batch, Acks::Leader, 0).err());
         assert_eq!(late, Some(AppendError::Storage));
         // Whether it was flushed before is a matter of luck, but it is told.
-        let _ = first.durable.expect("asked for").wait().await;
-        assert_eq!(hit.append(batch, 0).err(), Some(AppendError::Storage));
+        let _ = first.ticket.expect("asked for").wait(tokio::time::Instant::now()).await;
+        assert_eq!(hit.append(batch, Acks::Leader, 0).err(), Some(AppendError::Storage));
         assert_eq!(logs.failed_partitions(), 1);
         let read = hit.read(0, 1000, true).expect("read");
         assert_eq!((read.high_watermark, read.records.len()), (1, bytes.len()));
         assert_eq!(hit.read(2, 1000, true).err(), Some(ReadError::OffsetOutOfRange));
         for base_offset in 0..2 {
-            assert_eq!(other.append(batch, 0).expect("appended").base_offset, base_offset);
+            assert_eq!(other.append(batch, Acks::Leader, 0).expect("appended").base_offset, base_offset);
         }
         logs.close();
         drop((hit, other, logs));
         let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
-        logs.put_topic(("t", id), 2, &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
+        logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
         let hit = logs.find(&id, 0).expect("it has just been told of");
-        let end = hit.append(batch, 0).expect("the next start has it in service again").base_offset;
+        let end = hit.append(batch, Acks::Leader, 0).expect("the next start has it in service again").base_offset;
         assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
         logs.close();
     }

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::aside;
 use super::checkpoints::Checkpoints;
 use super::cleaner::Cleaner;
 use super::deletion::Deletion;
 use super::flusher::Flusher;
 use super::opener::Opener;
+use super::role::Cluster;
 use super::succession::Succession;
 use crate::seldom::Seldom;
 use crate::space::Space;
@@ -23,11 +25,15 @@ use crate::space::Space;
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
+    /// Who this broker is, and the others.
+    pub cluster: Cluster,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub deletion: Arc<Deletion>,
     pub succession: Succession,
     pub cleaner: Arc<Cleaner>,
+    /// What power cuts have left beside the logs.
+    pub aside: aside::Found,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.

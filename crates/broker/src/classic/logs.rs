@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::answer::{AppendError, OpenError};
+use super::aside::{self, SetAside};
 use super::checkpoints::{Checkpoints, Left};
 use super::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
 use super::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
@@ -31,6 +33,7 @@ use super::housekeeping;
 use super::log::Log;
 use super::log_dir::LogDir;
 use super::partition::Partition;
+use super::role::Cluster;
 use super::succession::Succession;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::seldom::Seldom;
@@ -47,6 +50,12 @@ pub struct Settings {
     pub page_cache_kept: Option<u64>,
     /// num.recovery.threads.per.data.dir
     pub recovery_threads: usize,
+    /// node.id
+    pub node_id: i32,
+    /// replica.lag.time.max.ms
+    pub replica_lag_time_max_ms: i64,
+    /// replica.high.watermark.checkpoint.interval.ms
+    pub high_watermark_checkpoint_interval_ms: u64,
     /// Those of compaction, until others are put in force.
     pub cleaner: CleanerSettings,
 }
@@ -58,6 +67,9 @@ impl From<&BrokerConfig> for Settings {
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
             page_cache_kept: config.page_cache_kept,
             recovery_threads: config.recovery_threads,
+            node_id: config.node_id,
+            replica_lag_time_max_ms: i64::try_from(config.replica_lag_time_max_ms).unwrap_or(i64::MAX),
+            high_watermark_checkpoint_interval_ms: config.high_watermark_checkpoint_interval_ms,
             cleaner: config.cleaner,
         }
     }
@@ -112,11 +124,13 @@ impl Logs {
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
+            cluster: Cluster::new(settings.node_id, settings.replica_lag_time_max_ms),
             flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
             opener: Arc::default(),
             deletion: Arc::default(),
             succession: Succession::default(),
             cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
+            aside: aside::Found::default(),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
             space,
@@ -147,21 +161,35 @@ impl Logs {
         topics.get(topic_id)?.partitions.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// From now on the topic has so many partitions, with these settings. Waits for nobody. Those that a crash may have left
+    /// The brokers that there are from now on.
+    pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
+        self.log_dir.cluster.put_brokers(brokers);
+    }
+
+    /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
     /// torn are opened in time. To be called by one thread at a time, as [`Logs::delete_topic`].
-    pub fn put_topic(&self, (name, id): (&str, Uuid), partitions: i32, config: &Arc<TopicConfig>, origin: Origin) {
+    pub fn put_topic<'a>(
+        &self,
+        (name, id): (&str, Uuid),
+        partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
+        config: &Arc<TopicConfig>,
+        origin: Origin,
+    ) {
         let known = self.topics.read().get(&id).cloned();
         let mut topic = known.unwrap_or_else(|| Topic { name: name.into(), partitions: Vec::new() });
-        topic.partitions.iter().for_each(|partition| partition.set_config(config.clone()));
-        let first = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-        for index in first..partitions {
+        for (index, registered) in (0..).zip(partitions) {
+            if let Some(partition) = usize::try_from(index).ok().and_then(|index: usize| topic.partitions.get(index)) {
+                partition.follow(registered, config);
+                continue;
+            }
             let known = match origin {
                 Origin::Kept => Some(self.log_dir.checkpoints.known(&(name.to_owned(), index))),
                 Origin::New => None,
             };
             let predecessor = self.log_dir.deletion.predecessor_of(&topic.name, index);
             let key = (topic.name.clone(), id, index);
-            let partition = Partition::new(key, self.log_dir.clone(), config.clone(), known, predecessor);
+            let told = (config.clone(), registered.clone());
+            let partition = Partition::new(key, self.log_dir.clone(), told, known, predecessor);
             let partition = Arc::new(partition);
             if known.is_some_and(|known| !known.clean) {
                 self.log_dir.opener.ask_in_time(&partition);
@@ -175,6 +203,7 @@ impl Logs {
     /// Whatever was there at the start has been told of.
     pub fn all_told(&self) {
         self.log_dir.opener.all_told();
+        self.log_dir.aside.set_all_told();
     }
 
     /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
@@ -218,6 +247,11 @@ impl Logs {
     /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
+    }
+
+    /// What power cuts have left beside the logs of all partitions, as far as they were looked at. Goes to the disk.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.total()
     }
 
     /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any
@@ -302,6 +336,9 @@ impl Logs {
             if thread.join().is_err() {
                 tracing::error!("a thread of the log has panicked");
             }
+        }
+        if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
+            tracing::warn!(%error, "high watermarks not written");
         }
         if let Err(error) = self.close_partitions() {
             tracing::error!(%error, dir = %self.log_dir.path.display(), "no clean shutdown, the next start recovers");

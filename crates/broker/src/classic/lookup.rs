@@ -41,7 +41,7 @@ pub struct Plan {
     /// Bytes of the file that are whole batches.
     size: u64,
     start: Start,
-    /// The high watermark, where it is within this segment.
+    /// Nothing from this offset on is read, where it is within this segment.
     limit_offset: Option<i64>,
     /// Where a batch is known to end, at or before the byte limit.
     soft_end: Option<u64>,
@@ -63,9 +63,8 @@ pub enum Slice {
 }
 
 impl Log {
-    /// How to read at `offset`, which is at least the log start and before the high watermark.
-    pub fn plan_read(&mut self, offset: i64, max_bytes: u32) -> io::Result<Plan> {
-        let high_watermark = self.high_watermark;
+    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past it.
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<Plan> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
         let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
@@ -74,10 +73,10 @@ impl Log {
             plan.start = Start::At(place);
             plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
         }
-        if high_watermark < end_offset {
-            match self.recent.find(high_watermark, plan.size).filter(|_| is_active) {
-                Some(limit) => plan.size = limit.position,
-                None => plan.limit_offset = Some(high_watermark),
+        if limit < end_offset {
+            match self.recent.find(limit, plan.size).filter(|_| is_active) {
+                Some(place) => plan.size = place.position,
+                None => plan.limit_offset = Some(limit),
             }
         }
         Ok(plan)
@@ -244,9 +243,8 @@ mod tests {
             log.append(&batch, 0, 0, &config).expect("appended");
         }
         for high_watermark in 1..=200 {
-            log.high_watermark = high_watermark;
             for offset in 0..high_watermark {
-                let plan = log.plan_read(offset, 1 << 20).expect("planned");
+                let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
                 let Slice::Of(slice) = plan.read(1 << 20, true).expect("read") else { panic!("no records") };
                 let size = bytes.len() as u64;
                 assert_eq!(

@@ -21,6 +21,7 @@ mod failures;
 mod files;
 mod flush;
 mod flusher;
+mod following;
 mod granted;
 mod housekeeping;
 mod index;
@@ -36,6 +37,7 @@ mod partition;
 mod recent;
 mod recovery;
 mod retention;
+mod role;
 mod scan;
 mod segment;
 mod snapshot;
@@ -43,6 +45,7 @@ mod stamping;
 mod steps;
 mod succession;
 mod times;
+mod truncate;
 mod waiters;
 
 use rustix::process::setpriority_process;
@@ -51,11 +54,14 @@ use rustix::thread::gettid;
 pub use answer::{
     AppendError, Appended, EpochEnd, FlushTicket, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
+pub use aside::SetAside;
 pub use cleaner::{CleanerSettings, CleanerStatus, OPENED_MAX};
 pub(crate) use files::is_momentary;
+pub use following::{FollowError, FollowerRead, FromLeader};
 pub use logs::{Logs, Origin, Settings};
 pub use parking::{Admission, ParkedAnswer, Reordering};
 pub use partition::Partition;
+pub use role::{Acks, ReplicationTicket, Ticket, led_by};
 pub use waiters::Registration;
 
 /// The nice level of threads that nobody waits for, or that take long.

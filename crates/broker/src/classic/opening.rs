@@ -47,7 +47,7 @@ impl Partition {
     /// stop.
     pub fn is_being_opened(&self) -> bool {
         let is_asked_for = self.asked_for.load(Acquire) || self.log_dir.opener.is_stopping();
-        is_asked_for || matches!(self.state.lock().log, LogState::Opening(_))
+        is_asked_for || matches!(self.lock().log, LogState::Opening(_))
     }
 
     /// Whether it is new, and a thread is about to make its folder.
@@ -65,7 +65,7 @@ impl Partition {
     /// Why the log could not be opened, if that was tried at this time or later: who has waited since then is told, and
     /// asks for no other try.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
-        let state = self.state.lock();
+        let state = self.lock();
         state.open_failure.as_ref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
@@ -99,7 +99,7 @@ impl Partition {
     /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to
     /// whoever waits.
     pub(super) fn open_now(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) {
             let _ = self.step(&mut state, Step::Look);
         }
@@ -117,17 +117,18 @@ impl Partition {
                 LogState::Open(_) => break,
             }
         }
+        self.catch_up(state);
         match &mut state.log {
             LogState::Open(log) => Ok(log),
             _ => Err(StorageError::Gone),
         }
     }
 
-    /// The log, opened when it is not; `None` if nothing was ever written. Blocks; the lock is let go of meanwhile.
+    /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is let go of meanwhile.
     pub(super) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, State>,
-    ) -> Result<Option<&'a mut Log>, StorageError> {
+    ) -> Result<Option<(&'a mut Log, i64)>, StorageError> {
         loop {
             match &state.log {
                 LogState::Unopened => self.step(state, Step::Look)?,
@@ -135,8 +136,10 @@ impl Partition {
                 _ => break,
             }
         }
+        self.catch_up(state);
+        let high_watermark = state.replica.high_watermark();
         match &mut state.log {
-            LogState::Open(log) => Ok(Some(log)),
+            LogState::Open(log) => Ok(Some((log, high_watermark))),
             LogState::Refused(error) => Err(error.clone()),
             LogState::Gone => Err(StorageError::Gone),
             LogState::Absent | LogState::Unopened | LogState::Opening(_) => Ok(None),
@@ -153,7 +156,7 @@ impl Partition {
 
     /// Has a thread that is at the folder end early.
     pub(super) fn hurry(&self) {
-        if let LogState::Opening(stop) = &self.state.lock().log {
+        if let LogState::Opening(stop) = &self.lock().log {
             stop.store(true, Relaxed);
         }
     }
@@ -187,8 +190,12 @@ impl Partition {
         });
         let outcome = match done {
             Ok(log) => {
-                if log.is_some() {
+                if let Some(log) = &log {
+                    state.replica = self.role_over(log);
                     self.log_dir.checkpoints.note_recovered(self.key());
+                }
+                if known.rebooted {
+                    self.log_dir.aside.look(&self.dir());
                 }
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
                 Ok(())

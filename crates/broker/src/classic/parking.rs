@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 
 use super::answer::{AppendError, Appended};
 use super::log::stamp_of;
-use super::partition::{Partition, State};
+use super::partition::{LogState, Partition, State};
+use super::role::Acks;
 use crate::config::BrokerConfig;
 use crate::metrics::Metrics;
 
@@ -142,6 +143,7 @@ pub(super) struct Parked {
 struct Early {
     stamp: Stamp,
     bytes: Bytes,
+    acks: Acks,
     answers: Vec<oneshot::Sender<Result<Appended, AppendError>>>,
     held: Held,
 }
@@ -181,6 +183,7 @@ impl Parked {
         &mut self,
         batch: &BatchView<'_>,
         stamp: Stamp,
+        acks: Acks,
         reordering: &Arc<Reordering>,
     ) -> Result<ParkedAnswer, AppendError> {
         if let Some(same) = self.batches.find(&stamp) {
@@ -190,7 +193,7 @@ impl Parked {
         let bytes = batch.size() + BATCH_COST;
         let held = reordering.hold(own, bytes).ok_or(OUT_OF_ORDER)?;
         let (answer, awaited) = oneshot::channel();
-        let early = Early { stamp, bytes: Bytes::copy_from_slice(batch.bytes()), answers: vec![answer], held };
+        let early = Early { stamp, bytes: Bytes::copy_from_slice(batch.bytes()), acks, answers: vec![answer], held };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);
@@ -218,15 +221,19 @@ impl Partition {
     pub fn append_in_turn(
         self: &Arc<Self>,
         batch: BatchView<'_>,
+        acks: Acks,
         now_ms: i64,
         reordering: Option<&Arc<Reordering>>,
     ) -> Result<Admission, AppendError> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
+        state.check_append(acks)?;
         let config = self.config();
-        let log = self.log_to_write(&mut state)?;
+        self.log_to_write(&mut state)?;
+        state.check_append(acks)?;
+        let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         let stamp = log.check(&batch, now_ms, &config)?;
         if !stamp.is_idempotent() || log.producers.ahead(&stamp) == 0 {
-            return self.append_locked(state, batch, now_ms).map(Admission::Appended);
+            return self.append_locked(state, batch, acks, now_ms).map(Admission::Appended);
         }
         log.idle_rounds = 0;
         let reordering = reordering.ok_or(OUT_OF_ORDER)?;
@@ -234,7 +241,7 @@ impl Partition {
             return Err(AppendError::Gone);
         }
         let mut parked = state.parked.take().unwrap_or_default();
-        let answer = parked.park(&batch, stamp, reordering);
+        let answer = parked.park(&batch, stamp, acks, reordering);
         if !parked.batches.is_empty() && !std::mem::replace(&mut parked.is_watched, true) {
             tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
@@ -262,7 +269,7 @@ impl Partition {
             let Some(early) = next else { break };
             let batch = BatchView::first(&early.bytes).expect("it was a batch when it was parked");
             stamp = early.stamp;
-            match self.append_one(state, &batch, now_ms) {
+            match self.append_one(state, &batch, early.acks, now_ms) {
                 Ok((appended, _)) => early.appended(&appended),
                 Err(error) => {
                     failed = Some(error);
@@ -278,7 +285,7 @@ impl Partition {
 
     /// Refuses what has waited long enough; when the next is due.
     fn expire_parked(&self, reordering: &Reordering) -> Option<Instant> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let parked = state.parked.as_mut()?;
         let expired = parked.batches.expire(reordering.now_ms());
         let due_ms = parked.batches.next_due_ms();
@@ -293,7 +300,7 @@ impl Partition {
 
     /// Refuses everything that is parked.
     pub(super) fn dismiss_parked(&self, error: AppendError) {
-        let parked = self.state.lock().parked.take();
+        let parked = self.lock().parked.take();
         if let Some(parked) = parked {
             parked.refuse(error);
         }

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
+use fullbore_rules::replica::{self, LocalLog, Now, PartitionRegistration};
 use fullbore_rules::sequence::{ProducerState, Refusal};
 use fullbore_wire::batch::BatchView;
 use fullbore_wire::{Records, Uuid};
@@ -19,6 +20,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::answer::{AppendError, Appended, EpochEnd, FlushTicket, Offsets, Read, ReadError, StorageError};
+use super::aside::SetAside;
 use super::checkpoints::{Key, Noted};
 use super::failures::{Failures, Mark};
 use super::files::{self, partition_dir};
@@ -27,6 +29,7 @@ use super::log_dir::LogDir;
 use super::lookup::Slice;
 use super::parking::Parked;
 use super::recovery::Known;
+use super::role::{Acks, Ticket};
 use super::waiters::{Registration, Waiters};
 use crate::config::{TimestampType, TopicConfig};
 
@@ -42,7 +45,10 @@ pub struct Partition {
     index: i32,
     pub(super) log_dir: Arc<LogDir>,
     /// Outside of the state, so that who puts new settings in force waits for nobody.
-    config: RwLock<Arc<TopicConfig>>,
+    pub(super) config: RwLock<Arc<TopicConfig>>,
+    /// As the metadata has it, and whether that, or the settings, are not taken over yet.
+    pub(super) registered: RwLock<Arc<PartitionRegistration>>,
+    pub(super) has_news: AtomicBool,
     pub(super) state: Mutex<State>,
     /// Told when the state is not that of opening any more.
     pub(super) opening_ended: Condvar,
@@ -71,7 +77,8 @@ pub(super) struct State {
     pub log: LogState,
     /// Batches that came before their turn, if there are any.
     pub parked: Option<Box<Parked>>,
-    leader_epoch: i32,
+    /// Its role, by the metadata last taken over, and the high watermark.
+    pub replica: replica::Partition,
     /// Whether the partition stands in the flusher's queue or is being flushed.
     pub flush_queued: bool,
     /// Whether a flush was asked for that has not begun, and whether of the active segment, too.
@@ -118,17 +125,19 @@ impl Partition {
     pub(super) fn new(
         (topic, topic_id, index): (Arc<str>, Uuid, i32),
         log_dir: Arc<LogDir>,
-        config: Arc<TopicConfig>,
+        (config, registered): (Arc<TopicConfig>, Arc<PartitionRegistration>),
         known: Option<Known>,
         predecessor: Option<Arc<Partition>>,
     ) -> Partition {
         // Without anything known it is new, and there is nothing to look at.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
+        // What is set and told is taken over by who locks the state first.
+        let settings = replica::Settings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let state = State {
             known: known.unwrap_or(Known::NOTHING),
             log,
             parked: None,
-            leader_epoch: 0,
+            replica: replica::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
             flush_queued: false,
             flush_wanted: false,
             flush_active: false,
@@ -143,6 +152,8 @@ impl Partition {
             index,
             log_dir,
             config: RwLock::new(config),
+            registered: RwLock::new(registered),
+            has_news: AtomicBool::new(true),
             settled: AtomicBool::new(known.is_none()),
             is_open: AtomicBool::new(false),
             being_made: AtomicBool::new(false),
@@ -181,30 +192,33 @@ impl Partition {
         self.config.read().clone()
     }
 
-    /// Puts new settings in force, from the next append on.
-    pub fn set_config(&self, config: Arc<TopicConfig>) {
-        *self.config.write() = config;
-    }
-
-    /// The epoch stamped on batches; 0 at first.
-    pub fn leader_epoch(&self) -> i32 {
-        self.state.lock().leader_epoch
-    }
-
-    /// The epoch stamped on batches from now on.
-    pub fn set_leader_epoch(&self, leader_epoch: i32) {
-        self.state.lock().leader_epoch = leader_epoch;
-    }
-
     /// Appends one batch, or finds it appended. The caller has checked the batch's checksum, and its
     /// records as far as it wants; sizes, counts, timestamps and the sequence are checked here.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
-    pub fn append(self: &Arc<Self>, batch: BatchView<'_>, now_ms: i64) -> Result<Appended, AppendError> {
-        let mut state = self.state.lock();
+    pub fn append(self: &Arc<Self>, batch: BatchView<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
+        let mut state = self.lock();
+        state.check_append(acks)?;
         self.log_to_write(&mut state)?;
-        self.append_locked(state, batch, now_ms)
+        self.append_locked(state, batch, acks, now_ms)
+    }
+
+    /// The same with acks=all, if this is the leader's epoch still.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append_in_epoch(
+        self: &Arc<Self>,
+        batch: BatchView<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> Result<Appended, AppendError> {
+        let mut state = self.lock();
+        state.check_append(Acks::All)?;
+        self.log_to_write(&mut state)?;
+        state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
+        self.append_locked(state, batch, Acks::All, now_ms)
     }
 
     /// Appends one batch to the open log, and what is parked behind it.
@@ -212,9 +226,10 @@ impl Partition {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         batch: BatchView<'_>,
+        acks: Acks,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
-        let result = self.append_one(&mut state, &batch, now_ms);
+        let result = self.append_one(&mut state, &batch, acks, now_ms);
         if state.parked.is_some() {
             self.settle_parked(&mut state, &batch, result.as_ref().err().copied(), now_ms);
         }
@@ -231,9 +246,12 @@ impl Partition {
         self: &Arc<Self>,
         state: &mut State,
         batch: &BatchView<'_>,
+        acks: Acks,
         now_ms: i64,
     ) -> Result<(Appended, bool), AppendError> {
-        let leader_epoch = state.leader_epoch;
+        // The lock may have been let go of since the first look.
+        state.check_append(acks)?;
+        let leader_epoch = state.replica.leader_epoch();
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.idle_rounds = 0;
@@ -257,7 +275,14 @@ impl Partition {
         if log.written.is_ready() {
             self.log_dir.flusher.page_cache.take(&mut log.written);
         }
-        let durable = self.flush_after(state, &outcome, &config);
+        if !outcome.is_duplicate {
+            let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
+            // Who waits is woken for the records, too.
+            let _ = state.with_now(&self.log_dir.cluster, appended);
+        }
+        let flushed = self.flush_after(state, &outcome, &config);
+        let replicated = self.replication(state, acks, outcome.end_offset);
+        let is_known = flushed.is_none() && replicated.is_none();
         let appended = Appended {
             base_offset: outcome.base_offset,
             log_append_time_ms: match config.message_timestamp_type {
@@ -266,7 +291,7 @@ impl Partition {
             },
             log_start_offset,
             batches_retained: config.producer_state_batches_to_retain,
-            durable,
+            ticket: (!is_known).then_some(Ticket { flushed, replicated }),
         };
         Ok((appended, outcome.is_duplicate))
     }
@@ -303,11 +328,31 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |_, high_watermark| high_watermark)
+    }
+
+    /// The same up to the log end, for followers.
+    pub(super) fn read_up_to_the_end(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |log, _| log.log_end)
+    }
+
+    fn read_where(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        limit: impl Fn(&Log, i64) -> i64,
+    ) -> Result<Read, ReadError> {
         let (mut plans, mut from) = (0, offset);
         loop {
-            let mut state = self.state.lock();
-            let log = match self.log_to_read(&mut state)? {
-                Some(log) => log,
+            let mut state = self.lock();
+            let (log, high_watermark) = match self.log_to_read(&mut state)? {
+                Some(found) => found,
                 None if offset == 0 => return Ok(empty_read()),
                 None => return Err(ReadError::OffsetOutOfRange),
             };
@@ -316,17 +361,18 @@ impl Partition {
             }
             let mut read = Read {
                 records: Records::default(),
-                high_watermark: log.high_watermark,
-                last_stable_offset: log.high_watermark,
+                high_watermark,
+                last_stable_offset: high_watermark,
                 log_start_offset: log.log_start,
             };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start);
-            if from >= log.high_watermark {
+            let limit = limit(log, high_watermark);
+            if from >= limit {
                 return Ok(read);
             }
             log.idle_rounds = 0;
-            let plan = log.plan_read(from, max_bytes).map_err(|error| self.read_failed(&error))?;
+            let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
             drop(state);
             plans += 1;
             let slice = plan.read(max_bytes, at_least_one);
@@ -360,9 +406,9 @@ impl Partition {
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
     pub fn offsets(&self) -> Result<Offsets, ReadError> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         Ok(match self.log_to_read(&mut state)? {
-            Some(log) => Offsets { log_start: log.log_start, high_watermark: log.high_watermark, log_end: log.log_end },
+            Some((log, high_watermark)) => Offsets { log_start: log.log_start, high_watermark, log_end: log.log_end },
             None => Offsets { log_start: 0, high_watermark: 0, log_end: 0 },
         })
     }
@@ -372,10 +418,10 @@ impl Partition {
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
-        let mut state = self.state.lock();
-        let current = state.leader_epoch;
+        let mut state = self.lock();
+        let current = state.replica.leader_epoch();
         Ok(match self.log_to_read(&mut state)? {
-            Some(log) => log.epochs.end_of(leader_epoch, current, log.log_end),
+            Some((log, _)) => log.epochs.end_of(leader_epoch, current, log.log_end),
             None if leader_epoch == current => EpochEnd { leader_epoch, end_offset: 0 },
             None => EpochEnd { leader_epoch: -1, end_offset: -1 },
         })
@@ -388,12 +434,12 @@ impl Partition {
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
-        let mut state = self.state.lock();
-        let Some(log) = self.log_to_read(&mut state)? else {
+        let mut state = self.lock();
+        let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
             return if matches!(offset, -1 | 0) { Ok(0) } else { Err(ReadError::OffsetOutOfRange) };
         };
-        let offset = if offset == -1 { log.high_watermark } else { offset };
-        if offset < 0 || offset > log.high_watermark {
+        let offset = if offset == -1 { high_watermark } else { offset };
+        if offset < 0 || offset > high_watermark {
             return Err(ReadError::OffsetOutOfRange);
         }
         let deleted = log.delete_before(offset, super::now_ms(), &self.log_dir.flusher.space);
@@ -406,8 +452,8 @@ impl Partition {
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
     pub fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
-        let mut state = self.state.lock();
-        Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |log| log.producers.iter().collect()))
+        let mut state = self.lock();
+        Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers.iter().collect()))
     }
 
     /// Bytes of its segments. A log that is not open stays so.
@@ -415,11 +461,16 @@ impl Partition {
     /// # Errors
     /// What the system says of the folder.
     pub fn size(&self) -> io::Result<u64> {
-        match &self.state.lock().log {
+        match &self.lock().log {
             LogState::Open(log) => Ok(log.segments.iter().map(|segment| segment.size).sum()),
             LogState::Absent | LogState::Gone => Ok(0),
             LogState::Unopened | LogState::Opening(_) | LogState::Refused(_) => files::segments_size(&self.dir()),
         }
+    }
+
+    /// What a power cut has left beside the log. Goes to the disk where it is known to have left something.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.of(&self.dir())
     }
 
     /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
@@ -440,8 +491,13 @@ impl Partition {
 
     /// What the checkpoints have of an open log.
     pub(super) fn noted(&self) -> Option<Noted> {
-        match &self.state.lock().log {
-            LogState::Open(log) => Some(Noted { recovery_point: log.recovery_point, log_start: log.log_start }),
+        let state = self.lock();
+        match &state.log {
+            LogState::Open(log) => Some(Noted {
+                recovery_point: log.recovery_point,
+                log_start: log.log_start,
+                high_watermark: state.replica.high_watermark(),
+            }),
             _ => None,
         }
     }
@@ -454,7 +510,7 @@ impl Partition {
     /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are
     /// answered with.
     pub(super) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         self.interrupt_opening(&mut state);
         let left = self.put(&mut state, LogState::Gone);
         state.failed = None;

@@ -79,7 +79,6 @@ impl Log {
             segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
             log_start: known.log_start.unwrap_or(0),
             log_end: known.log_start.unwrap_or(0).max(known.recovery_point),
-            high_watermark: 0,
             recovery_point: known.recovery_point,
             sealed: Vec::new(),
             new_names: true,
@@ -92,6 +91,7 @@ impl Log {
             generation: Arc::default(),
             flushed: None,
             broken: false,
+            cuts: 0,
             idle_rounds: 0,
         };
         if log.segments.is_empty() {
@@ -123,7 +123,6 @@ impl Log {
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
-        self.high_watermark = self.log_end;
         self.recovery_point = self.recovery_point.min(self.log_end);
         self
     }
@@ -296,7 +295,7 @@ impl Log {
 
     /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
     /// is kept, though the topic may want less now.
-    fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+    pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);

@@ -29,8 +29,8 @@ pub struct Retired {
 
 impl Log {
     /// Takes the segments out of use that no setting keeps, and with `at_once` removes their files.
-    pub fn retire_old(&mut self, now_ms: i64, config: &TopicConfig, at_once: bool) -> Retired {
-        match self.count_old(now_ms, config) {
+    pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
+        match self.count_old(now_ms, high_watermark, config) {
             Ok(count) => self.retire(count, now_ms, at_once),
             Err(error) => Retired { paths: Vec::new(), result: Err(error) },
         }
@@ -84,7 +84,7 @@ impl Log {
     }
 
     /// How many of the oldest segments nothing keeps.
-    fn count_old(&mut self, now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
+    fn count_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig) -> io::Result<usize> {
         let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
         let (retention_bytes, retention_ms) = config.retention();
         let mut excess = retention_bytes.map_or(0, |most| total.saturating_sub(most));
@@ -100,7 +100,7 @@ impl Log {
                 _ => false,
             };
             let is_old = is_before_start || is_excess || is_expired;
-            if !is_old || end_offset > self.high_watermark {
+            if !is_old || end_offset > high_watermark {
                 break;
             }
             excess = excess.saturating_sub(segment.size);

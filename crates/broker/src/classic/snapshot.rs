@@ -46,6 +46,12 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<(i64, Vec<SnapshotEnt
     Ok(None)
 }
 
+/// Removes the snapshots past this offset.
+pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
+    let past = list(dir)?.into_iter().filter(|found| *found > offset);
+    past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
+}
+
 /// Removes all but the newest snapshots. What cannot be removed is tried again the next time.
 pub fn remove_old(dir: &Path) -> io::Result<()> {
     let mut offsets = list(dir)?;

@@ -25,9 +25,7 @@ pub struct Stamping {
 impl Stamping {
     /// The header as the topic's clock has it, its offset and epoch still to be set.
     pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
-        let mut bytes = [0; HEADER_LEN];
-        bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
-        let mut stamping = Stamping { bytes, max_timestamp: batch.max_timestamp() };
+        let mut stamping = Stamping::as_is(batch);
         match (clock, batch.timestamp_type()) {
             (TimestampType::CreateTime, Stamped::CreateTime) => {}
             (TimestampType::CreateTime, Stamped::LogAppendTime) => {
@@ -38,6 +36,18 @@ impl Stamping {
             }
         }
         stamping
+    }
+
+    /// The header as its leader has it.
+    pub fn as_is(batch: &BatchView<'_>) -> Stamping {
+        let mut bytes = [0; HEADER_LEN];
+        bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
+        Stamping { bytes, max_timestamp: batch.max_timestamp() }
+    }
+
+    /// As it is now.
+    pub fn bytes(&self) -> &[u8; HEADER_LEN] {
+        &self.bytes
     }
 
     fn retime(&mut self, batch: &BatchView<'_>, attributes: i16, max_timestamp: i64) {

@@ -52,13 +52,13 @@ impl Partition {
     fn first_at(&self, timestamp_ms: i64, floor: impl Fn(&Log) -> i64) -> Result<Option<TimestampOffset>, ReadError> {
         let (mut plans, mut from) = (0, i64::MIN);
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let batch_max = self.config().max_message_bytes;
-            let Some(log) = self.log_to_read(&mut state)? else {
+            let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };
             let floor = floor(log);
-            let planned = log.plan_timestamp(timestamp_ms, from, floor, batch_max);
+            let planned = log.plan_timestamp(timestamp_ms, from, floor, high_watermark, batch_max);
             drop(state);
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
@@ -83,8 +83,8 @@ impl Partition {
     /// # Errors
     /// [`ReadError`].
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>, ReadError> {
-        let mut state = self.state.lock();
-        let Some(log) = self.log_to_read(&mut state)? else {
+        let mut state = self.lock();
+        let Some((log, _)) = self.log_to_read(&mut state)? else {
             return Ok(None);
         };
         let largest = log.largest_timestamp();
@@ -105,6 +105,7 @@ impl Log {
         timestamp: i64,
         from: i64,
         floor: i64,
+        high_watermark: i64,
         batch_max: usize,
     ) -> io::Result<Option<TimePlan>> {
         let from = from.max(floor);
@@ -121,7 +122,7 @@ impl Log {
                 plan,
                 end_offset,
                 floor,
-                high_watermark: self.high_watermark,
+                high_watermark,
                 decompressed_max: batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX),
             }));
         }

@@ -92,10 +92,12 @@ pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> 
     }
     let upto = position + len as u64;
     let piece = match piece_at(file, position, upto, settled) {
-        Some(slot) => slot.piece().await?,
+        // Boxed, so that the task of a connection has no room for what happens seldom.
+        Some(slot) => Box::pin(slot.piece()).await?,
         // The shelf is others'. What is asked for is read, and no more.
         None => {
-            Piece::read(Arc::clone(file), direct::boundary_before(position), upto.min(shelf::end_of(position))).await?
+            let upto = upto.min(shelf::end_of(position));
+            Box::pin(Piece::read(Arc::clone(file), direct::boundary_before(position), upto)).await?
         }
     };
     Ok(Some(Part::of(piece, position, len)))

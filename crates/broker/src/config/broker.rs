@@ -68,6 +68,10 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Threads that open logs, above all those that a crash has left.
     pub recovery_threads: usize,
+    /// replica.lag.time.max.ms
+    pub replica_lag_time_max_ms: u64,
+    /// replica.high.watermark.checkpoint.interval.ms
+    pub high_watermark_checkpoint_interval_ms: u64,
     /// Of what a client may have kept beside an offset.
     pub offset_metadata_max_bytes: usize,
     pub offsets_retention_ms: u64,
@@ -108,7 +112,6 @@ impl BrokerConfig {
         warnings.extend(listener_warnings);
         let mut warnings = gather_stock(warnings, typed);
         warnings.iter_mut().for_each(|warning| warning.key.insert_str(0, &typed.place_of(&warning.key)));
-        warnings.extend(unreachable_replicas(&config));
         Ok((config, warnings))
     }
 
@@ -173,6 +176,8 @@ impl BrokerConfig {
             cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
+            replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
+            high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
             offsets_retention_ms: values.number("offsets.retention.minutes"),
             offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),
@@ -220,13 +225,6 @@ fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Cle
         return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
     }
     Ok(cleaner)
-}
-
-/// One broker holds one replica of a partition.
-fn unreachable_replicas(config: &BrokerConfig) -> Option<Warning> {
-    let wanted = config.topic_defaults.min_insync_replicas;
-    let message = "this broker has one replica of a partition, so that every produce with acks=all fails";
-    (wanted > 1).then(|| Warning { key: format!("min.insync.replicas={wanted}"), message: message.to_owned() })
 }
 
 pub(super) fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
@@ -366,7 +364,7 @@ mod tests {
     fn a_value_that_somebody_chose_has_a_warning_of_its_own() {
         let (_, warnings) = parse("num.network.threads=3\nnum.io.threads=64\nmin.insync.replicas=2").expect("valid");
         let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
-        assert_eq!(keys, ["num.io.threads", "num.network.threads", "min.insync.replicas=2"]);
+        assert_eq!(keys, ["num.io.threads", "num.network.threads"]);
     }
 
     #[test]

@@ -176,13 +176,15 @@ const KEYS: &[Key] = &[
     Key::new("compression.zstd.level", Type::Int, Some("3"), "The level of zstd where compression.type=zstd makes the broker compress.")
         .allow(ZSTD_LEVELS)
         .dynamic(),
-    Key::int("min.insync.replicas", Some("1"), 1, "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail.").dynamic(),
+    Key::int("min.insync.replicas", Some("1"), 1, "Replicas in sync that acks=all asks for: with fewer it fails. Not more than a partition has replicas.").dynamic(),
     Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
         .allow(Allowed::OneOf(&["false"]))
         .differs("not offered")
         .dynamic(),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
+    Key::long("replica.lag.time.max.ms", Some("30000"), 1, "How long a follower may be behind before it leaves the replicas in sync, in milliseconds."),
+    Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 1, "Between two times that the high watermarks are written down, in milliseconds."),
     Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: at their first use, and after a crash all of them.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64; read at the start, when there is something to recover"),

@@ -161,8 +161,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("replica.fetch.min.bytes", Int, Some("1"), Any, REPLICATION),
     no_effect("replica.fetch.response.max.bytes", Int, Some("10485760"), at_least(0), REPLICATION),
     no_effect("replica.fetch.wait.max.ms", Int, Some("500"), Any, REPLICATION),
-    no_effect("replica.high.watermark.checkpoint.interval.ms", Long, Some("5000"), Any, REPLICATION),
-    no_effect("replica.lag.time.max.ms", Long, Some("30000"), Any, REPLICATION),
     no_effect("replica.selector.class", String, None, Any, REPLICATION),
     no_effect("replica.socket.receive.buffer.bytes", Int, Some("65536"), Any, REPLICATION),
     no_effect("replica.socket.timeout.ms", Int, Some("30000"), Any, REPLICATION),

@@ -34,6 +34,8 @@ pub enum Source {
     StaticBroker = 4,
     /// Nobody set it.
     Default = 5,
+    /// Set on a logger of the broker, or what it began with.
+    DynamicBrokerLogger = 6,
     /// Set on the clients' metrics of that name.
     ClientMetrics = 7,
     /// Set on the group.

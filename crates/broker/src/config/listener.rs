@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use super::error::{ConfigError, Warning};
 use super::ssl::ListenerTls;
+use fullbore_wire::split_host_port;
 
 /// One address to accept clients on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,8 +78,7 @@ pub(super) fn parse_listeners(
 fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>) -> Result<Listener, ConfigError> {
     let Endpoint { name, host, port } = endpoint;
     let advertised = advertised.remove(&name);
-    let everywhere = host.is_empty() || host == "0.0.0.0" || host == "::";
-    if everywhere && advertised.is_none() {
+    if is_everywhere(&host) && advertised.is_none() {
         let message = format!(
             "must say which address clients reach {name} at, e.g. {name}://myhost:{port}: it listens everywhere"
         );
@@ -86,6 +86,11 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     }
     let host = if host.is_empty() { "0.0.0.0".to_owned() } else { host };
     Ok(Listener { name, host, port, advertised, tls: None })
+}
+
+/// Whether this is every interface, which is no address that a client can connect to.
+fn is_everywhere(host: &str) -> bool {
+    host.is_empty() || host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
 }
 
 /// Whether its protocol is SSL; else it is PLAINTEXT.
@@ -116,7 +121,7 @@ fn advertised_by_name(
     };
     let mut by_name = BTreeMap::new();
     for endpoint in endpoints(ADVERTISED, typed)?.into_iter().filter(|e| !controllers.contains(&e.name)) {
-        if endpoint.port == 0 || endpoint.host.is_empty() || endpoint.host == "0.0.0.0" || endpoint.host == "::" {
+        if endpoint.port == 0 || is_everywhere(&endpoint.host) {
             return Err(ConfigError::of_value(
                 ADVERTISED,
                 typed,
@@ -145,8 +150,9 @@ fn protocol_map(typed: Option<&str>) -> Result<BTreeMap<String, String>, ConfigE
 fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
     let mut found: Vec<Endpoint> = Vec::new();
     for item in items(typed) {
-        let endpoint = endpoint(item)
-            .ok_or_else(|| ConfigError::of_value(key, typed, "must be NAME://host:port, several with commas"))?;
+        let endpoint = endpoint(item).ok_or_else(|| {
+            ConfigError::of_value(key, typed, "must be NAME://host:port (NAME://[::1]:port), several with commas")
+        })?;
         if found.iter().any(|other| other.name == endpoint.name) {
             return Err(ConfigError::of_value(key, typed, format!("{} is there twice", endpoint.name)));
         }
@@ -157,26 +163,9 @@ fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
 
 fn endpoint(item: &str) -> Option<Endpoint> {
     let (name, address) = item.split_once("://")?;
-    let (host, port) = host_and_port(address)?;
+    let (host, port) = split_host_port(address)?;
     let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-    named.then(|| Endpoint { name: name.to_ascii_uppercase(), host, port })
-}
-
-/// `host:port` or `[v6]:port`; the host may be empty.
-fn host_and_port(address: &str) -> Option<(String, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    let port = port.parse().ok()?;
-    let host = match host.strip_prefix('[') {
-        Some(inner) => {
-            let inner = inner.strip_suffix(']')?;
-            inner.parse::<std::net::Ipv6Addr>().ok()?;
-            inner
-        }
-        None => host,
-    };
-    let bare = !address.starts_with('[');
-    let fits = !(bare && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))));
-    fits.then(|| (host.to_owned(), port))
+    named.then(|| Endpoint { name: name.to_ascii_uppercase(), host: host.to_owned(), port })
 }
 
 /// `host:port` of the admin page; `None` when empty.
@@ -184,9 +173,9 @@ pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)
     if typed.is_empty() {
         return Ok(None);
     }
-    match host_and_port(typed) {
-        Some((host, port)) if !host.is_empty() => Ok(Some((host, port))),
-        _ => Err(ConfigError::of_value(key, typed, "must be host:port, or empty for none")),
+    match split_host_port(typed) {
+        Some((host, port)) if !host.is_empty() => Ok(Some((host.to_owned(), port))),
+        _ => Err(ConfigError::of_value(key, typed, "must be host:port ([::1]:port), or empty for none")),
     }
 }
 
@@ -196,7 +185,9 @@ pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, us
         let (address, count) = item.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let count: u32 = count.trim().parse().ok()?;
-        Some((address.parse().ok()?, usize::try_from(count).ok()?))
+        // As the addresses of clients are compared.
+        let address: IpAddr = address.parse().ok()?;
+        Some((address.to_canonical(), usize::try_from(count).ok()?))
     };
     items(typed)
         .map(|item| {
@@ -234,6 +225,20 @@ mod tests {
         assert_eq!((listener.host.as_str(), listener.port), ("0.0.0.0", 9092));
         assert_eq!(listener.advertised, Some(("kafka.example".to_owned(), 19092)));
         assert_eq!(parse("PLAINTEXT://[::1]:9092", None).expect("valid")[0].host, "::1");
+    }
+
+    #[test]
+    fn every_spelling_of_every_interface_needs_an_advertised_address() {
+        for listener in ["PLAINTEXT://[::]:9092", "PLAINTEXT://[0:0::0]:9092", "PLAINTEXT://0.0.0.0:9092"] {
+            assert!(parse(listener, None).expect_err(listener).contains("it listens everywhere"));
+            assert!(parse("PLAINTEXT://[::1]:9092", Some(listener)).is_err(), "{listener}");
+            let advertised =
+                parse(listener, Some("PLAINTEXT://[2001:db8::1]:9092")).expect("valid").remove(0).advertised;
+            assert_eq!(advertised, Some(("2001:db8::1".to_owned(), 9092)));
+        }
+        let admin = parse_admin("fullbore.admin.listener", "[::1]:9644").expect("valid");
+        assert_eq!(admin, Some(("::1".to_owned(), 9644)));
+        assert!(parse("PLAINTEXT://::1:9092", None).expect_err("no brackets").contains("[::1]:port"));
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct TopicConfig {
     pub message_timestamp_before_max_ms: i64,
     /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
     pub message_timestamp_after_max_ms: i64,
-    pub min_insync_replicas: u32,
+    pub min_insync_replicas: usize,
     /// Batches remembered per producer and partition (KIP-1269).
     pub producer_state_batches_to_retain: usize,
 }

@@ -82,7 +82,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "min.insync.replicas",
         None,
         1,
-        "Replicas that must have a record before acks=all is answered; with fewer in sync it fails. This broker has one replica of a partition, so that 2 or more makes every produce with acks=all fail.",
+        "Replicas in sync that acks=all asks for: with fewer it fails. Not more than a partition has replicas.",
     )
     .or_else(&["min.insync.replicas"]),
     Key::boolean("preallocate", "false", "Whether segment files take their full size when created.")

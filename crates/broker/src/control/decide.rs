@@ -4,6 +4,7 @@
 //! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod grow;
+mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,9 @@ use super::internal::CLUSTER_METADATA_TOPIC;
 use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, LiveConfig, TOPIC_KEYS, TopicConfig, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
-pub use grow::{check_replicas, grow};
+pub use grow::grow;
+pub use place::check_replicas;
+use place::{Partitions, place, registered};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
@@ -37,15 +40,15 @@ pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uu
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_new(image, &wanted.name)?;
-    let (partitions, replication_factor) = shape(broker, wanted)?;
-    let total = image.partition_count() + usize::try_from(partitions).unwrap_or(usize::MAX);
+    let partitions = partitions(image, broker, wanted)?;
+    let total = image.partition_count() + partitions.len();
     if total > PARTITIONS_MAX {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let overrides = overrides_of(&wanted.configs)?;
     let config = TopicConfig::resolve(broker, image.dynamic(), &overrides).map_err(invalid_config)?;
-    Ok(Topic { name: wanted.name.clone(), id, partitions, replication_factor, overrides, config: Arc::new(config) })
+    Ok(Topic { name: wanted.name.clone(), id, partitions, overrides, config: Arc::new(config) })
 }
 
 /// The topic that `target` names, which may be deleted.
@@ -183,10 +186,10 @@ fn collide(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().map(folded).eq(other.bytes().map(folded))
 }
 
-/// Partitions and replication factor.
-fn shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i16), Refusal> {
+/// The new topic's partitions, each with its replicas.
+fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
     if !wanted.assignments.is_empty() {
-        return assigned_shape(broker, wanted);
+        return assigned(image, wanted);
     }
     let factor = match wanted.replication_factor {
         -1 => broker.default_replication_factor,
@@ -196,18 +199,20 @@ fn shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i16), Refu
         -1 => broker.num_partitions,
         partitions => partitions,
     };
-    check_factor(factor)?;
+    let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
-    Ok((partitions, factor))
+    Ok(place(image, 0..partitions, factor))
 }
 
-fn check_factor(factor: i16) -> Result<(), Refusal> {
-    let message = match factor {
-        1 => return Ok(()),
-        ..1 => "Replication factor must be larger than 0, or -1 to use the default value.".to_owned(),
-        _ => {
+fn check_factor(image: &Image, factor: i16) -> Result<usize, Refusal> {
+    let brokers = image.nodes().len();
+    let message = match usize::try_from(factor) {
+        Ok(wanted @ 1..) if wanted <= brokers => return Ok(wanted),
+        Ok(1..) if brokers == 1 => {
             format!("The replication factor of {factor} cannot be reached: there is only 1 broker.")
         }
+        Ok(1..) => format!("The replication factor of {factor} cannot be reached: there are only {brokers} brokers."),
+        _ => "Replication factor must be larger than 0, or -1 to use the default value.".to_owned(),
     };
     Err(Refusal::new(ErrorCode::INVALID_REPLICATION_FACTOR, message))
 }
@@ -221,7 +226,8 @@ fn check_partitions(partitions: i32) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
 }
 
-fn assigned_shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i16), Refusal> {
+/// The partitions as the request assigns them.
+fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
     let both = |what: &str| {
         let message = format!("A manual partition assignment was specified, but {what} was not set to -1.");
         Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
@@ -234,12 +240,13 @@ fn assigned_shape(broker: &BrokerConfig, wanted: &CreateTopic) -> Result<(i32, i
     }
     let partitions = i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX);
     check_partitions(partitions)?;
-    check_assignments(broker.node_id, &wanted.assignments)?;
-    Ok((partitions, 1))
+    check_assignments(image, &wanted.assignments)?;
+    let by_number: BTreeMap<i32, &Vec<i32>> = wanted.assignments.iter().map(|(index, of)| (*index, of)).collect();
+    Ok(registered(by_number.into_values().map(Vec::as_slice)))
 }
 
-/// Partitions 0, 1, 2 ... once each, all on this broker, the only one there is.
-fn check_assignments(node_id: i32, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
+/// Partitions 0, 1, 2 ... once each, on brokers that there are.
+fn check_assignments(image: &Image, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
     if let Some(partition) = repeated(assignments.iter().map(|(partition, _)| *partition)).first() {
         return refuse(format!("Found multiple manual partition assignments for partition {partition}."));
@@ -248,7 +255,14 @@ fn check_assignments(node_id: i32, assignments: &[(i32, Vec<i32>)]) -> Result<()
     if !numbers.iter().copied().eq(0..i32::try_from(numbers.len()).unwrap_or(i32::MAX)) {
         return refuse("Partitions must be numbered from 0 without gaps.".to_owned());
     }
-    assignments.iter().try_for_each(|(_, replicas)| check_replicas(node_id, replicas))
+    let factor = assignments.first().map_or(0, |(_, replicas)| replicas.len());
+    assignments.iter().try_for_each(|(partition, replicas)| {
+        check_replicas(image, replicas)?;
+        match replicas.len() == factor {
+            true => Ok(()),
+            false => refuse(format!("Partition {partition} has {} replicas, others have {factor}.", replicas.len())),
+        }
+    })
 }
 
 fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String, String>, Refusal> {

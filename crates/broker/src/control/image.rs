@@ -1,13 +1,18 @@
 //! The cluster's metadata as every request reads it: immutable, in memory.
 //!
 //! Not the source of truth, which is the store. An image shows exactly what one committed transaction
-//! left behind; the next transaction makes a new one with a higher epoch.
+//! left behind; the next transaction makes a new one with a higher epoch. The two share what is the same in both, so that an
+//! image costs what changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_wire::Uuid;
+use imbl::ordmap::DiffItem;
+use imbl::{OrdMap, Vector};
 
+use super::node::{Endpoint, Node, Nodes};
 use super::resources::{ConfiguredResource, Resources};
 use crate::config::{
     BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig,
@@ -18,22 +23,43 @@ use crate::config::{
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
-    /// Numbered from 0.
-    pub partitions: i32,
-    pub replication_factor: i16,
+    /// By number. Partitions that are registered alike may share one registration.
+    pub partitions: Vector<Arc<PartitionRegistration>>,
     /// What the topic sets itself, checked.
     pub overrides: BTreeMap<String, String>,
     /// What is in force.
     pub config: Arc<TopicConfig>,
 }
 
-/// All topics, by name and by id, and what was set for brokers, groups and clients' metrics.
+impl Topic {
+    /// How many partitions it has, numbered from 0.
+    pub fn partition_count(&self) -> i32 {
+        i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
+    }
+
+    /// Who has a partition, and who leads it.
+    pub fn partition(&self, index: i32) -> Option<&Arc<PartitionRegistration>> {
+        self.partitions.get(usize::try_from(index).ok()?)
+    }
+
+    /// How many replicas its first partition has: what it was created with.
+    pub fn replication_factor(&self) -> i16 {
+        let replicas = self.partitions.front().map_or(0, |first| first.replicas.len());
+        i16::try_from(replicas).unwrap_or(i16::MAX)
+    }
+}
+
+/// A topic that is not the same in two images, as it was and as it is; `None` where there is none.
+pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
+
+/// All topics, by name and by id, the brokers, and what was set for brokers, groups and clients' metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     epoch: u64,
     partitions: usize,
-    by_name: BTreeMap<String, Arc<Topic>>,
-    by_id: HashMap<Uuid, Arc<Topic>>,
+    by_name: OrdMap<String, Arc<Topic>>,
+    by_id: OrdMap<Uuid, Arc<Topic>>,
+    nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
@@ -53,9 +79,38 @@ impl Image {
         self.by_id.get(&id)
     }
 
+    /// The brokers by id.
+    pub fn nodes(&self) -> &BTreeMap<i32, Node> {
+        self.nodes.by_id()
+    }
+
+    /// The broker of this id.
+    pub fn node(&self, id: i32) -> Option<&Node> {
+        self.nodes.by_id().get(&id)
+    }
+
+    /// The brokers as decisions about replicas need them.
+    pub fn registrations(&self) -> &Arc<Brokers> {
+        self.nodes.registrations()
+    }
+
     /// In the order of their names.
     pub fn topics(&self) -> impl ExactSizeIterator<Item = &Arc<Topic>> {
         self.by_name.values()
+    }
+
+    /// Every topic that is not the same in the image before, in the order of their names. Costs what changed.
+    pub fn each_change_since(&self, before: &Image, mut visit: impl FnMut(TopicChange<'_>)) {
+        for item in before.by_name.diff(&self.by_name) {
+            match item {
+                DiffItem::Add(_, new) => visit((None, Some(new))),
+                DiffItem::Update { old: (_, old), new: (_, new) } if !Arc::ptr_eq(old, new) => {
+                    visit((Some(old), Some(new)));
+                }
+                DiffItem::Update { .. } => {}
+                DiffItem::Remove(_, old) => visit((Some(old), None)),
+            }
+        }
     }
 
     /// Partitions of all topics together.
@@ -134,17 +189,29 @@ impl Image {
         self.epoch = epoch;
     }
 
+    /// Adds a broker, or replaces the one of the same id.
+    pub(crate) fn put_node(&mut self, id: i32, node: Node) {
+        self.nodes.put(id, node);
+    }
+
+    /// A broker's clients reach it there from now on.
+    pub(super) fn set_endpoints(&mut self, id: i32, endpoints: BTreeMap<String, Endpoint>) {
+        if let Some(node) = self.node(id).cloned() {
+            self.put_node(id, Node { endpoints, ..node });
+        }
+    }
+
     /// Adds the topic, or replaces the one of the same name.
-    pub(super) fn put(&mut self, topic: Arc<Topic>) {
+    pub(crate) fn put(&mut self, topic: Arc<Topic>) {
         self.remove(&topic.name);
-        self.partitions += usize::try_from(topic.partitions).expect("a topic has at least one partition");
+        self.partitions += topic.partitions.len();
         self.by_id.insert(topic.id, Arc::clone(&topic));
         self.by_name.insert(topic.name.clone(), topic);
     }
 
     pub(super) fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
-            self.partitions -= usize::try_from(topic.partitions).expect("a topic has at least one partition");
+            self.partitions -= topic.partitions.len();
             self.by_id.remove(&topic.id);
         }
     }

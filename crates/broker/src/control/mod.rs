@@ -11,6 +11,7 @@ mod error;
 mod image;
 mod internal;
 mod lock;
+mod node;
 mod owner;
 mod queue;
 mod resources;
@@ -19,6 +20,7 @@ mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -45,6 +47,7 @@ pub use error::OpenError;
 pub use image::{Image, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
+pub use node::{Endpoint, Node};
 pub use resources::ConfiguredResource;
 pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
@@ -77,9 +80,16 @@ struct Shared {
 
 impl Control {
     /// Opens `control.db` in the locked folder, or creates it with a new cluster id. On a full disk the reserve is for this.
-    pub fn open(broker: Arc<BrokerConfig>, folder: &FolderLock, space: Arc<Space>) -> Result<Self, OpenError> {
+    /// `endpoints` is where clients reach this broker, by the name of the listener.
+    pub fn open(
+        broker: Arc<BrokerConfig>,
+        folder: &FolderLock,
+        space: Arc<Space>,
+        endpoints: BTreeMap<String, Endpoint>,
+    ) -> Result<Self, OpenError> {
         let open = || Store::open(folder.folder(), &broker, random_id());
-        let (store, loaded) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
+        let (store, mut loaded) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
+        loaded.image.set_endpoints(broker.node_id, endpoints);
         let (published, image) = watch::channel(Arc::new(loaded.image));
         let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
         let owner = Owner { store, space, broker, published, follower: None, producer_ids };
@@ -133,6 +143,19 @@ impl Control {
         let mut owner = self.shared.owner.lock();
         follower(&Image::default(), &owner.published.borrow());
         owner.follower = Some(follower);
+    }
+
+    /// Publishes an image as another broker of a cluster would have it changed.
+    #[cfg(test)]
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Image)) {
+        let mut owner = self.shared.owner.lock();
+        let before = Arc::clone(&owner.published.borrow());
+        let mut after = Image::clone(&before);
+        change(&mut after);
+        if let Some(follower) = &mut owner.follower {
+            follower(&before, &after);
+        }
+        owner.published.send_replace(Arc::new(after));
     }
 
     /// Wakes on each new image. Images may be skipped, the newest never is.

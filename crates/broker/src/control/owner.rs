@@ -163,7 +163,7 @@ impl Draft<'_> {
         let broker = self.broker;
         match command {
             Command::CreateTopics(wanted) => Outcome::Topics(self.create(broker, wanted)),
-            Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(broker, wanted)),
+            Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(wanted)),
             Command::DeleteTopics(targets) => Outcome::Topics(self.delete(broker, targets)),
             Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(broker, wanted)),
             Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(broker, wanted)),
@@ -194,13 +194,14 @@ impl Draft<'_> {
         wanted.topics.iter().map(&mut one).collect()
     }
 
-    fn grow(&mut self, broker: &BrokerConfig, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
+    fn grow(&mut self, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
         let repeated = decide::repeated(wanted.topics.iter().map(|topic| &topic.name));
-        let mut one = |topic: &super::GrowTopic| {
-            refuse_repeated(&repeated, &&topic.name)?;
-            let topic = Arc::new(decide::grow(&self.image, broker.node_id, topic)?);
+        let mut one = |asked: &super::GrowTopic| {
+            refuse_repeated(&repeated, &&asked.name)?;
+            let topic = Arc::new(decide::grow(&self.image, asked)?);
             if !wanted.validate_only {
-                self.put(Change::Grow(Arc::clone(&topic)), &topic);
+                let first = self.image.topic(&topic.name).map_or(0, |before| before.partitions.len());
+                self.put(Change::Grow(Arc::clone(&topic), first), &topic);
             }
             Ok(topic)
         };

@@ -4,32 +4,37 @@
 //! `synchronous=FULL`); one that failed left nothing behind.
 
 mod kept;
+mod partitions;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_wire::Uuid;
+use fullbore_rules::replica::BrokerRegistration;
+use fullbore_wire::{Text, Uuid};
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::command::DeletedTopic;
 use super::error::OpenError;
 use super::image::{Image, Topic};
+use super::node::Node;
 use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dynamic};
 
 pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
 const FILE: &str = "control.db";
 /// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 4] = [
+const SCHEMAS: [&str; 6] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
+    // Version 5 takes away what must have been moved before, which may come later than those after it.
+    "",
+    include_str!("schema_6.sql"),
 ];
-/// Version 5 takes away what must have been moved before.
 const SCHEMA_WITHOUT_GROUPS: &str = include_str!("schema_5.sql");
-const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64 + 1;
+const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
@@ -43,8 +48,8 @@ const STATEMENTS_MAX: usize = 32;
 pub(super) enum Change {
     Create(Arc<Topic>),
     Configure(Arc<Topic>),
-    /// Its partitions are more than before.
-    Grow(Arc<Topic>),
+    /// Its partitions from this number on are new.
+    Grow(Arc<Topic>, usize),
     Delete(Uuid),
     /// Nothing is left of a deleted topic.
     ForgetDeleted(Uuid),
@@ -90,10 +95,11 @@ impl Store {
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
         let found = user_version(&transaction).map_err(unusable)?;
-        let kept = upgrade(&transaction, found).map_err(unusable)?;
+        upgrade(&transaction, found).map_err(unusable)?;
         if found == 0 {
             identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
         }
+        let kept = kept::take(&transaction).map_err(unusable)?;
         let loaded = Loaded { kept, ..load(&transaction, &file, broker)? };
         transaction.commit().map_err(unusable)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
@@ -178,23 +184,11 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Changes what the found version has otherwise; 0 is an empty file. What is still kept of groups stays until it was moved, and the
-/// version with it.
-fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<Option<KeptInDatabase>> {
-    if found == SCHEMA_VERSION {
-        return Ok(None);
-    }
+/// Changes what the found version has otherwise; 0 is an empty file.
+fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     let known = usize::try_from(found).unwrap_or(0);
-    for added in SCHEMAS.iter().skip(known) {
-        transaction.execute_batch(added)?;
-    }
-    transaction.pragma_update(None, "user_version", SCHEMA_VERSION - 1)?;
-    let kept = kept::load(transaction)?;
-    if kept.groups.is_empty() && kept.offsets.is_empty() {
-        kept::forget(transaction)?;
-        return Ok(None);
-    }
-    Ok(Some(kept))
+    SCHEMAS.iter().skip(known).try_for_each(|added| transaction.execute_batch(added))?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
 /// Makes an empty file ours.
@@ -228,28 +222,32 @@ fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Re
     for ((resource, name), set) in load_resources(transaction).map_err(read)? {
         image.set_resource(broker, (resource, &name), set).map_err(refused)?;
     }
+    image.put_node(node_id, this_node(broker, broker_epoch));
     let mut overrides = load_configs(transaction).map_err(read)?;
-    for row in load_topics(transaction).map_err(read)? {
-        let of_topic = overrides.remove(&row.id).unwrap_or_default();
-        let topic = topic(row, of_topic, file, broker, image.dynamic())?;
-        image.put(Arc::new(topic));
+    let mut partitions = partitions::load(transaction).map_err(read)?;
+    for (id, name) in load_topics(transaction).map_err(read)? {
+        let overrides = overrides.remove(&id).unwrap_or_default();
+        let refused = |source| OpenError::TopicConfig { file: file.to_owned(), topic: name.clone(), source };
+        let config = Arc::new(TopicConfig::resolve(broker, image.dynamic(), &overrides).map_err(refused)?);
+        let partitions = partitions.remove(&id).unwrap_or_default();
+        image.put(Arc::new(Topic { name, id: Uuid(id), partitions, overrides, config }));
     }
     let deleted = load_deleted(transaction).map_err(read)?;
     Ok(Loaded { cluster_id, broker_epoch, next_producer_id, image, kept: None, deleted })
 }
 
-struct TopicRow {
-    id: [u8; 16],
-    name: String,
-    partitions: i32,
-    replication_factor: i16,
+/// This broker as it registers itself. Where clients reach it is known once its listeners are bound.
+fn this_node(broker: &BrokerConfig, epoch: i64) -> Node {
+    Node {
+        registration: BrokerRegistration { epoch, is_fenced: false, is_shutting_down: false },
+        rack: broker.rack.as_deref().map(Text::from),
+        endpoints: BTreeMap::new(),
+    }
 }
 
-fn load_topics(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<TopicRow>> {
-    let mut query = transaction.prepare("SELECT id, name, partitions, replication_factor FROM topics")?;
-    let rows = query.query_map([], |row| {
-        Ok(TopicRow { id: row.get(0)?, name: row.get(1)?, partitions: row.get(2)?, replication_factor: row.get(3)? })
-    })?;
+fn load_topics(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<([u8; 16], String)>> {
+    let mut query = transaction.prepare("SELECT id, name FROM topics")?;
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
 
@@ -270,25 +268,12 @@ fn load_configs(transaction: &Transaction<'_>) -> rusqlite::Result<BTreeMap<[u8;
     Ok(configs)
 }
 
-fn topic(
-    row: TopicRow,
-    overrides: BTreeMap<String, String>,
-    file: &Path,
-    broker: &BrokerConfig,
-    dynamic: &DynamicConfig,
-) -> Result<Topic, OpenError> {
-    let TopicRow { id, name, partitions, replication_factor } = row;
-    let refused = |source| OpenError::TopicConfig { file: file.to_owned(), topic: name.clone(), source };
-    let config = TopicConfig::resolve(broker, dynamic, &overrides).map_err(refused)?;
-    Ok(Topic { name, id: Uuid(id), partitions, replication_factor, overrides, config: Arc::new(config) })
-}
-
 fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
     match change {
         Change::Create(topic) => {
-            let insert = "INSERT INTO topics (id, name, partitions, replication_factor) VALUES (?1, ?2, ?3, ?4)";
-            let row = params![topic.id.0, topic.name, topic.partitions, topic.replication_factor];
-            transaction.prepare_cached(insert)?.execute(row)?;
+            let insert = "INSERT INTO topics (id, name) VALUES (?1, ?2)";
+            transaction.prepare_cached(insert)?.execute(params![topic.id.0, topic.name])?;
+            partitions::insert(transaction, topic, 0)?;
             write_configs(transaction, topic)
         }
         Change::Configure(topic) => {
@@ -297,14 +282,10 @@ fn write(transaction: &Connection, change: &Change) -> rusqlite::Result<()> {
                 .execute(params![topic.id.0])?;
             write_configs(transaction, topic)
         }
-        Change::Grow(topic) => {
-            let update = "UPDATE topics SET partitions = ?2 WHERE id = ?1";
-            transaction.prepare_cached(update)?.execute(params![topic.id.0, topic.partitions])?;
-            Ok(())
-        }
+        Change::Grow(topic, first) => partitions::insert(transaction, topic, *first),
         Change::Delete(id) => {
             let keep = "INSERT INTO deleted_topics (id, name, partitions)
-                        SELECT id, name, partitions FROM topics WHERE id = ?1";
+                        SELECT id, name, (SELECT count(*) FROM partitions WHERE topic_id = ?1) FROM topics WHERE id = ?1";
             transaction.prepare_cached(keep)?.execute(params![id.0])?;
             transaction.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![id.0])?;
             Ok(())

@@ -38,7 +38,7 @@ fn changed(command: &Command, outcome: &Outcome) -> Option<(&'static str, Vec<St
             ("topics created", each_done(topics, created))
         }
         (Command::CreatePartitions(asked), Outcome::Topics(topics)) if !asked.validate_only => {
-            ("partitions added", each_done(topics, |topic| format!("{} ({} now)", topic.name, topic.partitions)))
+            ("partitions added", each_done(topics, |topic| format!("{} ({} now)", topic.name, topic.partition_count())))
         }
         (Command::DeleteTopics(_), Outcome::Topics(topics)) => {
             ("topics deleted", each_done(topics, |topic| format!("{} ({})", topic.name, topic.id)))
@@ -61,7 +61,7 @@ fn each_done<T: AsRef<Topic>>(topics: &[Result<T, Refusal>], told: impl Fn(&Topi
 }
 
 fn created(topic: &Topic) -> String {
-    let mut told = format!("{} ({}; partitions={}", topic.name, topic.id, topic.partitions);
+    let mut told = format!("{} ({}; partitions={}", topic.name, topic.id, topic.partition_count());
     let set = topic.overrides.iter().map(|(name, value)| setting(name, '=', value));
     extend(&mut told, ", ", set.collect());
     told.push(')');

@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
+use fullbore_rules::replica::PartitionRegistration;
+
 use super::owner::PRODUCER_ID_BLOCK;
 use super::*;
 use crate::config::Properties;
@@ -24,7 +26,7 @@ struct Opened {
 fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(Space::open(lock.folder(), 0));
-    Ok(Opened { control: Control::open(broker(text), &lock, space)?, _lock: lock })
+    Ok(Opened { control: Control::open(broker(text), &lock, space, BTreeMap::new())?, _lock: lock })
 }
 
 fn open(folder: &Path) -> Opened {
@@ -70,7 +72,7 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
     assert_eq!(second.image().epoch(), image.epoch());
     assert_eq!(second.image().topics().collect::<Vec<_>>(), image.topics().collect::<Vec<_>>());
     let topic = Arc::clone(second.image().topic_by_id(kept.id).expect("by id"));
-    assert_eq!((topic.name.as_str(), topic.partitions, topic.config.retention_ms), ("kept", 2, Some(77)));
+    assert_eq!((topic.name.as_str(), topic.partition_count(), topic.config.retention_ms), ("kept", 2, Some(77)));
 }
 
 #[tokio::test]
@@ -262,11 +264,16 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
 /// Makes the database of this folder one of an older schema.
 pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(folder.join("control.db")).expect("opens");
+    let numbers = "ALTER TABLE topics ADD COLUMN partitions INTEGER NOT NULL DEFAULT 1;
+        ALTER TABLE topics ADD COLUMN replication_factor INTEGER NOT NULL DEFAULT 1;
+        UPDATE topics SET partitions = (SELECT count(*) FROM partitions WHERE topic_id = id);
+        DROP TABLE partitions;";
+    connection.execute_batch(numbers).expect("as they were");
     let later = ["broker_configs", "resource_configs", "deleted_topics"];
-    for table in &later[schema - 1..] {
+    for table in later.iter().skip(schema - 1) {
         connection.execute_batch(&format!("DROP TABLE {table}")).expect("it was there");
     }
-    if schema >= 3 {
+    if matches!(schema, 3 | 4) {
         connection.execute_batch("DROP TABLE resource_configs").expect("it was there");
         connection.execute_batch(include_str!("schema_3.sql")).expect("made");
     }
@@ -276,12 +283,15 @@ pub fn age(folder: &Path, schema: usize) -> rusqlite::Connection {
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
-    for found in 1..=4 {
+    for found in 1..=5 {
         let folder = tempfile::tempdir().expect("tempdir");
         create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
         drop(age(folder.path(), found));
         let control = &open(folder.path()).control;
-        assert!(control.image().topic("kept").is_some());
+        let kept = control.image().topic("kept").cloned().expect("kept");
+        let led = PartitionRegistration { replicas: vec![1], isr: vec![1], leader: Some(1), ..Default::default() };
+        let epochs = PartitionRegistration { leader_epoch: 0, partition_epoch: 0, ..led };
+        assert_eq!(kept.partitions.iter().map(|of| (**of).clone()).collect::<Vec<_>>(), vec![epochs; 2]);
         assert_eq!(control.take_kept_in_database(), None);
         alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
     }
@@ -505,9 +515,9 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 6).expect("set");
+    connection.pragma_update(None, "user_version", 7).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 6, this one knows 5)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 7, this one knows 6)"));
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod shard;
 #[cfg(test)]
 mod tests;
 mod topic;
+mod unreplicated;
 mod unwritten;
 
 pub use pending::Pending;

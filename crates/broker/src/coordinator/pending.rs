@@ -2,8 +2,15 @@
 
 use super::Shard;
 use crate::classic::{AppendError, FlushTicket};
+use fullbore_wire::ErrorCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long the replicas may take (offsets.commit.timeout.ms in Kafka).
+const KEPT_WITHIN: Duration = Duration::from_secs(5);
+const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
 /// What comes of a write, once it is told.
 type Outcome<T> = (T, Option<FlushTicket>);
@@ -28,7 +35,7 @@ impl<T> Pending<T> {
     /// Appends it, together with what waits by then, and waits until it is kept: what was told of it.
     ///
     /// # Errors
-    /// It is in the log, and cannot be brought to the disk as the topic asks for.
+    /// It is in the log, and cannot be brought to the disk as the topic asks for, or its replicas take long.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
@@ -40,7 +47,8 @@ impl<T> Pending<T> {
             (Some(outcome), _) => outcome,
             (None, Some(outcome)) => {
                 self.shard.flush_soon().await;
-                outcome.await.map_err(|_| AppendError::Gone)?
+                let replicated = timeout(KEPT_WITHIN, outcome).await;
+                replicated.map_err(|_| TIMED_OUT)?.map_err(|_| AppendError::Gone)?
             }
             (None, None) => return Err(AppendError::Gone),
         };

@@ -7,12 +7,14 @@
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
 use super::Pending;
+use super::unreplicated::{Appended, Unreplicated};
 use crate::classic::{AppendError, FlushTicket, Partition, now_ms};
 use bytes::{Bytes, BytesMut};
+use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicI32, Ordering, fence};
 use tokio::sync::{oneshot, watch};
 
 /// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
@@ -44,7 +46,7 @@ impl Records {
 }
 
 /// Called when the records of a write are kept, or cannot be.
-type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
+pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 struct Write {
     records: Records,
@@ -60,7 +62,9 @@ pub enum Status {
     Serving,
     /// Its log could not be read.
     Failed,
-    /// The topic is deleted.
+    /// Another broker leads it.
+    Elsewhere,
+    /// The topic is deleted, or another broker leads by now.
     Gone,
 }
 
@@ -68,23 +72,68 @@ pub enum Status {
 pub struct Shard {
     partition: Arc<Partition>,
     compression: Compression,
+    /// Whether there was one before it for this partition.
+    is_successor: bool,
+    /// The epoch in which this broker leads it; [`NO_EPOCH`] where it does not.
+    leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
     /// Held while writes are appended and told of: the memory in which batches are built.
     writer: Mutex<BytesMut>,
+    pub(super) unreplicated: Unreplicated,
 }
 
 impl Shard {
     /// Nothing of it is read yet, unless it was never written. Its batches will be compressed so.
     pub fn new(partition: Arc<Partition>, compression: Compression) -> Arc<Shard> {
-        let is_absent = partition.is_settled() && !partition.is_open();
-        let status = watch::Sender::new(if is_absent { Status::Serving } else { Status::Loading });
-        Arc::new(Shard { partition, compression, status, waiting: Mutex::default(), writer: Mutex::default() })
+        Shard::following(partition, compression, false)
+    }
+
+    /// The next one of a partition that has another leader by now, or is led by this broker again.
+    pub fn successor_of(shard: &Shard) -> Arc<Shard> {
+        Shard::following(Arc::clone(&shard.partition), shard.compression, true)
+    }
+
+    fn following(partition: Arc<Partition>, compression: Compression, is_successor: bool) -> Arc<Shard> {
+        let leads_in = partition.leads_in();
+        let status = match leads_in {
+            None => Status::Elsewhere,
+            Some(_) if partition.is_settled() && !partition.is_open() && !is_successor => Status::Serving,
+            Some(_) => Status::Loading,
+        };
+        Arc::new(Shard {
+            partition,
+            compression,
+            is_successor,
+            leader_epoch: AtomicI32::new(leads_in.unwrap_or(NO_EPOCH)),
+            status: watch::Sender::new(status),
+            waiting: Mutex::default(),
+            writer: Mutex::default(),
+            unreplicated: Unreplicated::default(),
+        })
     }
 
     /// Its log.
     pub fn partition(&self) -> &Arc<Partition> {
         &self.partition
+    }
+
+    /// Whether there was one before it for this partition, of which something may be left.
+    pub fn is_successor(&self) -> bool {
+        self.is_successor
+    }
+
+    /// Whether its partition is led as when it was made, here or elsewhere. An election that this broker won again is no change but
+    /// of the epoch, since nobody wrote meanwhile what it has not.
+    pub fn keeps_its_role(&self) -> bool {
+        match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
+            (NO_EPOCH, leads_in) => leads_in.is_none(),
+            (_, Some(epoch)) => {
+                self.leader_epoch.store(epoch, Ordering::Release);
+                true
+            }
+            (_, None) => false,
+        }
     }
 
     /// Whether its state is at hand.
@@ -98,7 +147,7 @@ impl Shard {
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
-    /// The topic is deleted.
+    /// The topic is deleted, or another broker leads the partition: nothing more is kept here.
     pub fn leave(&self) {
         self.status.send_replace(Status::Gone);
     }
@@ -147,11 +196,19 @@ impl Shard {
             Batch::new(self, &mut memory).append(writes);
             drop(memory);
             fence(Ordering::SeqCst);
-            if self.waiting.lock().is_empty() {
+            // What waits for others to be replicated is appended once they are.
+            if self.waiting.lock().is_empty() || !self.unreplicated.is_empty() {
                 return;
             }
         }
         self.flush_elsewhere();
+    }
+
+    /// Has these wait again, before all others.
+    fn put_back(&self, first: Write, rest: impl Iterator<Item = Write>) {
+        let mut waiting = self.waiting.lock();
+        let later = std::mem::take(&mut *waiting);
+        waiting.extend([first].into_iter().chain(rest).chain(later));
     }
 
     /// As [`Shard::flush`], for who must not block.
@@ -183,7 +240,7 @@ impl Shard {
 
 /// The writes that are about to be appended together.
 struct Batch<'a> {
-    shard: &'a Shard,
+    shard: &'a Arc<Shard>,
     memory: &'a mut BytesMut,
     /// How large it may become.
     bytes_max: usize,
@@ -193,7 +250,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(shard: &'a Shard, memory: &'a mut BytesMut) -> Self {
+    fn new(shard: &'a Arc<Shard>, memory: &'a mut BytesMut) -> Self {
         let config = shard.partition.config();
         let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
         let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
@@ -201,12 +258,19 @@ impl<'a> Batch<'a> {
     }
 
     fn append(mut self, writes: Vec<Write>) {
-        for Write { records, told } in writes {
+        let mut writes = writes.into_iter();
+        while let Some(Write { records, told }) = writes.next() {
             let records = match records {
                 Records::Known(records) => records,
                 Records::Late(records) => {
                     self.finish();
-                    told(self.append_all(records()));
+                    if !self.shard.unreplicated.is_empty() {
+                        // What they are follows from what is told first.
+                        self.shard.put_back(Write { records: Records::Late(records), told }, writes);
+                        return;
+                    }
+                    let appended = self.append_all(records());
+                    self.shard.unreplicated.tell_in_turn(self.shard, appended, vec![told]);
                     continue;
                 }
             };
@@ -215,7 +279,8 @@ impl<'a> Batch<'a> {
                 self.finish();
             }
             if bytes > self.bytes_max {
-                told(self.append_all(records.into_iter()));
+                let appended = self.append_all(records.into_iter());
+                self.shard.unreplicated.tell_in_turn(self.shard, appended, vec![told]);
             } else {
                 self.records.extend(records);
                 self.bytes += bytes;
@@ -227,14 +292,15 @@ impl<'a> Batch<'a> {
 
     /// Appends what was gathered, and tells.
     fn finish(&mut self) {
-        let result = self.append_records();
-        for told in self.told.drain(..) {
-            told(result.clone());
+        let appended = self.append_records();
+        let told = std::mem::take(&mut self.told);
+        if !told.is_empty() {
+            self.shard.unreplicated.tell_in_turn(self.shard, appended, told);
         }
     }
 
     /// The records of one write, in as many batches as it takes.
-    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Result<Option<FlushTicket>, AppendError> {
+    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Appended {
         for record in records {
             let bytes = size_of_record(&record);
             if self.bytes + bytes > self.bytes_max {
@@ -247,9 +313,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends the records that are gathered; none is no error.
-    fn append_records(&mut self) -> Result<Option<FlushTicket>, AppendError> {
+    fn append_records(&mut self) -> Appended {
         if std::mem::take(&mut self.bytes) == 0 {
-            return Ok(None);
+            return Ok((None, None));
         }
         let now_ms = now_ms();
         let memory = std::mem::take(self.memory);
@@ -259,12 +325,13 @@ impl<'a> Batch<'a> {
         }
         let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| AppendError::InvalidRecord)?;
         let batch = BatchView::first(&sealed).map_err(|_| AppendError::InvalidRecord)?;
-        let appended = self.shard.partition.append(batch, now_ms);
+        let appended =
+            self.shard.partition.append_in_epoch(batch, self.shard.leader_epoch.load(Ordering::Acquire), now_ms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {
             *self.memory = BytesMut::new();
         }
-        appended.map(|appended| appended.durable)
+        appended.map(|appended| appended.ticket.map_or((None, None), |ticket| (ticket.flushed, ticket.replicated)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Shards on a real log.
 
 use super::*;
-use crate::classic::{AppendError, Logs, Origin};
+use crate::classic::{AppendError, Logs, Origin, led_by};
 use crate::config::{BrokerConfig, Properties};
 use bytes::Bytes;
 use fullbore_wire::Uuid;
@@ -27,7 +27,7 @@ fn opened(compression: Compression, text: &str) -> Opened {
 fn logs(folder: &std::path::Path, text: &str, origin: Origin) -> Arc<Logs> {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let logs = Logs::open(folder, (&config).into()).expect("opens");
-    logs.put_topic(("__state", ID), 1, &Arc::new(config.topic_defaults), origin);
+    logs.put_topic(("__state", ID), &led_by(1, 1), &Arc::new(config.topic_defaults), origin);
     logs
 }
 

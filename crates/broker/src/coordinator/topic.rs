@@ -20,6 +20,24 @@ impl InternalTopic {
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
+    /// Whether every partition is led as when its shard was made.
+    pub fn keeps_its_roles(&self) -> bool {
+        self.shards.iter().all(|shard| shard.keeps_its_role())
+    }
+
+    /// The same topic with new shards where partitions have other leaders by now, and the shards that these take the place of.
+    pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
+        let mut left = Vec::new();
+        let shard = |shard: &Arc<Shard>| {
+            if shard.keeps_its_role() {
+                return Arc::clone(shard);
+            }
+            left.push(Arc::clone(shard));
+            Shard::successor_of(shard)
+        };
+        (InternalTopic { id: self.id, shards: self.shards.iter().map(shard).collect() }, left)
+    }
+
     /// The topic's id.
     pub fn id(&self) -> Uuid {
         self.id
@@ -38,12 +56,13 @@ impl InternalTopic {
     /// The shard that a key belongs to, if it serves.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         let shard = self.shard(key).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         match shard.status() {
             Status::Serving => Ok(shard),
             Status::Loading => Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS),
+            Status::Elsewhere => Err(ErrorCode::NOT_COORDINATOR),
             Status::Failed | Status::Gone => Err(ErrorCode::COORDINATOR_NOT_AVAILABLE),
         }
     }

@@ -119,8 +119,10 @@ impl Groups {
     /// Has the shards be those of the topic, unless they are.
     pub(super) fn adopt(self: &Arc<Self>) {
         let id_in = |image: &Image| image.topic(CONSUMER_OFFSETS).map(|topic| topic.id);
-        let is_adopted =
-            |topic: &Option<Arc<InternalTopic>>, image: &Image| topic.as_ref().map(|topic| topic.id()) == id_in(image);
+        let is_adopted = |topic: &Option<Arc<InternalTopic>>, image: &Image| {
+            let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
+            is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
+        };
         // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
         if is_adopted(&self.topic.read(), &self.control.image()) {
             return;
@@ -131,18 +133,51 @@ impl Groups {
         if is_adopted(&topic, &image) {
             return;
         }
-        let found = image.topic(CONSUMER_OFFSETS);
-        if let Some(left) = topic.take() {
-            self.leave(&left);
-        }
-        if let Some(found) = found {
-            let new =
-                Arc::new(InternalTopic::new(found.id, found.partitions, self.topic_config.compression, &self.logs));
-            let loading: Vec<_> =
-                new.shards().iter().filter(|shard| shard.status() == Status::Loading).cloned().collect();
-            self.all_loaded.store(loading.is_empty(), Ordering::Release);
-            *topic = Some(new);
+        let compression = self.topic_config.compression;
+        let new = match (topic.take(), image.topic(CONSUMER_OFFSETS)) {
+            (Some(before), Some(found)) if before.id() == found.id => {
+                let (new, left) = before.with_roles();
+                left.iter().for_each(|shard| self.unload(shard));
+                // Those that stay are loaded by who began it.
+                let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
+                let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
+                let loading: Vec<_> = loading.cloned().collect();
+                Some((new, loading))
+            }
+            (before, found) => {
+                if let Some(before) = before {
+                    self.leave(&before);
+                }
+                found.map(|found| {
+                    let new = InternalTopic::new(found.id, found.partition_count(), compression, &self.logs);
+                    let loading = new.shards().iter().filter(|shard| shard.status() == Status::Loading);
+                    let loading: Vec<_> = loading.cloned().collect();
+                    (new, loading)
+                })
+            }
+        };
+        if let Some((new, loading)) = new {
+            self.all_loaded.store(!new.is_loading(), Ordering::Release);
+            *topic = Some(Arc::new(new));
             self.load_all(loading);
+        }
+    }
+
+    /// Another broker leads the shard's partition, and has its groups: here nothing is known of them any more.
+    fn unload(&self, shard: &Arc<Shard>) {
+        shard.leave();
+        self.forget_shard(shard);
+        tracing::info!(partition = shard.partition().index(), "the groups of this partition have another coordinator");
+    }
+
+    /// Takes every group of the shard's partition out of service.
+    fn forget_shard(&self, shard: &Arc<Shard>) {
+        let is_here = |entry: &&Arc<Entry>| entry.shard.partition().index() == shard.partition().index();
+        let entries: Vec<_> = self.table.lock().values().filter(is_here).cloned().collect();
+        for entry in entries {
+            self.remove(&entry, &mut entry.lock());
+            // What a group has committed makes it a group.
+            self.offsets.remove_group(&entry.id);
         }
     }
 
@@ -175,11 +210,14 @@ impl Groups {
             groups.note_loaded();
             drop(groups);
             let error = match loaded {
-                Ok(()) | Err(ReplayError::Read(ReadError::Gone)) => return,
+                Ok(()) => return,
                 Err(error) => error,
             };
-            let (partition, again_in) = (shard.partition().index(), pause);
-            tracing::error!(partition, %error, ?again_in, "groups of this partition of {CONSUMER_OFFSETS} are not served");
+            // Of a partition that is gone, or led elsewhere, the shard is about to be, too.
+            if !matches!(error, ReplayError::Read(ReadError::Gone)) {
+                let (partition, again_in) = (shard.partition().index(), pause);
+                tracing::error!(partition, %error, ?again_in, "groups of this partition of {CONSUMER_OFFSETS} are not served");
+            }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);
         }
@@ -188,6 +226,8 @@ impl Groups {
     async fn load_once(self: &Arc<Self>, shard: &Arc<Shard>, places: &Semaphore) -> Result<(), ReplayError> {
         // A log that takes long to be opened takes no place.
         shard.partition().opened().await.map_err(ReadError::from)?;
+        // What an earlier leader has appended is to be known here once all replicas have it.
+        shard.partition().replicated().await.map_err(ReadError::from)?;
         let _place = places.acquire().await.map_err(io::Error::other)?;
         let (groups, loading) = (Arc::clone(self), Arc::clone(shard));
         tokio::task::spawn_blocking(move || groups.install(&loading)).await.map_err(io::Error::other)?
@@ -216,6 +256,10 @@ impl Groups {
         // Whoever deletes the topic waits for this, or was here before.
         let topic = self.topic.read();
         if topic.as_ref().is_some_and(|topic| topic.id() == shard.partition().topic_id()) {
+            if shard.is_successor() {
+                // What was told of late, when the partition was led here before.
+                self.forget_shard(shard);
+            }
             for (id, snapshot) in found.snapshots {
                 self.restore(shard, id, &snapshot);
             }

@@ -388,6 +388,11 @@ impl Groups {
 }
 
 /// What is answered where something could not be kept: clients find the coordinator again and repeat what they asked.
-fn not_kept(_: AppendError) -> ErrorCode {
-    ErrorCode::COORDINATOR_NOT_AVAILABLE
+fn not_kept(error: AppendError) -> ErrorCode {
+    match error {
+        AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {
+            ErrorCode::NOT_COORDINATOR
+        }
+        _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
+    }
 }

@@ -1,5 +1,6 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
+mod leadership;
 mod mischance;
 
 use super::*;
@@ -40,7 +41,7 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
     let space = Arc::new(Space::open(lock.folder(), 0));
-    let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space)).expect("opens");
+    let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), Default::default()).expect("opens");
     let logs = Logs::open_with(folder, config.as_ref().into(), space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     let mut origin = crate::classic::Origin::Kept;

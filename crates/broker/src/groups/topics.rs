@@ -10,6 +10,6 @@ impl Topics for Image {
     }
 
     fn find(&self, name: &str) -> Option<(Uuid, i32)> {
-        self.topic(name).map(|topic| (topic.id, topic.partitions))
+        self.topic(name).map(|topic| (topic.id, topic.partition_count()))
     }
 }

@@ -5,7 +5,7 @@
 use super::families::FAMILIES;
 use super::{Counters, Metrics, Process};
 use crate::broker::Shared;
-use crate::classic::CleanerStatus;
+use crate::classic::{CleanerStatus, SetAside};
 use fullbore_rules::group::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -27,6 +27,8 @@ pub struct Gauges {
     pub partitions_failed: usize,
     /// Partitions whose files are damaged.
     pub partitions_refused: usize,
+    /// What power cuts have left beside the logs.
+    pub set_aside: SetAside,
     /// Whether the disk of the data folder is full.
     pub disk_full: bool,
     /// What the reserve for that takes up.
@@ -56,6 +58,7 @@ impl Gauges {
             partitions: image.partition_count(),
             partitions_failed: broker.logs.failed_partitions(),
             partitions_refused: broker.logs.refused_partitions(),
+            set_aside: broker.logs.set_aside(),
             disk_full: broker.space.is_full(),
             disk_reserve_bytes: broker.space.reserved(),
             cleaner: broker.logs.cleaner_status(),
@@ -136,6 +139,7 @@ mod tests {
             partitions: 60,
             partitions_failed: 4,
             partitions_refused: 5,
+            set_aside: SetAside { files: 2, bytes: 4096 },
             disk_full: true,
             disk_reserve_bytes: 8192,
             cleaner: CleanerStatus {
@@ -189,6 +193,8 @@ mod tests {
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",
             "fullbore_partitions_refused 5",
+            "fullbore_set_aside_files 2",
+            "fullbore_set_aside_bytes 4096",
             "fullbore_disk_full 1",
             "fullbore_disk_reserve_bytes 8192",
             "fullbore_cleaner_runs_total 9",

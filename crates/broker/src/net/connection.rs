@@ -18,7 +18,7 @@ use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -114,22 +114,23 @@ pub async fn serve(
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    let reading = async {
+    // Pinned where they are made: an argument that is pinned later takes its room twice.
+    let reading = pin!(async {
         match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
             Ok(()) => Ok(None),
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
             // What came before the bad request is still answered.
             Err(ended) => Ok(Some(ended)),
         }
-    };
-    let writing = async {
+    });
+    let writing = pin!(async {
         tokio::select! {
             biased;
             ended = write(broker, &stream, &queue, &idleness) => ended,
             never = unwritten.carry_out() => match never {},
             ended = end_idle(&idleness, broker.limits.idle_max) => Err(ended),
         }
-    };
+    });
     let ended = in_turn(&queue, reading, writing).await;
     match ended {
         Ok((None, ())) => tracing::debug!(%peer, "connection closed"),
@@ -172,16 +173,19 @@ async fn read(
         let received = Instant::now();
         let frame_len = frame.len();
         let waits_for_others = api::waits_for_others(&frame);
-        let admission = idleness.admitting(admit(broker, &mut client, listener, frame));
-        let (label, admitted) = if waits_for_others {
-            tokio::select! {
-                biased;
-                admitted = admission => admitted?,
-                // Nobody is there any more to be told; the group goes on without this answer.
-                () = stream.closed() => return Ok(()),
+        let (label, admitted) = {
+            let _working = idleness.admitting();
+            let mut admission = pin!(admit(broker, &mut client, listener, frame));
+            if waits_for_others {
+                tokio::select! {
+                    biased;
+                    admitted = &mut admission => admitted?,
+                    // Nobody is there any more to be told; the group goes on without this answer.
+                    () = stream.closed() => return Ok(()),
+                }
+            } else {
+                admission.await?
             }
-        } else {
-            admission.await?
         };
         let Some((api, completion)) = admitted else {
             broker.metrics.unanswered();
@@ -249,7 +253,10 @@ async fn write(
             frames.parts.append(&mut frame.parts);
         }
         let following = next.as_mut().map(|admitted| &mut admitted.completion);
-        beside(output::write(stream, &frames, idleness), following).await.map_err(Ended::Output)?;
+        {
+            let leaving = pin!(output::write(stream, &frames, idleness));
+            beside(leaving, following).await.map_err(Ended::Output)?;
+        }
         queue.leave(leaving.len());
         let answered = Instant::now();
         for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
@@ -278,8 +285,7 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
 
 /// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a place for
 /// long work, and the client may not read.
-async fn beside<T>(writing: impl Future<Output = T>, mut following: Option<&mut Completion>) -> T {
-    let mut writing = pin!(writing);
+async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
             look(completion, context);
@@ -304,13 +310,30 @@ fn look(completion: &mut Completion, context: &mut Context<'_>) {
 async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
     match completion {
         Completion::Ready(frame) => Ok(frame),
-        Completion::Later(answer) | Completion::Holding(answer, _) => idleness.awaiting(answer).await,
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
+            let _working = idleness.awaiting();
+            answer.await
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes of the future that a function makes, which is not called.
+    fn size_of_future<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand connections that rest hold this, so that no future in it may be there twice, nor a large one that is
+    /// seldom awaited: box that one, and pin where it is made what is handed on.
+    #[test]
+    fn the_task_of_a_connection_is_small() {
+        let task = |broker: Arc<Shared>, stream, peer, stop| async move { serve(&broker, stream, peer, 0, stop).await };
+        let size = size_of_future(task);
+        assert!(size <= 6 * 1024, "{size} bytes");
+    }
 
     #[tokio::test]
     async fn what_was_looked_at_gives_back_what_it_is_given_while_the_answer_before_it_leaves() {
@@ -323,7 +346,7 @@ mod tests {
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
         // As a client that takes its answer only once it has another one over another connection.
-        let writing = async { drop(places.acquire().await) };
+        let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");
         assert!(matches!(queued, Completion::Ready(_)));

@@ -10,7 +10,7 @@
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 /// The queue. Its futures are of use only within [`in_turn`].
@@ -94,11 +94,11 @@ impl<T> Handover<T> {
 /// The first one.
 pub async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
-    pushing: impl Future<Output = Result<A, E>>,
-    popping: impl Future<Output = Result<B, E>>,
+    mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
+    popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
     // The first half may use up what the task may do in one turn. The other is bounded by what the first has handed over.
-    let (mut pushing, mut popping) = (pin!(pushing), pin!(tokio::task::coop::unconstrained(popping)));
+    let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
@@ -166,6 +166,7 @@ mod tests {
                 Ok(got)
             };
             let waker = Arc::clone(&wakes).into();
+            let (pushing, popping) = (pin!(pushing), pin!(popping));
             let mut both = pin!(in_turn(&handover, pushing, popping));
             let Poll::Ready(Ok(((), got))) = both.as_mut().poll(&mut Context::from_waker(&waker)) else {
                 panic!("one poll is enough, room for {max}");
@@ -196,7 +197,7 @@ mod tests {
             }
             Ok(got)
         };
-        let Ok(((), got)) = in_turn(&handover, pushing, popping).await;
+        let Ok(((), got)) = in_turn(&handover, pin!(pushing), pin!(popping)).await;
         assert_eq!(got, (0..20).collect::<Vec<_>>());
     }
 
@@ -220,16 +221,17 @@ mod tests {
             }
             Ok(())
         };
-        let Ok(_) = in_turn(&handover, pushing, popping).await;
+        let Ok(_) = in_turn(&handover, pin!(pushing), pin!(popping)).await;
         assert!(longest.load(Relaxed) < 1000, "{longest:?} wait though nothing else is done");
     }
 
     #[tokio::test]
     async fn the_first_failure_ends_both() {
         let handover: Handover<()> = Handover::new(1);
-        let ended = in_turn(&handover, async { Err::<(), _>("gone") }, std::future::pending::<Result<(), _>>()).await;
+        let never = std::future::pending::<Result<(), _>>;
+        let ended = in_turn(&handover, pin!(async { Err::<(), _>("gone") }), pin!(never())).await;
         assert_eq!(ended, Err("gone"));
-        let ended = in_turn(&handover, std::future::pending::<Result<(), _>>(), async { Err::<(), _>("full") }).await;
+        let ended = in_turn(&handover, pin!(never()), pin!(async { Err::<(), _>("full") })).await;
         assert_eq!(ended, Err("full"));
     }
 }

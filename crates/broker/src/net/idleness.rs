@@ -28,20 +28,19 @@ impl Idleness {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// What `work` does takes the broker's time: the admission of a request.
-    pub async fn admitting<T>(&self, work: impl Future<Output = T>) -> T {
-        self.during(&self.is_admitting, work).await
+    /// Until what this returns is dropped, the broker takes its time: for the admission of a request.
+    pub fn admitting(&self) -> Working<'_> {
+        self.during(&self.is_admitting)
     }
 
-    /// As [`Idleness::admitting`], of the answer whose turn it is.
-    pub async fn awaiting<T>(&self, work: impl Future<Output = T>) -> T {
-        self.during(&self.is_awaiting, work).await
+    /// As [`Idleness::admitting`], for the answer whose turn it is.
+    pub fn awaiting(&self) -> Working<'_> {
+        self.during(&self.is_awaiting)
     }
 
-    async fn during<T>(&self, flag: &AtomicBool, work: impl Future<Output = T>) -> T {
+    fn during<'a>(&'a self, flag: &'a AtomicBool) -> Working<'a> {
         flag.store(true, Relaxed);
-        let _working = Working { idleness: self, flag };
-        work.await
+        Working { idleness: self, flag }
     }
 
     /// Returns once the client was idle for so long.
@@ -62,7 +61,7 @@ impl Idleness {
 }
 
 /// Ends with the work, also where that is given up.
-struct Working<'a> {
+pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,
 }
@@ -77,31 +76,18 @@ impl Drop for Working<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::{pending, poll_fn};
-    use std::pin::pin;
-    use std::task::Poll;
 
-    #[tokio::test]
-    async fn idleness_begins_with_the_last_byte_and_the_last_answer() {
+    #[test]
+    fn idleness_begins_with_the_last_byte_and_the_last_answer() {
         let idleness = Idleness::default();
         assert_eq!((idleness.look(0), idleness.look(6)), (1, 7));
         idleness.moved();
         assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
-        let mut polls = 0;
-        let two_polls = poll_fn(|_| {
-            polls += 1;
-            if polls == 2 { Poll::Ready(()) } else { Poll::Pending }
-        });
-        let mut work = pin!(idleness.admitting(two_polls));
-        assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
-        assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
-        work.await;
-        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was worked on just now");
-        {
-            let mut work = pin!(idleness.awaiting(pending::<()>()));
-            assert!(poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_pending())).await);
-            assert_eq!((idleness.look(7), idleness.look(7)), (0, 0));
+        for work in [Idleness::admitting, Idleness::awaiting] {
+            let working = work(&idleness);
+            assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
+            drop(working);
+            assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was worked on just now");
         }
-        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was given up");
     }
 }

@@ -1,12 +1,13 @@
 //! Frames out of a socket. Not here: what is in them.
 //!
-//! One buffer per connection, given back by the request once it is admitted, so that a busy connection reads without
-//! allocating and an idle one holds no memory. Invariant: nothing is reserved for a frame before its length passed the
+//! A buffer per connection that has something to read, given back by the request once it is admitted, and from there to a few
+//! spare ones of the thread, so that a busy connection reads without allocating and one that rests holds no memory. Invariant: nothing is reserved for a frame before its length passed the
 //! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::Stream;
 use bytes::{Buf, Bytes, BytesMut};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
@@ -16,14 +17,21 @@ use tokio::time::timeout;
 
 /// Bytes asked of the socket when it is not known how much is coming.
 const CHUNK: usize = 16 * 1024;
-/// A frame longer than this is read by itself, so that the next one need not be moved.
+/// A frame longer than this is read by itself, so that the next one need not be moved. A larger buffer is nobody else's.
 const LARGE: usize = 64 * 1024;
 /// The first reservation for a large frame.
 const STEP: usize = 1024 * 1024;
 /// The end of a frame, which a client that wrote it in pieces may be holding back.
 const TAIL: usize = 64 * 1024;
-/// After this long without a byte a connection gives its buffer back.
+/// After this long without a byte a connection gives a large buffer back, and any other one at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
+
+/// Spare buffers of a thread, of at most [`LARGE`] bytes.
+const SPARE_MAX: usize = 8;
+
+thread_local! {
+    static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Why a connection cannot go on reading.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +59,10 @@ pub enum InputError {
 pub struct Input<'a> {
     stream: &'a Stream,
     buffer: BytesMut,
+    /// Whether the buffer is given back.
+    is_resting: bool,
+    /// Whether the buffer has had room for more than [`LARGE`] bytes.
+    is_large: bool,
     frame_max: usize,
     idleness: &'a Idleness,
 }
@@ -58,7 +70,7 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// Reads frames of at most `frame_max` bytes, and tells of every byte.
     pub fn new(stream: &'a Stream, frame_max: usize, idleness: &'a Idleness) -> Self {
-        Input { stream, buffer: BytesMut::new(), frame_max, idleness }
+        Input { stream, buffer: BytesMut::new(), is_resting: true, is_large: false, frame_max, idleness }
     }
 
     /// The next frame without its length prefix; `None` when the peer closed between frames.
@@ -93,17 +105,37 @@ impl<'a> Input<'a> {
     /// Reads up to `want` bytes; 0 at the end of the stream. `missing` bytes complete a frame that has begun.
     async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
-            if self.buffer.is_empty() && timeout(BUFFER_IDLE, self.stream.readable()).await.is_err() {
-                self.buffer = BytesMut::new();
+            if self.buffer.is_empty() {
+                self.rest().await;
             }
             self.readable(missing).await?;
+            if std::mem::replace(&mut self.is_resting, false) {
+                self.buffer = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+            }
             match self.stream.try_read_buf(&mut self.buffer, want) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
                     self.idleness.moved();
+                    self.is_large |= self.buffer.capacity() > LARGE;
                     return result;
                 }
             }
+        }
+    }
+
+    /// Waits until something comes, without the buffer, which is empty.
+    async fn rest(&mut self) {
+        let mut readable = pin!(self.stream.readable());
+        if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {
+            return;
+        }
+        let is_given_back = !self.is_large || timeout(BUFFER_IDLE, readable).await.is_err();
+        if is_given_back && !self.is_resting {
+            let buffer = std::mem::take(&mut self.buffer);
+            if !std::mem::replace(&mut self.is_large, false) {
+                spare(buffer);
+            }
+            self.is_resting = true;
         }
     }
 
@@ -119,6 +151,17 @@ impl<'a> Input<'a> {
                 readable.await
             }
         }
+    }
+}
+
+/// Keeps an empty buffer for the next one who reads on this thread, unless a request still holds what was read into it.
+fn spare(mut buffer: BytesMut) {
+    if buffer.try_reclaim(CHUNK) {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < SPARE_MAX {
+                spare.push(buffer);
+            }
+        });
     }
 }
 
@@ -144,13 +187,36 @@ mod tests {
         let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
         let idleness = Idleness::default();
         let mut input = Input::new(&stream, 1 << 20, &idleness);
-        for _ in 0..2 {
+        let spares = || SPARE.with_borrow(|spare| spare.iter().map(BytesMut::capacity).collect::<Vec<_>>());
+        for held in [false, true, false] {
             client.write_all(&[0, 0, 0, 3, 1, 2, 3]).await.expect("sent");
-            assert_eq!(input.frame().await.expect("a frame").expect("one"), [1, 2, 3][..]);
+            let frame = input.frame().await.expect("a frame").expect("one");
+            assert_eq!((&frame[..], spares()), (&[1, 2, 3][..], vec![]));
             assert!(input.buffer.capacity() > 0);
-            assert!(timeout(BUFFER_IDLE * 2, input.frame()).await.is_err(), "nothing comes");
-            assert_eq!(input.buffer.capacity(), 0);
+            let frame = held.then_some(frame);
+            assert!(timeout(Duration::from_millis(1), input.frame()).await.is_err(), "nothing comes");
+            let expected = if held { vec![] } else { vec![CHUNK] };
+            assert_eq!((input.buffer.capacity(), spares()), (0, expected), "one that is held is not spare");
+            drop(frame);
         }
+    }
+
+    #[tokio::test]
+    async fn a_large_buffer_stays_for_a_moment_and_becomes_nobody_elses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
+        let idleness = Idleness::default();
+        let mut input = Input::new(&stream, 1 << 20, &idleness);
+        let len = LARGE as u32 * 2;
+        let writing = async { client.write_all(&[&len.to_be_bytes()[..], &vec![7; len as usize]].concat()).await };
+        let (frame, written) = tokio::join!(input.frame(), writing);
+        written.expect("sent");
+        assert_eq!(frame.expect("a frame").expect("one").len(), len as usize);
+        assert!(timeout(BUFFER_IDLE / 2, input.frame()).await.is_err(), "nothing comes");
+        assert!(input.buffer.try_reclaim(len as usize), "it is there still");
+        assert!(timeout(BUFFER_IDLE * 2, input.frame()).await.is_err(), "nothing comes");
+        assert_eq!((input.buffer.capacity(), SPARE.with_borrow(Vec::len)), (0, 0));
     }
 
     #[tokio::test]

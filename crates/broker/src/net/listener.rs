@@ -101,6 +101,8 @@ impl Admission {
         ip: IpAddr,
         open: &mpsc::Sender<()>,
     ) -> Result<Place, &'static str> {
+        // A client over IPv4 of a listener on [::] is the same one.
+        let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
@@ -200,7 +202,8 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop
         let stream = match &door.certificates {
             None => Stream::Plain(stream),
             Some(certificates) => tokio::select! {
-                shaken = shake(certificates, stream, peer, &place.broker.config) => match shaken {
+                // Boxed, so that a connection has no room for it for as long as it lives.
+                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config)) => match shaken {
                     Some(stream) => stream,
                     None => return,
                 },

@@ -31,7 +31,8 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
     match stream {
         Stream::Plain(socket) => write_plain(socket, frame, idleness).await,
-        Stream::Tls(stream) => write_tls(stream, frame, idleness).await,
+        // Boxed, so that it takes no room in a plain connection's task.
+        Stream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness)).await,
     }
 }
 
@@ -60,14 +61,24 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     let total: usize = parts.iter().map(Part::len).sum();
     let mut sent = 0;
     while sent < total {
-        let mut storage = [IoSlice::new(&[]); SLICES_MAX];
-        let slices = unsent(parts, sent, usize::MAX, &mut storage);
-        sent += stream
-            .async_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
-            .await?;
+        match try_send(stream, parts, sent, flags) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stream.writable().await?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
         idleness.moved();
     }
     Ok(())
+}
+
+/// Not a part of the future above, which would hold the slices for as long as the client does not read.
+fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
+    let mut storage = [IoSlice::new(&[]); SLICES_MAX];
+    let slices = unsent(parts, sent, usize::MAX, &mut storage);
+    stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
 /// What is left of `parts` after `sent` bytes, as far as `storage` and `max` bytes go.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::classic::AppendError;
+use fullbore_broker::classic::{Acks, AppendError};
 use fullbore_broker::config::TimestampType;
 use fullbore_rules::sequence::Refusal;
 use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
@@ -114,7 +114,8 @@ fn sequences_are_checked_and_duplicates_get_their_first_answer() {
     }
     for n in 5..10 {
         let batch = idempotent(1, 0, n * 2, 2);
-        let again = partition.append(BatchView::first(&batch).expect("a batch"), NOW + 999).expect("known");
+        let again =
+            partition.append(BatchView::first(&batch).expect("a batch"), Acks::Leader, NOW + 999).expect("known");
         assert_eq!((again.base_offset, again.log_append_time_ms), (i64::from(n) * 2, NOW));
     }
     assert_eq!(refusal(&idempotent(1, 0, 0, 2)), ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
@@ -195,14 +196,14 @@ async fn a_topic_that_asks_for_flushes_gives_tickets_that_resolve() {
     for n in 0..50 {
         let appended = append(&partition, &idempotent(1, 0, n, 1)).expect("appended");
         if n % 5 == 0 {
-            appended.durable.expect("a ticket").wait().await.expect("flushed");
+            appended.ticket.expect("a ticket").wait(tokio::time::Instant::now()).await.expect("flushed");
             let retry = append(&partition, &idempotent(1, 0, n, 1)).expect("known");
-            assert!(retry.durable.is_none(), "it is on the disk already");
+            assert!(retry.ticket.is_none(), "it is on the disk already");
         }
     }
     let each_third = Folder::new().with(|config| config.flush_messages = Some(3));
     let partition = each_third.partition();
-    let tickets: Vec<_> = (0..3).map(|_| append(&partition, &plain(1, b"v")).expect("appended").durable).collect();
+    let tickets: Vec<_> = (0..3).map(|_| append(&partition, &plain(1, b"v")).expect("appended").ticket).collect();
     assert!(tickets[0].is_none() && tickets[1].is_none() && tickets[2].is_some());
 }
 

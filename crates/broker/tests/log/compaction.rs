@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::Partition;
+use fullbore_broker::classic::{Acks, Partition};
 use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ impl World {
         }
         let bytes = builder.seal(stamp).expect("sealed").0;
         let batch = BatchView::first(&bytes).expect("a batch");
-        let appended = self.partition.append(batch, self.now_ms).expect("appended");
+        let appended = self.partition.append(batch, Acks::Leader, self.now_ms).expect("appended");
         assert_eq!(appended.base_offset, base_offset);
         if let Some(sequence) = self.sequences.get_mut(who) {
             *sequence += rows.len() as i32;

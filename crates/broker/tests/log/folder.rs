@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{AppendError, Appended, Logs, Origin, Partition, Settings};
+use fullbore_broker::classic::{Acks, AppendError, Appended, Logs, Origin, Partition, Settings, led_by};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
@@ -60,7 +61,7 @@ impl Folder {
 
     /// A partition of any topic, from now on with the settings that are to be in force.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Partition> {
-        self.logs.put_topic((topic, id), index + 1, &Arc::new(self.config.clone()), Origin::Kept);
+        self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 
@@ -131,7 +132,7 @@ pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, rec
 }
 
 pub fn append(partition: &Arc<Partition>, batch: &[u8]) -> Result<Appended, AppendError> {
-    partition.append(BatchView::first(batch).expect("a batch"), NOW)
+    partition.append(BatchView::first(batch).expect("a batch"), Acks::Leader, NOW)
 }
 
 /// The offset an accepted batch got.
@@ -178,4 +179,11 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Has this broker lead the partition, which nobody follows, in an epoch of this number.
+pub fn lead(partition: &Partition, leader_epoch: i32) {
+    let before = PartitionRegistration::clone(&led_by(1, 1)[0]);
+    let registered = PartitionRegistration { leader_epoch, partition_epoch: leader_epoch, ..before };
+    partition.follow(&Arc::new(registered), &partition.config());
 }

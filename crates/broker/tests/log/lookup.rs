@@ -141,7 +141,7 @@ fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     for epoch in [0, 0, 2, 5] {
-        partition.set_leader_epoch(epoch);
+        lead(&partition, epoch);
         offset(&partition, &plain(2, b"v"));
     }
     drop(partition);
@@ -150,7 +150,7 @@ fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
             std::fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
         }
         let partition = folder.crash();
-        partition.set_leader_epoch(5);
+        lead(&partition, 5);
         let ends = [(0, 0, 4), (1, 0, 4), (2, 2, 6), (4, 2, 6), (5, 5, 8), (6, -1, -1)];
         for (asked, leader_epoch, end_offset) in ends {
             let end = partition.epoch_end_offset(asked).expect("open");

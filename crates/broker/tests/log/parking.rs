@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Admission, AppendError, ParkedAnswer, Partition, Reordering};
+use fullbore_broker::classic::{Acks, Admission, AppendError, ParkedAnswer, Partition, Reordering};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::metrics::Metrics;
 use fullbore_rules::sequence::Refusal;
@@ -16,7 +16,7 @@ fn reordering(settings: &str) -> Arc<Reordering> {
 }
 
 fn admit(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
-    partition.append_in_turn(BatchView::first(batch).expect("a batch"), NOW, Some(reordering))
+    partition.append_in_turn(BatchView::first(batch).expect("a batch"), Acks::Leader, NOW, Some(reordering))
 }
 
 fn park(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
@@ -80,7 +80,8 @@ async fn a_batch_refused_in_its_turn_keeps_the_place_of_those_behind_it() {
     let refused = park(&partition, &idempotent(1, 0, 2, 40), &reordering);
     let behind = park(&partition, &idempotent(1, 0, 42, 1), &reordering);
     let size = idempotent(1, 0, 2, 40).len();
-    partition.set_config(Arc::new(TopicConfig { max_message_bytes: size - 1, ..folder.config.clone() }));
+    let smaller = TopicConfig { max_message_bytes: size - 1, ..folder.config.clone() };
+    partition.follow(&partition.registered(), &Arc::new(smaller));
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
     assert_eq!(refused.wait().await.expect_err("too large now"), AppendError::TooLarge);
     assert_eq!(offset(&partition, &idempotent(1, 0, 2, 20)), 2);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Logs, Origin};
+use fullbore_broker::classic::{Logs, Origin, led_by};
 use fullbore_broker::config::CleanupPolicy;
 use fullbore_wire::Uuid;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -16,7 +16,7 @@ const NEXT: Uuid = Uuid([8; 16]);
 /// Deletes the topic and makes it again under another id.
 fn make_again(folder: &Folder) -> Arc<fullbore_broker::classic::Partition> {
     folder.logs.delete_topic(ID);
-    folder.logs.put_topic((TOPIC, NEXT), 1, &Arc::new(folder.config.clone()), Origin::New);
+    folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     folder.logs.find(&NEXT, 0).expect("it has just been told of")
 }
 
@@ -144,7 +144,7 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
     for life in 0..10_000_u128 {
         folder.logs.delete_topic(id);
         id = Uuid((life | 1 << 100).to_be_bytes());
-        folder.logs.put_topic((TOPIC, id), 1, &Arc::new(folder.config.clone()), Origin::New);
+        folder.logs.put_topic((TOPIC, id), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     }
     let last = folder.logs.find(&id, 0).expect("it has just been told of");
     let writing = std::thread::spawn(move || offset(&last, &plain(1, b"v")));
@@ -170,7 +170,7 @@ fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() 
     assert!(said(&folder).contains(TOPIC));
     // The deletion was decided, and the broker killed before it was carried out.
     folder.kill();
-    folder.logs.put_topic((TOPIC, NEXT), 1, &Arc::new(folder.config.clone()), Origin::New);
+    folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     let next = folder.logs.find(&NEXT, 0).expect("it has just been told of");
     assert_eq!(offset(&next, &plain(1, b"v")), 0);
     assert!(!said(&folder).contains(TOPIC), "{}", said(&folder));

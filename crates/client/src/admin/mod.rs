@@ -2,6 +2,7 @@
 
 mod configs;
 mod groups;
+mod log_dirs;
 mod topics;
 
 pub use configs::{
@@ -10,6 +11,7 @@ pub use configs::{
 };
 pub(crate) use groups::coordinator_of;
 pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};
+pub use log_dirs::{SetAside, set_aside};
 pub use topics::{
     Layout, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as,
     delete_topics, describe_topics, list_topics, topic_name,

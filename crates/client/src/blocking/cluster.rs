@@ -9,7 +9,7 @@ use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
 };
-use fullbore_wire::{ErrorCode, Text, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid, host_port, split_host_port};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -54,7 +54,7 @@ pub struct Broker {
 impl Broker {
     /// `host:port`.
     pub fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        host_port(&self.host, self.port)
     }
 }
 
@@ -79,9 +79,7 @@ impl Cluster {
     pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
         let addresses: Vec<String> =
             bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
-        let is_address = |entry: &String| {
-            entry.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-        };
+        let is_address = |entry: &String| split_host_port(entry).is_some_and(|(host, _)| !host.is_empty());
         match addresses.iter().find(|entry| !is_address(entry)) {
             Some(wrong) => Err(ClientError::Address(wrong.clone())),
             None if addresses.is_empty() => Err(ClientError::Address(bootstrap_servers.to_owned())),
@@ -302,7 +300,7 @@ impl Bootstrap {
 fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
     let address_of = |id: i32| {
         let broker = response.brokers.iter().find(|broker| broker.node_id == id);
-        broker.map(|broker| format!("{}:{}", broker.host, broker.port))
+        broker.map(|broker| host_port(&broker.host, broker.port))
     };
     let place = |partition: &MetadataResponsePartition| PartitionPlace {
         topic: topic.name.clone().unwrap_or_default(),

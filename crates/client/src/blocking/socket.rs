@@ -5,6 +5,7 @@
 use crate::error::ClientError;
 use crate::security::Security;
 use fullbore_tls::BlockingStream;
+use fullbore_wire::split_host_port;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -43,7 +44,8 @@ impl Socket {
 
 fn connect(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
-    for candidate in address.to_socket_addrs()? {
+    let target = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
+    for candidate in target.to_socket_addrs()? {
         match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;

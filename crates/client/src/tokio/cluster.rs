@@ -11,7 +11,7 @@ use fullbore_wire::api::Request;
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
 };
-use fullbore_wire::{ErrorCode, Text, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid, host_port};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl Cluster {
 
     /// Adds a broker that a response named outside of metadata (KIP-951).
     pub fn learn_broker(&self, id: i32, host: &str, port: i32) {
-        self.inner.brokers.lock().insert(id, join(host, port));
+        self.inner.brokers.lock().insert(id, host_port(host, port));
     }
 
     fn learn(&self, response: &MetadataResponse) {
@@ -211,7 +211,7 @@ impl Cluster {
             return;
         }
         let brokers: HashMap<i32, String> =
-            response.brokers.iter().map(|b| (b.node_id, join(&b.host, b.port))).collect();
+            response.brokers.iter().map(|b| (b.node_id, host_port(&b.host, b.port))).collect();
         let used: Vec<String> = brokers.values().chain(&self.inner.bootstrap).cloned().collect();
         *self.inner.brokers.lock() = brokers;
         self.inner.connections.lock().retain(|address, _| used.contains(address));
@@ -246,11 +246,6 @@ impl TopicInfo {
     }
 }
 
-/// host:port, with the brackets that an IPv6 address needs.
-fn join(host: &str, port: i32) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,11 +260,5 @@ mod tests {
         let info = TopicInfo::from_response(&MetadataResponseTopic { partitions, ..Default::default() });
         let ids: Vec<i32> = info.leaders.iter().map(|l| l.id).collect();
         assert_eq!(ids, [10, 11]);
-    }
-
-    #[test]
-    fn ipv6_hosts_get_brackets() {
-        assert_eq!(join("::1", 9092), "[::1]:9092");
-        assert_eq!(join("h", 1), "h:1");
     }
 }

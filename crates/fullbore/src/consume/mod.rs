@@ -11,7 +11,7 @@ mod outlet;
 mod printer;
 mod start;
 
-use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value, without_effect};
+use crate::client::{self, client_properties, key_value, without_effect};
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::escapes;
@@ -20,7 +20,6 @@ use crate::topics::topic_filter;
 use clap::{ArgGroup, Args};
 use format::{Piece, Style};
 use fullbore_broker::config::Properties;
-use fullbore_client::Security;
 use fullbore_client::admin::list_topics;
 use fullbore_client::blocking::Cluster;
 use fullbore_client::consume::{FetchSettings, Start, TopicFilter};
@@ -174,11 +173,16 @@ const PROPERTIES: &[&str] = &[
     "session.timeout.ms",
 ];
 
+/// What is to be known of a property that it does not take.
+fn notice(key: &str) -> Option<String> {
+    without_effect(key, "this consumer", PROPERTIES)
+}
+
 /// Runs the command.
 pub fn run(args: Consume) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
-    let properties = client_properties(args.command_config.as_deref(), &args.consumer_property)?;
+    let properties = client_properties(args.command_config.as_deref(), &args.consumer_property, &notice)?;
     let settings = args.settings(&properties)?;
     let otherwise = if args.exit || args.from_beginning { Start::Earliest } else { Start::Latest };
     let (start, until) = start::start_and_end(&args.offsets, otherwise)?;
@@ -386,16 +390,10 @@ impl Consume {
                     settings.exclude_internal = value.parse().map_err(|_| wrong("must be true or false"))?;
                 }
                 "auto.commit.interval.ms" => interval = milliseconds(value).map_err(wrong)?,
-                BOOTSTRAP_SERVERS | "client.id" => {}
-                // Java's affair: scripts set them, and nobody misses them.
-                "key.deserializer" | "value.deserializer" => {}
-                key if Security::settings().any(|known| known.name == key) => {}
+                // Others are every client's, or told to have no effect.
                 key => {
                     let known = settings.set_fetch(key, value).or_else(|| settings.set_group(key, value));
-                    match known {
-                        Some(outcome) => outcome.map_err(wrong)?,
-                        None => eprintln!("{}", without_effect(key, "this consumer", PROPERTIES)),
-                    }
+                    known.unwrap_or(Ok(())).map_err(wrong)?;
                 }
             }
         }

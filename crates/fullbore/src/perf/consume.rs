@@ -1,6 +1,6 @@
 //! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
 
-use crate::client::{self, BOOTSTRAP_SERVERS, client_properties, key_value, without_effect};
+use crate::client::{self, client_properties, key_value, without_effect};
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
@@ -12,7 +12,6 @@ use fullbore_bench::report::{
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
-use fullbore_client::Security;
 use fullbore_client::admin::list_topics;
 use fullbore_client::blocking::Cluster;
 use fullbore_client::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
@@ -224,7 +223,8 @@ impl<'a> Reporter<'a> {
 
 impl Consume {
     fn properties(&self) -> Result<Properties, Failure> {
-        client_properties(self.command_config.as_deref(), &self.command_property)
+        let notice = |key: &str| without_effect(key, "perf consume", PROPERTIES);
+        client_properties(self.command_config.as_deref(), &self.command_property, &notice)
     }
 
     fn plan(&self, properties: &Properties) -> Result<Plan, Failure> {
@@ -239,9 +239,8 @@ impl Consume {
                 "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
                 "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
                 "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
-                BOOTSTRAP_SERVERS | "client.id" | "isolation.level" => {}
-                key if Security::settings().any(|known| known.name == key) => {}
-                key => eprintln!("{}", without_effect(key, "perf consume", PROPERTIES)),
+                // Every client's, or told to have no effect.
+                _ => {}
             }
         }
         let start = if self.from_latest { Start::Latest } else { Start::Earliest };

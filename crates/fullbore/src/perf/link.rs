@@ -10,6 +10,7 @@ use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
 use fullbore_bench::link::{Shape, units};
 use fullbore_bench::report::json::{object, string};
+use fullbore_wire::split_host_port;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -188,9 +189,9 @@ impl Link {
 }
 
 fn host_port(text: &str) -> Result<String, String> {
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
-        _ => Err("must be HOST:PORT".to_owned()),
+    match split_host_port(text) {
+        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err("must be HOST:PORT, or [::1]:PORT".to_owned()),
     }
 }
 
@@ -284,8 +285,9 @@ mod tests {
             let refusal = parse(flags).expect_err(flags);
             assert!(refusal.contains(told), "{refusal}");
         }
-        for address in ["nowhere", ":1", "host:", "host:65536"] {
-            assert_eq!(host_port(address), Err("must be HOST:PORT".to_owned()), "{address}");
+        assert_eq!(host_port("[::1]:9092").as_deref(), Ok("[::1]:9092"));
+        for address in ["nowhere", ":1", "host:", "host:65536", "::1:9092"] {
+            assert_eq!(host_port(address), Err("must be HOST:PORT, or [::1]:PORT".to_owned()), "{address}");
         }
     }
 }

@@ -7,7 +7,6 @@ mod sweep;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
-pub use produce::notices as producer_notices;
 
 /// Measure any Kafka cluster, with the flags and output lines of Kafka's perf tools.
 #[derive(Args, Debug)]

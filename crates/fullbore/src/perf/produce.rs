@@ -98,7 +98,6 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     let properties = args.properties()?;
-    notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
     let config = ProducerConfig::from_properties(properties.iter())?;
     let client_id = config.client.client_id.clone();
     let workload = args.workload(&config)?;
@@ -198,7 +197,8 @@ fn metrics(whole: &Summary, outcome: &Outcome, client_id: &str) -> Vec<(String, 
 
 impl Produce {
     fn properties(&self) -> Result<Properties, Failure> {
-        let mut properties = client_properties(self.command_config.as_deref(), &self.command_property)?;
+        let mut properties =
+            client_properties(self.command_config.as_deref(), &self.command_property, &config::notice)?;
         let transactional = self.transactional_id.is_some() || self.transaction_duration_ms.is_some();
         if transactional || properties.get("transactional.id").is_some() {
             return Err(Failure::new(
@@ -251,12 +251,6 @@ impl Produce {
             reporting_interval: Duration::from_millis(self.reporting_interval),
         })
     }
-}
-
-/// One line for each property that does nothing, without its value, which may be a secret under a misspelt name. Serializers are Java's affair: scripts set them, and nobody misses them.
-pub fn notices(properties: &Properties) -> Vec<String> {
-    let mine = properties.iter().filter(|(key, _)| !matches!(*key, "key.serializer" | "value.serializer"));
-    mine.filter_map(|(key, _)| Some(format!("{key}: {}", config::notice(key)?))).collect()
 }
 
 /// `--throughput`: Kafka's tool would wait for ever at 0.
@@ -313,13 +307,13 @@ mod tests {
         for key in ["linger.m", "linger.ms", "key.serializer", "interceptor.classes"] {
             properties.set(key, "5");
         }
-        let mut told = notices(&properties);
+        let mut told = crate::client::notices(&properties, &config::notice);
         told.sort();
         assert_eq!(
             told,
             [
                 "interceptor.classes: has no effect on this producer",
-                "linger.m: is not a producer setting; did you mean linger.ms?"
+                "linger.m: is not a producer setting and has no effect; did you mean linger.ms?"
             ]
         );
     }

@@ -11,13 +11,12 @@ mod too_large;
 use crate::client::{BOOTSTRAP_DEFAULT, BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output;
-use crate::perf::producer_notices;
 use crate::pipe::escapes;
 use crate::stop::Stop;
 use clap::Args;
 use fullbore_broker::config::Properties;
 use fullbore_client::blocking::Cluster;
-use fullbore_producer::{Header, Producer, ProducerConfig, Record, SendError};
+use fullbore_producer::{Header, Producer, ProducerConfig, Record, SendError, config};
 use input::{Filled, Framing, Input, InputError};
 use layout::{Fields, Layout, Separators};
 use sending::{Answers, Place, Sending, Sent};
@@ -138,7 +137,6 @@ pub fn run(args: Produce) -> Result<(), Failure> {
     let stop = Stop::at_signal(|| {})?;
     let layout = args.layout()?;
     let properties = args.properties()?;
-    producer_notices(&properties).iter().for_each(|notice| eprintln!("{notice}"));
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = Job::new(&args, layout, config.max_request_size)?;
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
@@ -318,7 +316,8 @@ impl Produce {
     }
 
     fn properties(&self) -> Result<Properties, Failure> {
-        let mut properties = client_properties(self.command_config.as_deref(), &self.producer_property)?;
+        let mut properties =
+            client_properties(self.command_config.as_deref(), &self.producer_property, &config::notice)?;
         if let Some(codec) = &self.compression {
             properties.set("compression.type", codec.as_str());
         }

@@ -5,9 +5,15 @@ use crate::failure::Failure;
 use crate::output::line;
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
-use fullbore_client::admin::{PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, describe_topics, topic_name};
+use fullbore_client::admin::{
+    PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartition, describe_topics, set_aside, topic_name,
+};
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
+use std::collections::HashMap;
+
+/// What power cuts have left beside the logs, by topic and partition; most have nothing.
+type Aside = HashMap<(Text, i32), SetAside>;
 
 #[derive(Args, Debug)]
 pub struct Describe {
@@ -80,10 +86,14 @@ pub fn run(describe: Describe) -> Result<(), Failure> {
         }
     };
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
+    let counts =
+        |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
+    // A broker that does not let everybody know its folders has nothing to tell here either.
+    let aside = set_aside(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
-        line(&document(&topics, &describe));
+        line(&document(&topics, &describe, &aside));
     } else {
-        topics.iter().flat_map(|topic| description(topic, &describe)).for_each(|text| line(&text));
+        topics.iter().flat_map(|topic| description(topic, &describe, &aside)).for_each(|text| line(&text));
     }
     Ok(())
 }
@@ -96,13 +106,16 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
 }
 
 /// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
-fn description(topic: &TopicDescription, describe: &Describe) -> Vec<String> {
+fn description(topic: &TopicDescription, describe: &Describe, aside: &Aside) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
     if !only.is_any() && (!overrides || !topic.configs.is_empty()) {
         lines.push(topic_line(topic));
     }
-    lines.extend(shown(topic, describe).map(|partition| partition_line(&topic.name, partition)));
+    lines.extend(shown(topic, describe).map(|partition| {
+        let aside = aside.get(&(topic.name.clone(), partition.partition));
+        partition_line(&topic.name, partition) + &aside.map(aside_words).unwrap_or_default()
+    }));
     lines
 }
 
@@ -143,19 +156,28 @@ fn partition_line(topic: &str, partition: &TopicPartition) -> String {
     )
 }
 
+/// What the line of a partition that has some ends with; Kafka knows nothing like it.
+fn aside_words(aside: &SetAside) -> String {
+    let files = if aside.files == 1 { "file" } else { "files" };
+    format!("\tSetAside: {} {files}, {} bytes", aside.files, aside.bytes)
+}
+
 /// The same as JSON; a topic is left out where nothing of it is asked for.
-fn document(topics: &[TopicDescription], describe: &Describe) -> String {
+fn document(topics: &[TopicDescription], describe: &Describe, aside: &Aside) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
-    let partition = |partition: &TopicPartition| {
-        object([
+    let partition = |topic: &Text, partition: &TopicPartition| {
+        let aside = aside.get(&(topic.clone(), partition.partition));
+        let aside = aside.map(|aside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]));
+        let members = [
             ("partition", partition.partition.to_string()),
             ("leader", plain(partition.leader)),
             ("replicas", ids(&partition.replicas)),
             ("isr", ids(&partition.in_sync)),
             ("elr", or_null(&partition.eligible)),
             ("last_known_elr", or_null(&partition.last_known_eligible)),
-        ])
+        ];
+        object(members.into_iter().chain(aside.map(|aside| ("set_aside", aside))))
     };
     let topic = |topic: &TopicDescription| {
         let configs = topic.configs.iter().map(|(key, value)| (&**key, string(value)));
@@ -165,10 +187,10 @@ fn document(topics: &[TopicDescription], describe: &Describe) -> String {
             ("partition_count", topic.partitions.len().to_string()),
             ("replication_factor", topic.partitions.first().map_or(0, |first| first.replicas.len()).to_string()),
             ("configs", object(configs)),
-            ("partitions", array(shown(topic, describe).map(partition))),
+            ("partitions", array(shown(topic, describe).map(|shown| partition(&topic.name, shown)))),
         ])
     };
-    let is_asked = |topic: &&TopicDescription| !description(topic, describe).is_empty();
+    let is_asked = |topic: &&TopicDescription| !description(topic, describe, aside).is_empty();
     object([("topics", array(topics.iter().filter(is_asked).map(topic)))])
 }
 
@@ -241,7 +263,10 @@ mod tests {
                 panic!("{flags}");
             };
             let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
-            description(&topic, &describe).into_iter().map(|line| number(line).unwrap_or("topic".into())).collect()
+            description(&topic, &describe, &Aside::new())
+                .into_iter()
+                .map(|line| number(line).unwrap_or("topic".into()))
+                .collect()
         };
         let shown = |flags| -> Vec<String> { shown(flags) };
         assert_eq!(shown(""), ["topic", "0", "1", "2", "3"]);

@@ -94,7 +94,7 @@ pub fn notice(name: &str) -> Option<String> {
     let meant = did_you_mean(name, settings().map(|setting| setting.name).chain(WITHOUT_EFFECT.iter().copied()));
     Some(match name.starts_with("ssl.") || name.starts_with("sasl.") {
         true => format!("has no effect on this producer{meant}"),
-        false => format!("is not a producer setting{meant}"),
+        false => format!("is not a producer setting and has no effect{meant}"),
     })
 }
 

@@ -1,6 +1,7 @@
 //! DescribeLogDirs, key 35 (DescribeLogDirsRequest.json, DescribeLogDirsResponse.json).
 //!
-//! KIP-113; 2 flexible; 3 an error for the whole; 4 the volume's size (KIP-827); 5 cordoned directories (KIP-1066).
+//! KIP-113; 2 flexible; 3 an error for the whole; 4 the volume's size (KIP-827); 5 cordoned directories (KIP-1066). Fullbore's own fields are tagged from 1000
+//! on, as those of Produce; a client that does not know a tag skips it.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -64,5 +65,9 @@ message! {
         offset_lag: i64, 0..;
         /// Whether it is a future log, which replaces another directory's when it has caught up.
         is_future_key: bool, 0..;
+        /// Fullbore's own: files beside the log that a power cut has left, which are no segments of it.
+        set_aside_files: i64, 2.., tag 1000;
+        /// Fullbore's own: their size, in bytes.
+        set_aside_bytes: i64, 2.., tag 1001;
     }
 }

@@ -7,6 +7,7 @@ use super::another_boot;
 use super::model::Random;
 use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use std::fs::{self, File};
 use std::io::Write;
 use std::num::NonZeroU64;
@@ -176,6 +177,13 @@ fn a_hole_that_a_power_cut_leaves_is_cut_off_and_refused_only_in_the_same_boot()
     for said in [cut_path.display().to_string(), aside.display().to_string(), "5..25".to_owned()] {
         broker.wait_for_stderr(&said);
     }
+    let folder = broker.client().call(&DescribeLogDirsRequest::default(), 5).results.remove(0);
+    let told = folder.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.set_aside_bytes);
+    assert_eq!(
+        told.sum::<i64>(),
+        fs::metadata(&aside).expect("there").len() as i64,
+        "it is told without another start"
+    );
     let kept_len = whole.len() / running.sent as usize * running.flushed as usize;
     assert!(fs::read(aside).expect("there") == damaged[kept_len..], "the bytes from the cut on");
 }

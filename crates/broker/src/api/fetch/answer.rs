@@ -1,14 +1,25 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 
 use super::Fetched;
-use crate::api::{Fault, Reply};
+use crate::api::{Fault, Reply, nodes, topics};
+use crate::broker::Shared;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};
 use fullbore_wire::{ErrorCode, Frame};
+use std::collections::BTreeSet;
 
 /// The response to a fetch that was carried out.
-pub fn of(session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
+pub fn of(broker: &Shared, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
-    for Fetched { key, data } in shown {
+    let mut leaders = BTreeSet::new();
+    for Fetched { key, mut data } in shown {
+        if matches!(data.error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
+            let image = broker.control.image();
+            let topic = topics::find(&image, &key.topic, key.topic_id).ok();
+            if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, of, key.index)) {
+                leaders.insert(leader.leader_id);
+                data.current_leader = leader;
+            }
+        }
         match responses.last_mut() {
             Some(last) if last.topic == key.topic && last.topic_id == key.topic_id => last.partitions.push(data),
             _ => responses.push(FetchableTopicResponse {
@@ -19,7 +30,11 @@ pub fn of(session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, F
             }),
         }
     }
-    reply.frame::<FetchRequest>(&FetchResponse { session_id, responses, ..Default::default() })
+    let node_endpoints = match leaders.is_empty() {
+        true => Vec::new(),
+        false => nodes::endpoints(broker, &broker.control.image(), reply.listener, &leaders),
+    };
+    reply.frame::<FetchRequest>(&FetchResponse { session_id, responses, node_endpoints, ..Default::default() })
 }
 
 /// The response to a fetch that could not be.

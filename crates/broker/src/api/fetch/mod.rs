@@ -126,7 +126,7 @@ fn answer_now(broker: &Shared, plan: Plan, fetched: Result<Attempt, ErrorCode>, 
     match fetched.and_then(|fetched| plan.shown(fetched.partitions)) {
         Ok(shown) => {
             count(&shown, &broker.metrics);
-            answer::of(plan.session_id, shown, reply)
+            answer::of(broker, plan.session_id, shown, reply)
         }
         Err(code) => refused(broker, code, reply),
     }
@@ -229,7 +229,7 @@ fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
                     nothing(key.index)
                 }
             },
-            found => read(broker, found, key, fetch, left, bytes == 0),
+            found => read(found, key, fetch, left, bytes == 0),
         };
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         failed |= data.error_code.is_err();
@@ -245,7 +245,6 @@ fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<P
 
 /// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response.
 fn read(
-    broker: &Shared,
     found: Result<Arc<Partition>, ErrorCode>,
     key: &PartitionKey,
     fetch: &FetchPartition,
@@ -253,7 +252,7 @@ fn read(
     first: bool,
 ) -> PartitionData {
     let outcome = found.and_then(|partition| {
-        topics::check_leader_epoch(fetch.current_leader_epoch, broker.leader_epoch())?;
+        partition.check_leads(fetch.current_leader_epoch)?;
         let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
         let max_bytes = u32::try_from(asked.min(left)).unwrap_or(u32::MAX);
         partition.read(fetch.fetch_offset, max_bytes, first).map_err(|error| error.code())

@@ -196,8 +196,7 @@ mod tests {
         Topic {
             name: "t".to_owned(),
             id: Uuid::default(),
-            partitions: 4,
-            replication_factor: 1,
+            partitions: Default::default(),
             overrides: BTreeMap::new(),
             config: Arc::new(config),
         }

@@ -88,7 +88,7 @@ impl Job<'_> {
     }
 
     fn find_segments(&self) -> Result<(Arc<Path>, Vec<Found>), CleanError> {
-        let mut state = self.partition.state.lock();
+        let mut state = self.partition.lock();
         let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
         let ends: Vec<i64> = log.segments.iter().skip(1).map(|segment| segment.base_offset).collect();
         let mut found = Vec::new();
@@ -140,7 +140,7 @@ impl Job<'_> {
 
     /// Whether a segment is in the log.
     fn has(&self, base_offset: i64) -> bool {
-        let state = self.partition.state.lock();
+        let state = self.partition.lock();
         matches!(&state.log, LogState::Open(log) if log.segments.iter().any(|known| known.base_offset == base_offset))
     }
 
@@ -189,7 +189,7 @@ impl Job<'_> {
 
     /// The offset of the last record of every producer that is remembered. Ends the cleaning where it is not wanted any more.
     fn last_offsets(&self) -> Result<HashMap<i64, i64>, CleanError> {
-        let state = self.partition.state.lock();
+        let state = self.partition.lock();
         match &state.log {
             LogState::Open(log) if self.partition.config().cleanup.compact && !log.broken => {
                 Ok(log.producers.last_offsets().collect())

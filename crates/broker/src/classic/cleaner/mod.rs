@@ -285,7 +285,7 @@ impl Cleaner {
         self.left.notify_all();
         // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
         // the next topic of that name, or it comes after this.
-        if partition.is_leaving() || matches!(partition.state.lock().log, LogState::Gone) {
+        if partition.is_leaving() || matches!(partition.lock().log, LogState::Gone) {
             return;
         }
         let error = match result {

@@ -17,7 +17,7 @@ impl Partition {
     /// What a cleaning would have to do now; `None` if the partition is not compacted or there is nothing to be had.
     /// A segment with records past max.compaction.lag.ms is closed first.
     pub(super) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let config = self.config();
         if !config.cleanup.compact {
             return None;
@@ -28,7 +28,7 @@ impl Partition {
             _ => return None,
         }
         let looked = match self.log_to_read(&mut state) {
-            Ok(Some(log)) if !log.broken => log.dirty(checkpoint, now_ms, &config),
+            Ok(Some((log, high_watermark))) if !log.broken => log.dirty(checkpoint, high_watermark, now_ms, &config),
             _ => return None,
         };
         match looked {
@@ -47,7 +47,13 @@ impl Partition {
 }
 
 impl Log {
-    fn dirty(&mut self, checkpoint: Option<i64>, now_ms: i64, config: &TopicConfig) -> io::Result<(Dirty, bool)> {
+    fn dirty(
+        &mut self,
+        checkpoint: Option<i64>,
+        high_watermark: i64,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> io::Result<(Dirty, bool)> {
         let lags = lags(config);
         let has_rolled = lags.max_ms != i64::MAX && self.active_is_overdue(now_ms, lags.max_ms)?;
         if has_rolled {
@@ -79,7 +85,7 @@ impl Log {
             active_base,
             log_start: self.log_start,
             log_end: self.log_end,
-            high_watermark: self.high_watermark,
+            high_watermark,
             checkpoint,
         };
         Ok((dirty(&facts, lags, now_ms), has_rolled))

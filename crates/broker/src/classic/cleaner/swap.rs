@@ -65,7 +65,7 @@ pub fn replace(
 }
 
 fn note_new_names(partition: &Partition) {
-    if let LogState::Open(log) = &mut partition.state.lock().log {
+    if let LogState::Open(log) = &mut partition.lock().log {
         log.new_names = true;
     }
 }
@@ -80,7 +80,7 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
 
 /// Changes the list of segments; those that are out of it, or the new ones back if there is no such list.
 fn exchange(partition: &Partition, cleaned: Vec<Segment>, sources: &[i64]) -> Result<Vec<Segment>, Vec<Segment>> {
-    let mut state = partition.state.lock();
+    let mut state = partition.lock();
     let LogState::Open(log) = &mut state.log else { return Err(cleaned) };
     let Some(first) = log.find_run(sources) else { return Err(cleaned) };
     log.generation.fetch_add(1, Release);
@@ -93,7 +93,7 @@ fn exchange(partition: &Partition, cleaned: Vec<Segment>, sources: &[i64]) -> Re
 
 /// Gives the new files their last names.
 fn settle(partition: &Partition, bases: &[i64]) -> Result<(), CleanError> {
-    let mut state = partition.state.lock();
+    let mut state = partition.lock();
     let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
     log.generation.fetch_add(1, Release);
     let swapped = log.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
+use super::super::{Acks, led_by};
+
 use super::super::logs::Settings;
 use super::super::steps::watch;
 use super::super::{Logs, Origin, Partition};
@@ -46,7 +48,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Logs>, Arc<Partition>) {
     let (settings, config) = settings();
     let logs = Logs::open(dir, settings).expect("opened");
     let config = TopicConfig { segment_bytes, ..config };
-    logs.put_topic(("t", Uuid([1; 16])), 1, &Arc::new(config), Origin::Kept);
+    logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
     let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
     (logs, partition)
 }
@@ -68,7 +70,7 @@ fn fill(partition: &Arc<Partition>) -> Rows {
         }
         sequence += if is_idempotent { 4 } else { 0 };
         let (bytes, _) = builder.seal(if is_idempotent { stamp } else { Stamp::NONE }).expect("sealed");
-        partition.append(BatchView::first(&bytes).expect("a batch"), NOW).expect("appended");
+        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, NOW).expect("appended");
     }
     rows
 }
@@ -110,7 +112,7 @@ fn check(partition: &Partition, written: &Rows) {
     }
     let offsets = partition.offsets().expect("offsets");
     assert_eq!((offsets.log_start, offsets.log_end), (0, written.len() as i64));
-    let state = partition.state.lock();
+    let state = partition.lock();
     let super::super::partition::LogState::Open(log) = &state.log else { panic!("open") };
     let known: Vec<_> = log.producers.iter().map(|state| (state.producer_id, state.last_sequence)).collect();
     assert_eq!(known, [(9, 47)]);

@@ -1,4 +1,4 @@
-//! Whether a topic may have more partitions, and what the replicas of a partition may be on a cluster of one broker.
+//! Whether a topic may have more partitions.
 //!
 //! Rules and words are those of Kafka's ReplicationControlManager, but for the topic that groups are in: Kafka lets it grow, and no longer
 //! finds groups where they are.
@@ -8,10 +8,11 @@ use fullbore_wire::ErrorCode;
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
 use super::super::internal::CONSUMER_OFFSETS;
+use super::place::{check_replicas, place, registered};
 use super::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 
 /// The topic with as many partitions as are wanted, which are more than it has.
-pub fn grow(image: &Image, node_id: i32, wanted: &GrowTopic) -> Result<Topic, Refusal> {
+pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Topic, Refusal> {
     let topic = known(image, &wanted.name)?;
     if topic.name == CONSUMER_OFFSETS {
         let message = format!(
@@ -20,13 +21,14 @@ pub fn grow(image: &Image, node_id: i32, wanted: &GrowTopic) -> Result<Topic, Re
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_count(topic, wanted.count)?;
-    let added = usize::try_from(wanted.count - topic.partitions).expect("the count goes up");
+    let has = topic.partition_count();
+    let added = usize::try_from(wanted.count - has).unwrap_or(0);
     let total = image.partition_count() + added;
     if total > PARTITIONS_MAX {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
-    if let Some(assignments) = &wanted.assignments {
+    let new = if let Some(assignments) = &wanted.assignments {
         if assignments.len() != added {
             let count = assignments.len();
             let message = format!(
@@ -34,13 +36,18 @@ pub fn grow(image: &Image, node_id: i32, wanted: &GrowTopic) -> Result<Topic, Re
             );
             return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
         }
-        assignments.iter().try_for_each(|replicas| check_replicas(node_id, replicas))?;
-    }
-    Ok(Topic { partitions: wanted.count, ..Topic::clone(topic) })
+        assignments.iter().try_for_each(|replicas| check_replicas(image, replicas))?;
+        registered(assignments.iter().map(Vec::as_slice))
+    } else {
+        place(image, has..wanted.count, usize::try_from(topic.replication_factor()).unwrap_or(1))
+    };
+    let mut grown = Topic::clone(topic);
+    grown.partitions.append(new);
+    Ok(grown)
 }
 
 fn check_count(topic: &Topic, count: i32) -> Result<(), Refusal> {
-    let (name, has) = (&topic.name, topic.partitions);
+    let (name, has) = (&topic.name, topic.partition_count());
     let message = if count == has {
         format!("Topic already has {has} partition(s).")
     } else if count < has {
@@ -51,19 +58,4 @@ fn check_count(topic: &Topic, count: i32) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
-}
-
-/// The replicas of one partition: this broker, the only one there is, and once.
-pub fn check_replicas(node_id: i32, replicas: &[i32]) -> Result<(), Refusal> {
-    let includes = if replicas.is_empty() {
-        "an empty replica list".to_owned()
-    } else if let Some(other) = replicas.iter().find(|&&replica| replica != node_id) {
-        format!("broker {other}, but no such broker is registered")
-    } else if replicas.len() > 1 {
-        format!("the broker {node_id} more than once")
-    } else {
-        return Ok(());
-    };
-    let message = format!("The manual partition assignment includes {includes}.");
-    Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message))
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Properties;
+use crate::control::Node;
 use proptest::prelude::*;
 
 fn broker(text: &str) -> BrokerConfig {
@@ -12,8 +13,14 @@ fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
 }
 
-fn image_of(topics: &[(&str, i32)]) -> Image {
+fn one_broker(id: i32) -> Image {
     let mut image = Image::default();
+    image.put_node(id, Node { registration: Default::default(), rack: None, endpoints: BTreeMap::new() });
+    image
+}
+
+fn image_of(topics: &[(&str, i32)]) -> Image {
+    let mut image = one_broker(1);
     for (index, (name, partitions)) in topics.iter().enumerate() {
         let wanted = CreateTopic { num_partitions: *partitions, ..wanted(name) };
         let id = Uuid((index as u128 + 1).to_be_bytes());
@@ -29,8 +36,8 @@ fn refused(image: &Image, wanted: &CreateTopic) -> (ErrorCode, String) {
 
 #[test]
 fn defaults_come_from_the_broker() {
-    let topic = create(&Image::default(), &broker("num.partitions=7"), &wanted("t"), Uuid::ZERO).expect("valid");
-    assert_eq!((topic.partitions, topic.replication_factor), (7, 1));
+    let topic = create(&one_broker(1), &broker("num.partitions=7"), &wanted("t"), Uuid::ZERO).expect("valid");
+    assert_eq!((topic.partition_count(), topic.replication_factor()), (7, 1));
 }
 
 #[test]
@@ -47,7 +54,7 @@ fn existing_and_colliding_names() {
 
 #[test]
 fn partitions_and_replication_factor() {
-    let image = Image::default();
+    let image = one_broker(1);
     let with = |num_partitions, replication_factor| {
         refused(&image, &CreateTopic { num_partitions, replication_factor, ..wanted("t") }).0
     };
@@ -68,13 +75,13 @@ fn the_broker_has_a_limit_of_partitions() {
 
 #[test]
 fn manual_assignments() {
-    let image = Image::default();
+    let image = one_broker(4);
     let assigned = |assignments: &[(i32, &[i32])]| CreateTopic {
         assignments: assignments.iter().map(|(partition, replicas)| (*partition, replicas.to_vec())).collect(),
         ..wanted("t")
     };
     let topic = create(&image, &broker("node.id=4"), &assigned(&[(1, &[4]), (0, &[4])]), Uuid::ZERO).expect("valid");
-    assert_eq!((topic.partitions, topic.replication_factor), (2, 1));
+    assert_eq!((topic.partition_count(), topic.replication_factor()), (2, 1));
     for wrong in
         [&[(0, &[2][..])][..], &[(0, &[1, 1])], &[(0, &[])], &[(1, &[1])], &[(0, &[1]), (0, &[1])], &[(-1, &[1])]]
     {
@@ -88,7 +95,7 @@ fn manual_assignments() {
 
 #[test]
 fn configs() {
-    let image = Image::default();
+    let image = one_broker(1);
     let with = |name: &str, value: Option<&str>| CreateTopic {
         configs: vec![(name.to_owned(), value.map(str::to_owned))],
         ..wanted("t")

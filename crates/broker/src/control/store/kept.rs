@@ -49,7 +49,21 @@ pub struct KeptOffset {
     pub expires_ms: Option<i64>,
 }
 
-pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInDatabase> {
+/// What there still is of groups; tables without any go at once.
+pub(super) fn take(transaction: &Transaction<'_>) -> rusqlite::Result<Option<KeptInDatabase>> {
+    let is_there = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'groups')";
+    if !transaction.query_row(is_there, [], |row| row.get::<_, bool>(0))? {
+        return Ok(None);
+    }
+    let kept = load(transaction)?;
+    if kept.groups.is_empty() && kept.offsets.is_empty() {
+        forget(transaction)?;
+        return Ok(None);
+    }
+    Ok(Some(kept))
+}
+
+fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInDatabase> {
     let mut query = transaction.prepare("SELECT group_id, version, state FROM groups ORDER BY group_id")?;
     let groups = query.query_map([], |row| {
         let group = row.get::<_, Arc<str>>(0)?;
@@ -80,6 +94,5 @@ pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInData
 
 /// The tables go.
 pub(super) fn forget(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(super::SCHEMA_WITHOUT_GROUPS)?;
-    connection.pragma_update(None, "user_version", super::SCHEMA_VERSION)
+    connection.execute_batch(super::SCHEMA_WITHOUT_GROUPS)
 }

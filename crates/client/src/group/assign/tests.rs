@@ -63,14 +63,14 @@ fn what_moves_is_withheld_until_it_is_let_go() {
 
 #[test]
 fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
-    // B's come late in the order of names and the free ones early: given in that order, A would have too many for a while
-    // and one of B's would be moved, and so be withheld.
+    // A's come last in the order of names, after the free ones: given in that order, A has three for a while, as many as B, and
+    // one that B keeps would be moved, and so be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
-    let members = [holder("A", &[2]), holder("B", &[3, 4, 5]), holder("C", &[6])];
+    let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];
     let given = Assignor::CooperativeSticky.assign(&members, &counts(&[("a", 7)]));
-    assert_eq!(given["B"], owned(&[3, 4, 5]), "{given:?}");
-    assert_eq!((given["A"].len(), given["C"].len()), (2, 2), "{given:?}");
+    assert_eq!(given["B"], owned(&[0, 1, 2]), "{given:?}");
+    assert_eq!((&given["A"], &given["C"]), (&owned(&[5, 6]), &owned(&[3, 4])), "{given:?}");
 }
 
 /// The topics a member wants, what it says it has, and since when.

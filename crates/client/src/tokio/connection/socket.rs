@@ -5,7 +5,7 @@
 
 use crate::config::ClientConfig;
 use bytes::BytesMut;
-use fullbore_wire::{Frame, Part};
+use fullbore_wire::{Frame, Part, split_host_port};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,7 +44,8 @@ pub(super) async fn open(address: &str, config: &ClientConfig) -> io::Result<(Re
 async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let address = config.detours.get(address).map_or(address, String::as_str);
-    for target in tokio::net::lookup_host(address).await? {
+    let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
+    for target in tokio::net::lookup_host(place).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
         // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
         if let Some(bytes) = config.send_buffer_bytes {

@@ -20,6 +20,7 @@ use fullbore_bench::sweep::{
     Amount, Axis, CLIENT_ID, Plan, Results, Run, Runner, Setting, Target, cluster, fixed, setting::is_secret_key,
 };
 use fullbore_client::blocking::Cluster;
+use fullbore_producer::config;
 use own::Own;
 use progress::{Progress, duration};
 use std::path::{Path, PathBuf};
@@ -309,7 +310,7 @@ impl Sweep {
                 _ => None,
             })
             .collect();
-        let properties = client_properties(self.command_config.as_deref(), &typed)?;
+        let properties = client_properties(self.command_config.as_deref(), &typed, &config::notice)?;
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
         let secure = properties.get("security.protocol").is_some_and(|protocol| protocol != "PLAINTEXT");
         if secure && targets.iter().any(|target| target.bootstrap_servers == OWN) {

@@ -1,0 +1,197 @@
+//! What clients are told of partitions that another broker leads, or nobody.
+
+use crate::broker::Broker;
+use crate::config::{BrokerConfig, Properties};
+use crate::control::{CreateTopic, CreateTopics, Endpoint, Node, Topic};
+use bytes::{Bytes, BytesMut};
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::api::{Request, decode_response, encode_request};
+use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponsePartition};
+use fullbore_wire::apis::produce::{NodeEndpoint, PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+use fullbore_wire::{ErrorCode, Part, Records, Text};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+const TOPIC: &str = "t";
+const OTHER: i32 = 2;
+
+struct Opened {
+    broker: Broker,
+    client: TcpStream,
+    _folder: tempfile::TempDir,
+}
+
+impl Opened {
+    async fn new() -> Opened {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let text = format!(
+            "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n",
+            folder.path().display()
+        );
+        let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
+        let broker = Broker::start(config).await.expect("started");
+        let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
+        let asked = CreateTopics { topics: vec![topic], validate_only: false };
+        broker.shared().control.create_topics(asked).await.remove(0).expect("created");
+        let client = TcpStream::connect(broker.addr()).expect("connected");
+        Opened { broker, client, _folder: folder }
+    }
+
+    /// Has the metadata say this of the one partition, and another broker be there.
+    fn register(&self, change: impl FnOnce(&mut PartitionRegistration)) {
+        self.broker.shared().control.publish(|image| {
+            let at = Endpoint { host: Text::from("other"), port: 9093 };
+            let endpoints = [("PLAINTEXT".to_owned(), at)].into();
+            image.put_node(OTHER, Node { registration: Default::default(), rack: None, endpoints });
+            let topic = Arc::clone(image.topic(TOPIC).expect("there"));
+            let mut registered = PartitionRegistration::clone(&topic.partitions[0]);
+            change(&mut registered);
+            registered.partition_epoch += 1;
+            image.put(Arc::new(Topic {
+                partitions: [Arc::new(registered)].into_iter().collect(),
+                ..Topic::clone(&topic)
+            }));
+        });
+    }
+
+    fn lead(&self, leader: Option<i32>) {
+        self.register(|registered| {
+            registered.replicas = vec![1, OTHER];
+            registered.leader = leader;
+            registered.leader_epoch += 1;
+        });
+    }
+
+    fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
+        let frame = encode_request(request, version, 7, None).expect("a request of this version");
+        for part in &frame.parts {
+            let Part::Bytes(bytes) = part else { panic!("a request has no file") };
+            self.client.write_all(bytes).expect("the broker reads");
+        }
+        let mut prefix = [0; 4];
+        self.client.read_exact(&mut prefix).expect("an answer");
+        let mut answer = vec![0; usize::try_from(i32::from_be_bytes(prefix)).expect("a length")];
+        self.client.read_exact(&mut answer).expect("an answer");
+        decode_response::<R>(Bytes::from(answer), version).expect("a response of this version").1
+    }
+
+    fn fetch(&mut self, current_leader_epoch: i32) -> (PartitionData, Vec<NodeEndpoint>) {
+        let partition = FetchPartition { current_leader_epoch, partition_max_bytes: 1000, ..Default::default() };
+        let topic_id = self.broker.shared().control.image().topic(TOPIC).expect("there").id;
+        let topics = vec![FetchTopic { topic_id, partitions: vec![partition], ..Default::default() }];
+        let request = FetchRequest { topics, max_bytes: 1000, min_bytes: 0, session_epoch: -1, ..Default::default() };
+        let mut response = self.call(&request, 17);
+        (response.responses.remove(0).partitions.remove(0), response.node_endpoints)
+    }
+
+    fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let records = Some(Records::Memory(builder.seal(Stamp::NONE).expect("sealed").0.freeze()));
+        let partition_data = vec![PartitionProduceData { index: 0, records, ..Default::default() }];
+        let topic_data = vec![TopicProduceData { name: Text::from(TOPIC), partition_data, ..Default::default() }];
+        let mut response = self.call(&ProduceRequest { acks, timeout_ms: 50, topic_data, ..Default::default() }, 12);
+        let partition = response.responses.remove(0).partition_responses.remove(0);
+        let leader = (partition.current_leader.leader_id, partition.current_leader.leader_epoch);
+        (partition.error_code, leader, response.node_endpoints)
+    }
+
+    fn latest(&mut self) -> ErrorCode {
+        let partitions = vec![ListOffsetsPartition { timestamp: -1, current_leader_epoch: -1, ..Default::default() }];
+        let topics = vec![ListOffsetsTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
+        self.call(&ListOffsetsRequest { topics, ..Default::default() }, 7).topics[0].partitions[0].error_code
+    }
+
+    fn deleted(&mut self) -> ErrorCode {
+        let partitions = vec![DeleteRecordsPartition { offset: 0, ..Default::default() }];
+        let topics = vec![DeleteRecordsTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
+        self.call(&DeleteRecordsRequest { topics, ..Default::default() }, 2).topics[0].partitions[0].error_code
+    }
+
+    fn described(&mut self) -> (Vec<i32>, MetadataResponsePartition) {
+        let mut response = self.call(&MetadataRequest { topics: None, ..Default::default() }, 12);
+        let brokers = response.brokers.iter().map(|broker| broker.node_id).collect();
+        (brokers, response.topics.remove(0).partitions.remove(0))
+    }
+}
+
+fn endpoint() -> Vec<NodeEndpoint> {
+    vec![NodeEndpoint { node_id: OTHER, host: Text::from("other"), port: 9093, ..Default::default() }]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_this_broker_for_the_leader_is_told_who_leads_and_where() {
+    let mut opened = Opened::new().await;
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    opened.lead(Some(OTHER));
+    let not_leader = ErrorCode::NOT_LEADER_OR_FOLLOWER;
+    for acks in [1, -1] {
+        assert_eq!(opened.produced(acks), (not_leader, (OTHER, 1), endpoint()));
+    }
+    let (data, endpoints) = opened.fetch(1);
+    assert_eq!((data.error_code, data.current_leader.leader_id, endpoints), (not_leader, OTHER, endpoint()));
+    let (data, _) = opened.fetch(0);
+    assert_eq!((data.error_code, data.current_leader.leader_epoch), (ErrorCode::FENCED_LEADER_EPOCH, 1));
+    assert_eq!((opened.latest(), opened.deleted()), (not_leader, not_leader));
+    let (brokers, partition) = opened.described();
+    assert_eq!((brokers, partition.leader_id, partition.leader_epoch), (vec![1, OTHER], OTHER, 1));
+    assert_eq!((partition.replica_nodes, partition.isr_nodes), (vec![1, OTHER], vec![1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_a_new_epoch_goes_on_and_refuses_other_epochs() {
+    let mut opened = Opened::new().await;
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    opened.lead(Some(OTHER));
+    opened.lead(Some(1));
+    assert_eq!(opened.produced(-1), (ErrorCode::NONE, (-1, -1), vec![]));
+    let (data, _) = opened.fetch(2);
+    assert_eq!((data.error_code, data.high_watermark), (ErrorCode::NONE, 2));
+    assert_eq!(opened.fetch(1).0.error_code, ErrorCode::FENCED_LEADER_EPOCH);
+    assert_eq!(opened.fetch(3).0.error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
+    assert_eq!((opened.latest(), opened.deleted()), (ErrorCode::NONE, ErrorCode::NONE));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acks_all_is_answered_within_its_timeout_where_a_replica_does_not_come() {
+    let mut opened = Opened::new().await;
+    opened.register(|registered| {
+        registered.replicas = vec![1, OTHER];
+        registered.isr = vec![1, OTHER];
+    });
+    assert_eq!(opened.produced(-1).0, ErrorCode::REQUEST_TIMED_OUT);
+    assert_eq!(opened.produced(1).0, ErrorCode::NONE);
+    let (data, _) = opened.fetch(0);
+    assert_eq!((data.error_code, data.high_watermark), (ErrorCode::NONE, 0), "nobody reads what is on one broker");
+    opened.register(|registered| {
+        registered.isr = vec![1];
+        registered.leader_epoch += 1;
+    });
+    assert_eq!(opened.fetch(1).0.high_watermark, 2);
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_partition_that_nobody_leads_clients_are_told_so() {
+    let mut opened = Opened::new().await;
+    opened.register(|registered| {
+        registered.leader = None;
+        registered.leader_epoch += 1;
+        registered.elr = vec![OTHER];
+    });
+    assert_eq!(opened.produced(1), (ErrorCode::NOT_LEADER_OR_FOLLOWER, (-1, -1), vec![]));
+    let (_, partition) = opened.described();
+    assert_eq!((partition.error_code, partition.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
+    let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 9, ..Default::default() };
+    let told = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
+    assert_eq!((told.error_code, told.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    assert_eq!(told.eligible_leader_replicas, Some(vec![OTHER]));
+}

@@ -1,0 +1,55 @@
+//! The brokers of the cluster, as an image has them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_rules::replica::{BrokerRegistration, Brokers};
+use fullbore_wire::Text;
+
+/// One broker (Kafka's `BrokerRegistration`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// What decisions about replicas need.
+    pub registration: BrokerRegistration,
+    /// broker.rack
+    pub rack: Option<Text>,
+    /// Where clients reach it, by the name of the listener.
+    pub endpoints: BTreeMap<String, Endpoint>,
+}
+
+impl Node {
+    /// Where a client reaches it that came over the listener of this name.
+    pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
+        self.endpoints.get(listener)
+    }
+}
+
+/// Host and port as clients are told them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    pub host: Text,
+    pub port: u16,
+}
+
+/// All brokers by id.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Nodes {
+    by_id: Arc<BTreeMap<i32, Node>>,
+    registrations: Arc<Brokers>,
+}
+
+impl Nodes {
+    pub fn by_id(&self) -> &BTreeMap<i32, Node> {
+        &self.by_id
+    }
+
+    pub fn registrations(&self) -> &Arc<Brokers> {
+        &self.registrations
+    }
+
+    /// Adds a broker, or replaces the one of the same id.
+    pub fn put(&mut self, id: i32, node: Node) {
+        Arc::make_mut(&mut self.registrations).insert(id, node.registration);
+        Arc::make_mut(&mut self.by_id).insert(id, node);
+    }
+}

@@ -1,0 +1,65 @@
+//! Writes that are in the leader's log and not on all replicas in sync: told of once they are, in the order of the log.
+//!
+//! Where this broker has the only replica, there are none.
+
+use super::Shard;
+use super::shard::Told;
+use crate::classic::{AppendError, FlushTicket, ReplicationTicket};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What came of an append.
+pub(super) type Appended = Result<(Option<FlushTicket>, Option<ReplicationTicket>), AppendError>;
+
+/// In the order of the log; while there are any, a task waits for the first.
+#[derive(Default)]
+pub(super) struct Unreplicated(Mutex<VecDeque<(Appended, Vec<Told>)>>);
+
+impl Unreplicated {
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Tells what came of writes, now or after those before them.
+    pub fn tell_in_turn(&self, shard: &Arc<Shard>, appended: Appended, told: Vec<Told>) {
+        let waits = |appended: &Appended| matches!(appended, Ok((_, Some(_))));
+        let mut waiting = self.0.lock();
+        if waiting.is_empty() && !waits(&appended) {
+            drop(waiting);
+            return tell(appended, told);
+        }
+        waiting.push_back((appended, told));
+        if waiting.len() == 1 {
+            tokio::spawn(wait(Arc::clone(shard)));
+        }
+    }
+}
+
+fn tell(appended: Appended, told: Vec<Told>) {
+    let result = appended.map(|(flushed, _)| flushed);
+    told.into_iter().for_each(|told| told(result.clone()));
+}
+
+/// Until nothing waits; and then has appended what could not be said before.
+async fn wait(shard: Arc<Shard>) {
+    loop {
+        let first = shard.unreplicated.0.lock().front().map(|(appended, _)| appended.clone());
+        let Some(mut appended) = first else { break };
+        if let Ok((_, replicated @ Some(_))) = &mut appended
+            && let Some(ticket) = replicated.take()
+            && let Err(error) = ticket.wait().await
+        {
+            appended = Err(error);
+        }
+        let told = shard.unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
+        // Those behind stay behind while it is told of.
+        tell(appended, told.unwrap_or_default());
+        let mut waiting = shard.unreplicated.0.lock();
+        waiting.pop_front();
+        if waiting.is_empty() {
+            break;
+        }
+    }
+    shard.flush_elsewhere();
+}

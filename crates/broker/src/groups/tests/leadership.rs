@@ -1,0 +1,158 @@
+//! Groups whose partition of the topic another broker leads, for a while.
+
+use super::*;
+use crate::control::{CONSUMER_OFFSETS, Topic};
+use fullbore_rules::replica::{BrokerRegistration, FollowerFetch, PartitionRegistration};
+
+const OTHER: i32 = 2;
+const EPOCH: i64 = 7;
+
+impl Opened {
+    /// Has the metadata say this of every partition of the topic, and sees to it.
+    fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
+        self.control.publish(|image| {
+            let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
+            image.put_node(OTHER, crate::control::Node { registration, rack: None, endpoints: Default::default() });
+            let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));
+            let changed = topic.partitions.iter().map(|registered| {
+                let mut registered = PartitionRegistration::clone(registered);
+                change(&mut registered);
+                registered.partition_epoch += 1;
+                Arc::new(registered)
+            });
+            image.put(Arc::new(Topic { partitions: changed.collect(), ..Topic::clone(&topic) }));
+        });
+        self.groups.adopt();
+    }
+
+    fn elect(&self, leader: i32) {
+        self.register(|registered| {
+            registered.replicas = vec![1, OTHER];
+            registered.leader = Some(leader);
+            registered.leader_epoch += 1;
+        });
+    }
+
+    /// What a follower says that has all of the shard's log, once that ends there.
+    async fn replicate(&self, group: &str, log_end: i64) {
+        let shard = self.groups.serving(group).expect("it serves");
+        let partition = shard.partition();
+        while partition.offsets().expect("open").log_end < log_end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let offset = partition.offsets().expect("open").log_end;
+        let (leader_epoch, last) = (partition.leader_epoch(), Some(partition.leader_epoch()));
+        let fetch = FollowerFetch { broker_id: OTHER, broker_epoch: EPOCH, leader_epoch, offset };
+        partition.read_as_follower(&fetch, last, (0, false)).expect("answered");
+    }
+}
+
+#[tokio::test]
+async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_leads_again() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let t = opened.topic("t").await;
+    for group in ["g", "h"] {
+        assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
+    }
+    let before = opened.groups.serving("g").expect("it serves");
+    // An election that this broker wins changes nothing for anybody.
+    opened.elect(1);
+    assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
+    assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
+    let late = before.write(Records::Known(vec![]), |result| result);
+    opened.elect(OTHER);
+    assert_eq!(opened.groups.serving("g").err(), Some(ErrorCode::NOT_COORDINATOR));
+    assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
+    drop(late);
+    let record = (bytes::Bytes::from_static(b"k"), None);
+    let refused = before.write(Records::Known(vec![record]), |result| result).kept().await.expect("told");
+    assert_eq!(refused.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR), "who still has it writes nothing");
+    opened.elect(1);
+    opened.groups.loaded().await;
+    assert_eq!((opened.held(), opened.groups.ids().len()), (3, 2));
+    assert_eq!(opened.get("g", &t, 1), Some(committed(2, 2)));
+    assert_eq!(opened.commit("g", vec![one(&t, 1, committed(3, 3))]).await, []);
+    opened.close();
+}
+
+#[tokio::test]
+async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    opened.register(|registered| {
+        registered.replicas = vec![1, OTHER];
+        registered.isr = vec![1, OTHER];
+        registered.leader_epoch += 1;
+    });
+    opened.groups.loaded().await;
+    let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    let mut first = std::pin::pin!(first.done());
+    assert!(is_pending(&mut first).await);
+    // Asked for what is behind it in the log; a deletion is of what is true by then.
+    let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
+    let mut second = std::pin::pin!(second.done());
+    assert!(is_pending(&mut second).await);
+    let mut deleted = std::pin::pin!(opened.forget("g", deletion(&t, 0, None)).kept());
+    assert!(is_pending(&mut deleted).await);
+    assert_eq!(opened.held(), 0, "a leader that falls would take it back");
+    opened.replicate("g", 2).await;
+    assert_eq!(first.await.expect("kept"), []);
+    assert_eq!(second.await.expect("kept"), []);
+    assert_eq!(opened.held(), 2);
+    opened.replicate("g", 3).await;
+    deleted.await.expect("kept").expect("kept");
+    assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
+    // What is on its way when another broker is elected is refused, and may be there after all.
+    let mut third = std::pin::pin!(opened.ask("g", vec![one(&t, 2, committed(3, 3))]).done());
+    assert!(is_pending(&mut third).await);
+    opened.elect(OTHER);
+    assert_eq!(third.await, Err(ErrorCode::NOT_COORDINATOR));
+    opened.close();
+}
+
+#[tokio::test]
+async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    let in_sync = |registered: &mut PartitionRegistration, leader| {
+        registered.replicas = vec![1, OTHER];
+        registered.isr = vec![1, OTHER];
+        registered.leader = Some(leader);
+        registered.leader_epoch += 1;
+    };
+    opened.register(|registered| in_sync(registered, 1));
+    opened.groups.loaded().await;
+    let mut unanswered = std::pin::pin!(opened.ask("g", vec![one(&t, 0, committed(1, 1))]).done());
+    while opened.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end == 0 {
+        assert!(is_pending(&mut unanswered).await);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    opened.register(|registered| in_sync(registered, OTHER));
+    assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
+    opened.register(|registered| in_sync(registered, 1));
+    // What is in the log may be cut off as long as the follower has not said that it has it.
+    let topic = opened.groups.topic.read().clone().expect("there");
+    let shard = Arc::clone(&topic.shards()[0]);
+    assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);
+    assert_eq!(opened.groups.serving("g").err(), Some(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    let partition = shard.partition();
+    let (leader_epoch, offset) = (partition.leader_epoch(), partition.offsets().expect("open").log_end);
+    let fetch = FollowerFetch { broker_id: OTHER, broker_epoch: EPOCH, leader_epoch, offset };
+    partition.read_as_follower(&fetch, Some(1), (0, false)).expect("answered");
+    shard.loaded().await;
+    assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
+    opened.close();
+}
+
+async fn is_pending<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
+    for _ in 0..20 {
+        if std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready())).await {
+            return false;
+        }
+        tokio::task::yield_now().await;
+    }
+    true
+}

@@ -1,0 +1,175 @@
+//! Kafka's BROKER_LOGGER configurations: from which level on each part of the broker logs, changed while it runs.
+//!
+//! Not the log, which belongs to the program around the broker ([`LogLevels`]). As with Kafka nothing of this is kept: a
+//! start begins with what the program was told. Invariant: the changes of one request are made all or none.
+
+use crate::config::{ConfigEntry, Source, Type};
+use crate::control::{CHANGES, ConfigChange, Refusal};
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+
+/// What the parts that have no level of their own go by; Kafka's name.
+const ROOT: &str = "root";
+/// [`targets`], a line each. A test compares it with the source.
+const TARGETS: &str = include_str!("targets.txt");
+const NO_LOG: &str = "The log belongs to the program that this broker is a part of; its levels cannot be changed here.";
+
+/// Kafka's levels (`LogLevelConfig`). Nothing here is fatal, so that the first of them silences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing.
+    Fatal,
+    /// What failed.
+    Error,
+    /// What somebody should look at.
+    Warn,
+    /// What happens seldom.
+    Info,
+    /// What happens all the time.
+    Debug,
+    /// More than that.
+    Trace,
+}
+
+impl Level {
+    /// All of them, in the order in which Kafka lists them.
+    pub const ALL: [Level; 6] = [Level::Debug, Level::Error, Level::Fatal, Level::Info, Level::Trace, Level::Warn];
+
+    /// Kafka's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Fatal => "FATAL",
+            Level::Error => "ERROR",
+            Level::Warn => "WARN",
+            Level::Info => "INFO",
+            Level::Debug => "DEBUG",
+            Level::Trace => "TRACE",
+        }
+    }
+
+    fn named(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.name() == name)
+    }
+}
+
+/// A change to one target, `None` for the root: its own level, or none, so that it goes by the nearest above it.
+pub type LevelChange = (Option<&'static str>, Option<Level>);
+
+/// The levels of a log, which takes changes at any time.
+pub trait LogLevels: Send + Sync {
+    /// The level in force of a target, or of the root.
+    fn of(&self, target: Option<&str>) -> Level;
+
+    /// Makes changes, all or none.
+    ///
+    /// # Errors
+    /// Why the log does not take them.
+    fn change(&self, changes: &[LevelChange]) -> Result<(), String>;
+}
+
+/// The log's levels as clients see and change them.
+#[derive(Clone, Default)]
+pub struct Loggers {
+    levels: Option<Arc<dyn LogLevels>>,
+}
+
+impl Loggers {
+    /// Those of this log. Without one (the default) clients are told that there is none.
+    pub fn of(levels: Arc<dyn LogLevels>) -> Self {
+        Loggers { levels: Some(levels) }
+    }
+
+    /// Every logger with its level in force.
+    ///
+    /// # Errors
+    /// There is no log.
+    pub fn describe(&self) -> Result<Vec<ConfigEntry>, Refusal> {
+        let levels = self.levels()?;
+        let entry = |name| ConfigEntry {
+            name,
+            value: Some(levels.of(target(name)).name().to_owned()),
+            source: Source::DynamicBrokerLogger,
+            of: Type::String,
+            read_only: false,
+            sensitive: false,
+            synonyms: Vec::new(),
+            documentation: "",
+        };
+        Ok(names().map(entry).collect())
+    }
+
+    /// Makes changes, unless they are only to be checked.
+    ///
+    /// # Errors
+    /// A logger or a level that there is not, or a change that loggers do not have: Kafka's codes and words
+    /// (`RuntimeLoggerManager`).
+    pub fn alter(&self, changes: &[(String, ConfigChange)], validate_only: bool) -> Result<(), Refusal> {
+        let levels = self.levels()?;
+        let wanted = changes.iter().map(|(name, change)| checked(name, change)).collect::<Result<Vec<_>, _>>()?;
+        if validate_only {
+            return Ok(());
+        }
+        levels.change(&wanted).map_err(|why| Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, why))?;
+        for (name, change) in changes {
+            let level = if let ConfigChange::Set(level) = change { level } else { "that of what it belongs to" };
+            tracing::warn!(target: CHANGES, logger = name, level, "the level of the log was changed");
+        }
+        Ok(())
+    }
+
+    fn levels(&self) -> Result<&Arc<dyn LogLevels>, Refusal> {
+        self.levels.as_ref().ok_or_else(|| Refusal::new(ErrorCode::INVALID_CONFIG, NO_LOG))
+    }
+}
+
+/// Every target of this program's log, and every module above one.
+pub fn targets() -> impl Iterator<Item = &'static str> {
+    TARGETS.lines()
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    std::iter::once(ROOT).chain(targets())
+}
+
+fn target(name: &'static str) -> Option<&'static str> {
+    (name != ROOT).then_some(name)
+}
+
+fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
+    let not_allowed = |what: &str| {
+        let message = format!("{what} operation is not allowed for the BROKER_LOGGER resource");
+        Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
+    };
+    let known = || {
+        let missing = || Refusal::new(ErrorCode::INVALID_CONFIG, format!("Logger {name} does not exist!"));
+        names().find(|known| *known == name).map(target).ok_or_else(missing)
+    };
+    match change {
+        ConfigChange::Set(value) => {
+            let target = known()?;
+            let level = Level::named(value).ok_or_else(|| {
+                let valid = Level::ALL.map(Level::name).join(", ");
+                let message = format!(
+                    "Cannot set the log level of {name} to {value} as it is not a supported log level. Valid log levels \
+                     are {valid}"
+                );
+                Refusal::new(ErrorCode::INVALID_CONFIG, message)
+            })?;
+            Ok((target, Some(level)))
+        }
+        ConfigChange::Delete => match known()? {
+            None => Err(Refusal::new(
+                ErrorCode::INVALID_REQUEST,
+                format!("Removing the log level of the {ROOT} logger is not allowed"),
+            )),
+            target => Ok((target, None)),
+        },
+        ConfigChange::Append(_) => not_allowed("APPEND"),
+        ConfigChange::Subtract(_) => not_allowed("SUBTRACT"),
+        // AlterConfigs, the deprecated one.
+        ConfigChange::DeleteAll => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "Unknown resource type 8")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A log that remembers what it was told.
+#[derive(Default)]
+struct Told(Mutex<Vec<LevelChange>>);
+
+impl LogLevels for Told {
+    fn of(&self, target: Option<&str>) -> Level {
+        if target.is_none() { Level::Warn } else { Level::Info }
+    }
+
+    fn change(&self, changes: &[LevelChange]) -> Result<(), String> {
+        self.0.lock().extend(changes);
+        Ok(())
+    }
+}
+
+fn set(name: &str, level: &str) -> (String, ConfigChange) {
+    (name.to_owned(), ConfigChange::Set(level.to_owned()))
+}
+
+#[test]
+fn what_is_wrong_is_told_as_by_kafka_and_changes_nothing() {
+    let log = Arc::new(Told::default());
+    let loggers = Loggers::of(log.clone());
+    let good = set("fullbore_broker::net", "DEBUG");
+    let invalid = ErrorCode::INVALID_REQUEST;
+    for (change, code, told) in [
+        (set("no.such", "INFO"), ErrorCode::INVALID_CONFIG, "Logger no.such does not exist!"),
+        (("no.such".to_owned(), ConfigChange::Delete), ErrorCode::INVALID_CONFIG, "Logger no.such does not exist!"),
+        (set("root", "info"), ErrorCode::INVALID_CONFIG, "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"),
+        (set("root", "OFF"), ErrorCode::INVALID_CONFIG, "Cannot set the log level of root to OFF"),
+        (
+            ("root".to_owned(), ConfigChange::Delete),
+            invalid,
+            "Removing the log level of the root logger is not allowed",
+        ),
+        (("root".to_owned(), ConfigChange::Append("INFO".to_owned())), invalid, "APPEND operation is not allowed"),
+        (("root".to_owned(), ConfigChange::Subtract("INFO".to_owned())), invalid, "SUBTRACT operation is not"),
+        ((String::new(), ConfigChange::DeleteAll), invalid, "Unknown resource type 8"),
+    ] {
+        let refused = loggers.alter(&[good.clone(), change], false).expect_err(told);
+        assert!(refused.code == code && refused.message.contains(told), "{refused:?}");
+    }
+    loggers.alter(&[good.clone()], true).expect("valid");
+    assert_eq!(*log.0.lock(), [], "nothing was changed");
+    loggers
+        .alter(&[good, ("fullbore::changes".to_owned(), ConfigChange::Delete), set("root", "FATAL")], false)
+        .expect("valid");
+    let root = (None, Some(Level::Fatal));
+    let expected = [(Some("fullbore_broker::net"), Some(Level::Debug)), (Some("fullbore::changes"), None), root];
+    assert_eq!(*log.0.lock(), expected);
+    let described = loggers.describe().expect("there is a log");
+    assert_eq!((described[0].name, described[0].value.as_deref()), ("root", Some("WARN")));
+    assert!(described.iter().any(|entry| entry.name == "fullbore::protocol" && entry.value.as_deref() == Some("INFO")));
+}
+
+#[test]
+fn a_broker_without_a_log_says_so() {
+    let refused = Loggers::default().alter(&[set("root", "INFO")], false).expect_err("no log");
+    assert!(
+        refused.code == ErrorCode::INVALID_CONFIG && refused.message.contains("cannot be changed here"),
+        "{refused:?}"
+    );
+    assert!(Loggers::default().describe().is_err());
+}
+
+/// Every module that logs, those above it, and the targets that have names of their own.
+fn targets_of_the_source() -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found: BTreeSet<String> =
+        ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
+    let mut folders: Vec<PathBuf> = vec![source.clone()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text");
+            let logs = ["error!(", "warn!(", "info!(", "debug!(", "trace!("].map(|end| format!("tracing::{end}"));
+            if !path.ends_with("tests.rs") && logs.iter().any(|logs| text.contains(logs)) {
+                let module = path.strip_prefix(&source).expect("below it").with_extension("");
+                let parts: Vec<_> =
+                    module.iter().map(|part| part.to_string_lossy()).filter(|part| part != "mod").collect();
+                let above = (0..=parts.len()).map(|count| parts[..count].join("::"));
+                found.extend(above.map(|module| match module.as_str() {
+                    "" => "fullbore_broker".to_owned(),
+                    module => format!("fullbore_broker::{module}"),
+                }));
+            }
+        }
+    }
+    found.into_iter().map(|target| format!("{target}\n")).collect()
+}
+
+#[test]
+fn committed_page_of_targets_is_that_of_the_source() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/loggers/targets.txt");
+    let targets = targets_of_the_source();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path, &targets).expect("written");
+    }
+    let committed = fs::read_to_string(path).expect("there");
+    assert!(committed == targets, "{path} is old: UPDATE_DOCS=1 cargo test --workspace committed_page");
+}

@@ -1,0 +1,436 @@
+//! One partition on several brokers, each a data folder of its own: roles as the metadata tells them, batches as the leader has
+//! them, what acks=all waits for, and logs that part and come together again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_broker::classic::{
+    Acks, AppendError, Appended, FollowError, FollowerRead, FromLeader, Logs, Origin, Partition, Ticket,
+};
+use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::batch::BatchView;
+use proptest::prelude::*;
+use tokio::time::{Instant, timeout};
+
+use crate::folder::*;
+
+/// Broker epochs are of no interest here: nobody restarts under a new one.
+const EPOCH: i64 = 7;
+
+struct Broker {
+    id: i32,
+    folder: Folder,
+    partition: Arc<Partition>,
+}
+
+/// Brokers 1 to `count` and what the metadata says.
+struct Cluster {
+    brokers: Vec<Broker>,
+    registered: PartitionRegistration,
+}
+
+impl Cluster {
+    fn new(count: i32, change: impl Fn(&mut fullbore_broker::config::TopicConfig)) -> Cluster {
+        let ids: Vec<i32> = (1..=count).collect();
+        let registered =
+            PartitionRegistration { replicas: ids.clone(), isr: ids, leader: Some(1), ..Default::default() };
+        let broker = |id| {
+            let mut folder = Folder::new().with(&change);
+            folder.settings.node_id = id;
+            let partition = open(&mut folder, &registered, count);
+            Broker { id, folder, partition }
+        };
+        Cluster { brokers: registered.replicas.iter().copied().map(broker).collect(), registered }
+    }
+
+    fn of(&self, id: i32) -> &Broker {
+        &self.brokers[usize::try_from(id - 1).expect("from 1 on")]
+    }
+
+    fn partition(&self, id: i32) -> &Arc<Partition> {
+        &self.of(id).partition
+    }
+
+    /// Changes the metadata, and has all brokers hear of it.
+    fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
+        change(&mut self.registered);
+        self.registered.partition_epoch += 1;
+        self.brokers.iter().for_each(|broker| self.tell(broker.id));
+    }
+
+    fn tell(&self, id: i32) {
+        let partition = self.partition(id);
+        partition.follow(&Arc::new(self.registered.clone()), &partition.config());
+    }
+
+    fn elect(&mut self, leader: i32) {
+        self.change(|registered| {
+            registered.leader = Some(leader);
+            registered.leader_epoch += 1;
+        });
+    }
+
+    /// Kills a broker, or stops it cleanly, and starts it again.
+    fn restart(&mut self, id: i32, cleanly: bool) {
+        let (count, registered) = (self.brokers.len(), self.registered.clone());
+        let broker = &mut self.brokers[usize::try_from(id - 1).expect("from 1 on")];
+        if cleanly {
+            broker.folder.logs.close();
+        } else {
+            broker.folder.kill();
+        }
+        broker.partition = open(&mut broker.folder, &registered, i32::try_from(count).expect("few"));
+    }
+
+    /// One fetch of a follower's, carried out at both ends; what it appended or cut off.
+    fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
+        let follower = self.partition(id);
+        let leader = self.partition(self.registered.leader.expect("somebody leads"));
+        let asked = follower.position().expect("open");
+        let leader_epoch = self.registered.leader_epoch;
+        let fetch = FollowerFetch { broker_id: id, broker_epoch: EPOCH, leader_epoch, offset: asked.offset };
+        match leader.read_as_follower(&fetch, asked.last_epoch, (1 << 20, true))? {
+            FollowerRead::Diverging(end) => {
+                let cut = follower.truncate_by(leader_epoch, asked, end).expect("cut off");
+                Ok(cut.expect("it asked from its end") - asked.offset)
+            }
+            FollowerRead::Records(read, propose) => {
+                assert_eq!(propose, None, "all are in sync");
+                let records = Bytes::from(bytes_of(read.records));
+                let (high_watermark, log_start) = (read.high_watermark, read.log_start_offset);
+                let from = FromLeader { leader_epoch, records: &records, high_watermark, log_start };
+                follower.append_from_leader(from).expect("appended");
+                Ok(follower.position().expect("open").offset - asked.offset)
+            }
+        }
+    }
+
+    /// Fetches until the follower has all, and the leader and it know so.
+    fn catch_up(&self, id: i32) {
+        while self.fetch(id).expect("answered") != 0 {}
+        // The leader has heard of the last; the follower hears of the high watermark with this one.
+        self.fetch(id).expect("answered");
+    }
+
+    fn append(&self, batch: &[u8], acks: Acks) -> Result<Appended, AppendError> {
+        let leader = self.partition(self.registered.leader.expect("somebody leads"));
+        leader.append(BatchView::first(batch).expect("a batch"), acks, NOW)
+    }
+}
+
+fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> Arc<Partition> {
+    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    let alive = BrokerRegistration { epoch: EPOCH, ..Default::default() };
+    let brokers: Brokers = (1..=count).map(|id| (id, alive)).collect::<BTreeMap<_, _>>();
+    folder.logs.put_brokers(&Arc::new(brokers));
+    let registered = [Arc::new(registered.clone())];
+    folder.logs.put_topic((TOPIC, ID), &registered, &Arc::new(folder.config.clone()), Origin::Kept);
+    folder.logs.find(&ID, 0).expect("it has just been told of")
+}
+
+fn waits(appended: Appended) -> Ticket {
+    appended.ticket.expect("something to wait for")
+}
+
+async fn is_pending(ticket: &Ticket) -> bool {
+    timeout(Duration::from_millis(1), ticket.clone().wait(far())).await.is_err()
+}
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+#[tokio::test]
+async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_nobody() {
+    let cluster = Cluster::new(2, |_| {});
+    let leader = cluster.partition(1);
+    assert!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").ticket.is_none());
+    let ticket = waits(cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("appended"));
+    assert_eq!(leader.offsets().expect("open").high_watermark, 0);
+    assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
+    assert!(is_pending(&ticket).await);
+    // A retry of what is on its way waits as well.
+    let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
+    assert_eq!(again.base_offset, 1);
+    let again = waits(again);
+    assert!(is_pending(&again).await);
+    assert_eq!(
+        again.clone().wait(Instant::now()).await,
+        Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
+        "not for ever"
+    );
+    assert_eq!(cluster.fetch(2), Ok(3));
+    assert!(is_pending(&ticket).await, "that it was sent says nothing");
+    assert_eq!(cluster.fetch(2), Ok(0));
+    assert_eq!((ticket.wait(far()).await, again.wait(far()).await), (Ok(()), Ok(())));
+    assert_eq!(leader.offsets().expect("open").high_watermark, 3);
+    assert_eq!(leader.read(0, 1000, true).expect("read").high_watermark, 3);
+    let third = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
+    assert!(third.ticket.is_none(), "it is everywhere by now");
+}
+
+#[tokio::test]
+async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refused() {
+    let mut cluster = Cluster::new(2, |_| {});
+    let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
+    let waiting = tokio::spawn(ticket.wait(far()));
+    tokio::task::yield_now().await;
+    let old = Arc::clone(cluster.partition(1));
+    cluster.elect(2);
+    let not_leader = AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    assert_eq!(waiting.await.expect("no panic"), Err(not_leader));
+    assert_eq!(
+        old.append(BatchView::first(&plain(1, b"v")).expect("a batch"), Acks::Leader, NOW).err(),
+        Some(not_leader)
+    );
+    assert_eq!(old.check_leads(-1), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
+    assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
+    assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
+    // An older image changes nothing.
+    cluster
+        .partition(2)
+        .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());
+    assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
+    // Nor does a broker without a replica append, and it makes no folder.
+    cluster.change(|registered| registered.replicas = vec![2]);
+    assert_eq!(
+        old.append(BatchView::first(&plain(1, b"v")).expect("a batch"), Acks::Leader, NOW).err(),
+        Some(not_leader)
+    );
+}
+
+#[test]
+fn the_least_isr_is_not_more_than_there_are_replicas() {
+    let mut cluster = Cluster::new(2, |config| config.min_insync_replicas = 2);
+    assert!(cluster.append(&plain(1, b"v"), Acks::All).is_ok());
+    cluster.change(|registered| registered.isr = vec![1]);
+    let refused = cluster.append(&plain(1, b"v"), Acks::All).expect_err("one is too few");
+    assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    assert_eq!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").base_offset, 1);
+    assert_eq!(cluster.partition(1).offsets().expect("open").high_watermark, 0, "it stands still below the least ISR");
+    cluster.change(|registered| registered.replicas = vec![1]);
+    let appended = cluster.append(&plain(1, b"v"), Acks::All).expect("one replica is all there is");
+    assert_eq!((appended.base_offset, appended.ticket.is_none()), (2, true));
+}
+
+#[test]
+fn a_follower_that_leads_knows_the_producers_and_goes_on_where_they_stopped() {
+    let mut cluster = Cluster::new(2, |_| {});
+    for sequence in 0..4 {
+        cluster.append(&idempotent(1, 0, sequence * 2, 2), Acks::All).expect("appended");
+    }
+    cluster.catch_up(2);
+    cluster.elect(2);
+    let again = cluster.append(&idempotent(1, 0, 2, 2), Acks::All).expect("found");
+    assert_eq!(again.base_offset, 2, "what the other broker has appended is not appended twice");
+    assert_eq!(cluster.append(&idempotent(1, 0, 8, 2), Acks::All).expect("appended").base_offset, 8);
+    let gap = cluster.append(&idempotent(1, 0, 12, 2), Acks::All).expect_err("a gap");
+    assert_eq!(gap.code(), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    cluster.catch_up(1);
+    assert_eq!(files_of(&cluster, 1), files_of(&cluster, 2), "byte for byte");
+}
+
+#[test]
+fn what_nobody_else_has_is_cut_off_with_its_epoch_and_its_producers() {
+    let mut cluster = Cluster::new(2, |config| config.segment_bytes = 300);
+    for sequence in 0..6 {
+        cluster.append(&idempotent(1, 0, sequence, 1), Acks::All).expect("appended");
+    }
+    cluster.catch_up(2);
+    for sequence in 6..12 {
+        cluster.append(&idempotent(1, 0, sequence, 1), Acks::Leader).expect("appended");
+    }
+    cluster.append(&idempotent(2, 0, 0, 1), Acks::Leader).expect("appended");
+    cluster.restart(1, true);
+    assert_eq!(recovery_point(&cluster, 1), 13);
+    cluster.elect(2);
+    cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
+    assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
+    // Or after a kill what comes in its place would be taken for flushed.
+    assert_eq!(recovery_point(&cluster, 1), 6);
+    assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
+    let known: Vec<_> =
+        cluster.partition(1).producers().expect("open").iter().map(|of| (of.producer_id, of.last_sequence)).collect();
+    assert_eq!(known, [(1, 5)]);
+    cluster.restart(1, false);
+    assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
+    cluster.catch_up(1);
+    assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
+    assert_eq!(cluster.partition(1).epoch_end_offset(0), cluster.partition(2).epoch_end_offset(0));
+}
+
+#[test]
+fn an_answer_of_another_epoch_and_a_damaged_one_change_nothing() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
+    let whole = Bytes::from(read_all_bytes(cluster.partition(1)));
+    let from = |leader_epoch, records| FromLeader { leader_epoch, records, high_watermark: 2, log_start: 0 };
+    let follower = Arc::clone(cluster.partition(2));
+    let mut damaged = whole.to_vec();
+    *damaged.last_mut().expect("bytes") ^= 1;
+    let damaged = Bytes::from(damaged);
+    assert!(matches!(follower.append_from_leader(from(0, &damaged)), Err(FollowError::Records(_))));
+    assert_eq!(follower.offsets().expect("open").log_end, 0);
+    follower.append_from_leader(from(0, &whole)).expect("appended");
+    assert!(matches!(follower.append_from_leader(from(0, &whole)), Err(FollowError::Records(_))), "it has it already");
+    cluster.elect(1);
+    let fenced = follower.append_from_leader(from(0, &Bytes::new())).expect_err("an older leader's");
+    assert_eq!(fenced, FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH));
+    let asked = follower.position().expect("open");
+    let end = fullbore_rules::replica::epochs::EpochEnd { epoch: 0, end_offset: 0 };
+    assert_eq!(follower.truncate_by(0, asked, end), Err(FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH)));
+    assert_eq!(follower.offsets().expect("open").log_end, 2);
+}
+
+#[test]
+fn a_follower_goes_on_where_the_leader_begins_and_keeps_its_high_watermark() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
+    cluster.catch_up(2);
+    cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
+    cluster.fetch(2).expect("answered");
+    let offsets = |cluster: &Cluster| cluster.partition(2).offsets().expect("open");
+    assert_eq!((offsets(&cluster).high_watermark, offsets(&cluster).log_end), (2, 4));
+    cluster.restart(2, true);
+    assert_eq!((offsets(&cluster).high_watermark, offsets(&cluster).log_end), (2, 4), "as it was written down");
+    cluster.catch_up(2);
+    assert_eq!((offsets(&cluster).high_watermark, offsets(&cluster).log_end), (4, 4));
+    cluster.partition(1).delete_records_before(3).expect("moved");
+    cluster.fetch(2).expect("answered");
+    assert_eq!(offsets(&cluster).log_start, 3);
+    cluster.partition(2).begin_anew_at(0, 100).expect("begun anew");
+    assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
+    cluster.restart(2, false);
+    assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
+}
+
+fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    match records {
+        fullbore_wire::Records::Memory(bytes) => bytes.to_vec(),
+        fullbore_wire::Records::File(slice) => {
+            let mut bytes = vec![0; slice.len as usize];
+            slice.file.read_exact_at(&mut bytes, slice.position).expect("read");
+            bytes
+        }
+    }
+}
+
+/// All that a leader sends a follower that has nothing.
+fn read_all_bytes(leader: &Arc<Partition>) -> Vec<u8> {
+    let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: leader.leader_epoch(), offset: 0 };
+    match leader.read_as_follower(&fetch, None, (1 << 20, true)).expect("answered") {
+        FollowerRead::Records(read, _) => bytes_of(read.records),
+        FollowerRead::Diverging(end) => panic!("{end:?}"),
+    }
+}
+
+fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {
+    let folder = &cluster.of(id).folder;
+    let names = folder.files(".log").into_iter();
+    names.map(|name| (name.clone(), std::fs::read(folder.file(&name)).expect("read"))).collect()
+}
+
+/// As the file has it.
+fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
+    let file = cluster.of(id).folder.dir.join("recovery-point-offset-checkpoint");
+    let text = std::fs::read_to_string(file).expect("read");
+    let line = text.lines().last().expect("a partition");
+    line.rsplit(' ').next().and_then(|offset| offset.parse().ok()).expect("an offset")
+}
+
+/// What is in the segments, wherever those begin.
+fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
+    files_of(cluster, id).into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A producer's next batch, of so many records.
+    Append(i64, usize, bool),
+    Fetch(i32),
+    Elect(i32),
+    Restart(i32, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..4i64, 1..4usize, any::<bool>()).prop_map(|(producer, records, all)| Step::Append(producer, records, all)),
+        5 => (1..4i32).prop_map(Step::Fetch),
+        1 => (1..4i32).prop_map(Step::Elect),
+        1 => ((1..4i32), any::<bool>()).prop_map(|(id, cleanly)| Step::Restart(id, cleanly)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// All three are in sync, so that whoever leads next has what was acknowledged to acks=all; what was not may go.
+    #[test]
+    fn what_is_below_the_high_watermark_is_the_same_everywhere_and_stays(steps in prop::collection::vec(step(), 1..60)) {
+        let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
+        // Acknowledged by each producer's sequence, and what was appended there.
+        let mut committed: Vec<u8> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Append(producer, records, all) => {
+                    let leader = cluster.partition(cluster.registered.leader.expect("somebody"));
+                    let known = leader.producers().expect("open");
+                    let next = known.iter().find(|of| of.producer_id == producer).map_or(0, |of| of.last_sequence + 1);
+                    let acks = if all { Acks::All } else { Acks::Leader };
+                    cluster.append(&idempotent(producer, 0, next, records), acks).expect("appended");
+                }
+                Step::Fetch(id) if Some(id) != cluster.registered.leader => _ = cluster.fetch(id).expect("answered"),
+                Step::Fetch(_) => {}
+                Step::Elect(id) => cluster.elect(id),
+                // What was not flushed stays: a kill takes nothing from a page cache.
+                Step::Restart(id, cleanly) => {
+                    cluster.restart(id, cleanly);
+                    if cluster.registered.leader == Some(id) {
+                        cluster.elect(id);
+                    }
+                }
+            }
+            let leader = cluster.partition(cluster.registered.leader.expect("somebody"));
+            let high_watermark = leader.offsets().expect("open").high_watermark;
+            let seen = visible(leader, high_watermark);
+            let common = seen.len().min(committed.len());
+            prop_assert_eq!(&seen[..common], &committed[..common], "a reader's record has changed");
+            if seen.len() > committed.len() {
+                committed = seen;
+            }
+        }
+        let leader = cluster.registered.leader.expect("somebody");
+        for id in (1..=3).filter(|id| *id != leader) {
+            cluster.catch_up(id);
+        }
+        for id in 1..=3 {
+            prop_assert!(records_of(&cluster, id).starts_with(&committed), "broker {} has lost what was seen", id);
+            prop_assert_eq!(records_of(&cluster, id), records_of(&cluster, leader));
+            let producers = |id: i32| {
+                let mut of: Vec<_> = cluster.partition(id).producers().expect("open").iter().map(|of| (of.producer_id, of.last_sequence)).collect();
+                of.sort_unstable();
+                of
+            };
+            prop_assert_eq!(producers(id), producers(leader));
+        }
+    }
+}
+
+/// What readers see up to the high watermark.
+fn visible(partition: &Partition, high_watermark: i64) -> Vec<u8> {
+    let (mut bytes, mut next) = (Vec::new(), 0);
+    while next < high_watermark {
+        let read = bytes_of(partition.read(next, 1 << 20, true).expect("read").records);
+        let read = Bytes::from(read);
+        for batch in fullbore_wire::batch::batches(&read) {
+            let batch = batch.expect("whole");
+            next = batch.last_offset() + 1;
+            bytes.extend_from_slice(batch.bytes());
+        }
+    }
+    bytes
+}

@@ -1,0 +1,75 @@
+//! `host:port`, as settings and messages have it: how it is read and how it is shown.
+//!
+//! Not the looking up of names. Invariant: what [`host_port`] shows, [`split_host_port`] reads.
+
+use std::fmt::Display;
+use std::net::Ipv6Addr;
+
+/// `host:port`, with brackets around an IPv6 address.
+pub fn host_port(host: &str, port: impl Display) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`. The host may be empty; an IPv6 address
+/// needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
+pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
+    let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    match host.strip_prefix('[') {
+        Some(inner) => {
+            let inner = inner.strip_suffix(']')?;
+            let (address, zone) = inner.split_once('%').unwrap_or((inner, "0"));
+            let is_address = address.parse::<Ipv6Addr>().is_ok() && !zone.is_empty() && zone.chars().all(of_name);
+            is_address.then_some((inner, port))
+        }
+        None => host.chars().all(of_name).then_some((host, port)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_read() {
+        for (host, port, shown) in [
+            ("localhost", 9092, "localhost:9092"),
+            ("my_host-1.example", 1, "my_host-1.example:1"),
+            ("10.0.0.1", 65535, "10.0.0.1:65535"),
+            ("::1", 9092, "[::1]:9092"),
+            ("fe80::1%eth0", 0, "[fe80::1%eth0]:0"),
+            ("::ffff:10.0.0.7", 1, "[::ffff:10.0.0.7]:1"),
+            ("", 9092, ":9092"),
+        ] {
+            assert_eq!(host_port(host, port), shown);
+            assert_eq!(split_host_port(shown), Some((host, port)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "h",
+            "h:",
+            "h:x",
+            "h:65536",
+            "h:+1",
+            "::1",
+            "::1:9092",
+            "[::1]",
+            "[::1]9092",
+            "[h]:1",
+            "[::1:1",
+            "::1]:1",
+            "[]:1",
+            "[::1%]:1",
+            "PLAINTEXT://h:1",
+            "a b:1",
+            "h/:1",
+        ] {
+            assert_eq!(split_host_port(text), None, "{text}");
+        }
+    }
+}
