@@ -3,7 +3,7 @@
 //! Not its task (see `sender`). Invariant: who gives it work wakes its task.
 
 use crate::grant::Grants;
-use crate::partition::Partition;
+use crate::partition::Listing;
 use crate::pipe::SharedPipe;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 pub(crate) struct Broker {
     pub(crate) id: i32,
     /// Partitions with work that the task has not seen yet.
-    pub(crate) incoming: Mutex<Vec<Arc<Partition>>>,
+    pub(crate) incoming: Mutex<Vec<Listing>>,
     pub(crate) wake: Notify,
     /// What it said of windows; written by the answers, read by the task.
     pub(crate) grants: Mutex<Grants>,
@@ -38,8 +38,8 @@ impl Broker {
     }
 
     /// Gives the task a partition to look after.
-    pub(crate) fn list(&self, partition: Arc<Partition>) {
-        self.incoming.lock().push(partition);
+    pub(crate) fn list(&self, listing: Listing) {
+        self.incoming.lock().push(listing);
         self.wake.notify_one();
     }
 

@@ -18,7 +18,7 @@ use crate::backoff::backoff;
 use crate::broker::Broker;
 use crate::config::{Acks, InFlight};
 use crate::core::Core;
-use crate::partition::{Outgoing, Partition, Path, Round, Take};
+use crate::partition::{Listing, Outgoing, Path, Round, Take};
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
@@ -45,7 +45,7 @@ struct Sender {
     core: Arc<Core>,
     broker: Arc<Broker>,
     /// Partitions with work, in the order in which they are asked.
-    active: Vec<Arc<Partition>>,
+    active: Vec<Listing>,
     lanes: Lanes,
     /// How many lanes there should be, if the configuration does not say.
     demand: Option<Demand>,
@@ -127,7 +127,7 @@ impl Sender {
             MetadataError::Connection(error) => format!("broker {}: {error}", self.broker.id),
             other => other.to_string(),
         };
-        self.active.iter().for_each(|partition| partition.hindered(&why));
+        self.active.iter().for_each(|listing| listing.partition.hindered(&why));
         self.core.want_metadata();
         let client = &self.core.config.client;
         let pause = backoff(client.reconnect_backoff, client.reconnect_backoff_max, self.connect_failures);
@@ -164,7 +164,7 @@ impl Sender {
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
-        let wait = self.active.iter().filter(|partition| partition.waits(now, hurry, striped));
+        let wait = self.active.iter().filter(|listing| listing.partition.waits(now, hurry, striped));
         let enough = if striped { 1 } else { self.lanes.open.len() + 1 };
         wait.take(enough).count() == enough
     }
@@ -178,7 +178,7 @@ impl Sender {
     /// Partitions that another broker leads by now do not wait for this one.
     fn give_away(&mut self) {
         let broker = &self.broker;
-        self.active.retain(|partition| !partition.leaves(broker));
+        self.active.retain(|listing| !listing.leaves(broker));
     }
 
     /// Sends as much as the lanes take; when to look again for what is not ready.
@@ -240,7 +240,7 @@ impl Sender {
             let take = match self.active[at].take(&self.broker, &round) {
                 Take::Identity(spent) => match self.core.identity(spent) {
                     Some(identity) => {
-                        self.active[at].adopt(identity);
+                        self.active[at].partition.adopt(identity);
                         self.active[at].take(&self.broker, &round)
                     }
                     None => Take::NotYet(None),
