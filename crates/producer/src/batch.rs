@@ -5,7 +5,7 @@
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::pool::{Class, Lease, Pool};
-use crate::producer::Record;
+use crate::record::Record;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
     BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, Level, RecordIter, Stamp, decompress, restamp,

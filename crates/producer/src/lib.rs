@@ -32,21 +32,27 @@
 //! # Ok(()) }
 //! ```
 
+mod backoff;
 mod batch;
+mod broker;
 pub mod config;
+mod core;
 mod delivery;
 pub mod error;
+mod grant;
 mod partition;
 pub mod partitioner;
 mod pipe;
 mod pool;
 mod producer;
+mod record;
 mod sender;
 mod window;
 
+pub use broker::{BrokerStatus, LaneStatus};
 pub use config::{Acks, InFlight, ProducerConfig};
 pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ProduceError, SendError};
 pub use fullbore_client::{ClientConfig, ConfigError, Security};
-pub use producer::{Header, Producer, Record};
-pub use sender::{BrokerStatus, LaneStatus};
+pub use producer::Producer;
+pub use record::{Header, Record};

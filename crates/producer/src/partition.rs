@@ -5,14 +5,16 @@
 //! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
 mod round;
+#[cfg(test)]
+mod tests;
 
 use crate::batch::{Batch, OpenBatch};
+use crate::broker::Broker;
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
 use crate::pool::{Class, Lack, Pool, Share};
-use crate::producer::Record;
-use crate::sender::Broker;
+use crate::record::Record;
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-pub(crate) use round::{Outgoing, Path, Round, Take};
+pub(crate) use round::{Listing, Outgoing, Path, Round, Take};
 
 /// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
 /// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
@@ -63,8 +65,9 @@ struct State {
     /// Who sends to the leader.
     leader: Option<Arc<Broker>>,
     leader_epoch: i32,
-    /// The broker that has the partition in its list of work.
-    listed: Option<i32>,
+    /// The broker that has the partition in its list of work, and which listing of it counts.
+    listed: Option<(i32, u64)>,
+    listings: u64,
     /// The broker that batches are in flight to, and the connection; `None` for several.
     sent_to: i32,
     sent_over: Option<u64>,
@@ -99,6 +102,7 @@ impl Partition {
             leader: None,
             leader_epoch: -1,
             listed: None,
+            listings: 0,
             sent_to: -1,
             sent_over: None,
             retry_at: None,
@@ -177,9 +181,8 @@ impl Partition {
     /// Puts the partition on its leader's list and wakes the sender, each only if that changes something.
     fn announce(self: &Arc<Self>, state: &mut State, ready: bool) {
         let Some(leader) = &state.leader else { return };
-        if state.listed != Some(leader.id) {
-            state.listed = Some(leader.id);
-            leader.list(self.clone());
+        if !state.is_listed_by(leader) {
+            self.list(state);
         } else if (ready || self.limits.linger.is_zero()) && state.window.is_open() {
             leader.wake();
         }
@@ -244,22 +247,28 @@ impl Partition {
 
     fn relist(self: &Arc<Self>, state: &mut State) {
         if let Some(leader) = state.leader.as_ref().filter(|_| state.has_work()) {
-            if state.listed == Some(leader.id) {
-                leader.wake();
-            } else {
-                state.listed = Some(leader.id);
-                leader.list(self.clone());
+            match state.is_listed_by(leader) {
+                true => leader.wake(),
+                false => self.list(state),
             }
         }
     }
 
-    /// Whether `broker` need not look after it any more; another that does is told.
-    pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Broker>) -> bool {
-        self.has_left(&mut self.state.lock(), broker)
+    /// Puts it on its leader's list. An older listing there, of a leader that has led it before, counts no longer.
+    fn list(self: &Arc<Self>, state: &mut State) {
+        let Some(leader) = &state.leader else { return };
+        state.listings += 1;
+        state.listed = Some((leader.id, state.listings));
+        leader.list(Listing { partition: self.clone(), serial: state.listings });
     }
 
-    fn has_left(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>) -> bool {
-        if state.listed != Some(broker.id) {
+    /// Whether `broker` need not look after it any more; another that does is told.
+    pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Broker>, serial: u64) -> bool {
+        self.has_left(&mut self.state.lock(), broker, serial)
+    }
+
+    fn has_left(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, serial: u64) -> bool {
+        if state.listed != Some((broker.id, serial)) {
             return true;
         }
         if state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, broker)) {
@@ -284,14 +293,14 @@ impl Partition {
     }
 
     /// What `broker` may send now over the lane that asks.
-    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
+    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, serial: u64, round: &Round<'_>) -> Take {
         let is_home = self.spread % round.path.lanes == round.path.lane;
         if !is_home && (!round.striped || round.missing) {
             return Take::NotYet(None);
         }
         let mut state = self.state.lock();
         let state = &mut *state;
-        if self.has_left(state, broker) {
+        if self.has_left(state, broker, serial) {
             return Take::Gone;
         }
         if let Some(spent) = state.window.wants_identity() {
@@ -538,6 +547,10 @@ impl State {
     }
 
     /// Tells batches that the window settled without an answer of their own.
+    fn is_listed_by(&self, leader: &Broker) -> bool {
+        self.listed.is_some_and(|(id, _)| id == leader.id)
+    }
+
     fn finish_settled(&mut self, now: Instant) {
         for (batch, fate) in self.window.settled() {
             match fate {

@@ -17,7 +17,9 @@
 //! Invariant: but for the rounds that renew the least time, five requests may always be in flight, as with Kafka's default.
 
 use crate::config::InFlight;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Requests that may be in flight whatever the estimate says.
@@ -53,6 +55,9 @@ pub(crate) struct Sent {
     after: Instant,
     limited: bool,
 }
+
+/// A lane's pipe, shared with the answers to its requests and with whoever looks from outside.
+pub(crate) type SharedPipe = Arc<Mutex<Pipe>>;
 
 /// See the module.
 #[derive(Debug)]

@@ -3,17 +3,16 @@
 //! Not here: what happens behind (see `core`). Invariant: `send` neither allocates nor waits while there is memory
 //! and the topic is known; it copies the record's bytes into its batch and returns.
 
-pub(crate) mod core;
-
-pub(crate) use self::core::{Core, Topic};
-
+use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
+use crate::core::{Core, Topic};
 use crate::delivery::Delivery;
 use crate::error::SendError;
 use crate::partition::Refused;
 use crate::partitioner;
 use crate::pool::Lack;
-use crate::sender::BrokerStatus;
+use crate::record::Record;
+use crate::sender;
 use fullbore_client::ConfigError;
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
@@ -21,60 +20,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub use fullbore_wire::batch::Header;
-
 /// How many partitions are tried for a record that may go to any, where some have their share of the memory.
 const TRIES_MAX: usize = 8;
 /// What is waited for, in the words of an error.
 const METADATA: &str = "metadata of the topic";
-
-/// A record to be sent. It borrows everything; `send` copies the bytes once, into their batch.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// The topic.
-    pub topic: &'a str,
-    /// The partition, or `None` to have it chosen by the key, or uniformly.
-    pub partition: Option<i32>,
-    /// The key, or null.
-    pub key: Option<&'a [u8]>,
-    /// The value, or null.
-    pub value: Option<&'a [u8]>,
-    /// Headers in order; keys may repeat.
-    pub headers: &'a [Header<'a>],
-    /// Milliseconds since 1970, or `None` for now.
-    pub timestamp: Option<i64>,
-}
-
-impl<'a> Record<'a> {
-    /// A record with a value and nothing else.
-    pub fn new(topic: &'a str, value: &'a [u8]) -> Self {
-        Record { topic, partition: None, key: None, value: Some(value), headers: &[], timestamp: None }
-    }
-
-    /// With a key.
-    #[must_use]
-    pub fn key(self, key: &'a [u8]) -> Self {
-        Record { key: Some(key), ..self }
-    }
-
-    /// To this partition.
-    #[must_use]
-    pub fn partition(self, partition: i32) -> Self {
-        Record { partition: Some(partition), ..self }
-    }
-
-    /// With these headers.
-    #[must_use]
-    pub fn headers(self, headers: &'a [Header<'a>]) -> Self {
-        Record { headers, ..self }
-    }
-
-    /// With this time, in milliseconds since 1970.
-    #[must_use]
-    pub fn timestamp(self, timestamp: i64) -> Self {
-        Record { timestamp: Some(timestamp), ..self }
-    }
-}
 
 /// An idempotent producer. It sends from a thread of its own, so that it works in any runtime and any task.
 ///
@@ -107,7 +56,7 @@ impl Producer {
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
         let handle = runtime.handle().clone();
-        let core = Core::new(config, handle.clone());
+        let core = Core::new(config, handle.clone(), sender::begin);
         let background = core.clone();
         let thread = std::thread::Builder::new()
             .name("fullbore-producer".to_owned())

@@ -10,33 +10,27 @@
 
 mod answer;
 mod demand;
-mod grant;
 mod lane;
 mod lanes;
-mod status;
 pub(crate) mod verdict;
 
+use crate::backoff::backoff;
+use crate::broker::Broker;
 use crate::config::{Acks, InFlight};
-use crate::partition::{Outgoing, Partition, Path, Round, Take};
-use crate::producer::Core;
+use crate::core::Core;
+use crate::partition::{Listing, Outgoing, Path, Round, Take};
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
-use lane::SharedPipe;
 use lanes::Lanes;
-use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
-
-pub(crate) use grant::Grants;
-pub use status::{BrokerStatus, LaneStatus};
+use std::time::Instant;
 
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
@@ -46,49 +40,12 @@ const REORDER: i16 = 14;
 /// Attempts in a row to open another lane before those there are have to do.
 const LANE_FAILURES: u32 = 3;
 
-/// A broker as the partitions it leads see it.
-pub(crate) struct Broker {
-    pub(crate) id: i32,
-    /// Partitions with work that the task has not seen yet.
-    incoming: Mutex<Vec<Arc<Partition>>>,
-    wake: Notify,
-    /// What it said of windows; written by the answers, read by the task.
-    grants: Mutex<Grants>,
-    /// Those of the lanes that are open; for [`Broker::status`] only.
-    pipes: Mutex<Vec<SharedPipe>>,
-    /// How often the task has looked for work.
-    turns: AtomicU64,
-}
-
-impl Broker {
-    pub(crate) fn new(id: i32) -> Arc<Self> {
-        Arc::new(Broker {
-            id,
-            incoming: Mutex::default(),
-            wake: Notify::new(),
-            grants: Mutex::default(),
-            pipes: Mutex::default(),
-            turns: AtomicU64::new(0),
-        })
-    }
-
-    /// Gives the task a partition to look after.
-    pub(crate) fn list(&self, partition: Arc<Partition>) {
-        self.incoming.lock().push(partition);
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
-    }
-}
-
 /// The task's own state.
 struct Sender {
     core: Arc<Core>,
     broker: Arc<Broker>,
     /// Partitions with work, in the order in which they are asked.
-    active: Vec<Arc<Partition>>,
+    active: Vec<Listing>,
     lanes: Lanes,
     /// How many lanes there should be, if the configuration does not say.
     demand: Option<Demand>,
@@ -97,8 +54,14 @@ struct Sender {
     told: u64,
 }
 
+/// Begins the broker's task.
+pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
+    let runtime = core.runtime.clone();
+    runtime.spawn(run(core, broker));
+}
+
 /// Runs until the producer closes.
-pub(crate) async fn run(core: Arc<Core>, broker: Arc<Broker>) {
+async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
     // Who counts requests means those of the broker, unless connections are counted too.
@@ -164,7 +127,7 @@ impl Sender {
             MetadataError::Connection(error) => format!("broker {}: {error}", self.broker.id),
             other => other.to_string(),
         };
-        self.active.iter().for_each(|partition| partition.hindered(&why));
+        self.active.iter().for_each(|listing| listing.partition.hindered(&why));
         self.core.want_metadata();
         let client = &self.core.config.client;
         let pause = backoff(client.reconnect_backoff, client.reconnect_backoff_max, self.connect_failures);
@@ -201,7 +164,7 @@ impl Sender {
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
-        let wait = self.active.iter().filter(|partition| partition.waits(now, hurry, striped));
+        let wait = self.active.iter().filter(|listing| listing.partition.waits(now, hurry, striped));
         let enough = if striped { 1 } else { self.lanes.open.len() + 1 };
         wait.take(enough).count() == enough
     }
@@ -215,7 +178,7 @@ impl Sender {
     /// Partitions that another broker leads by now do not wait for this one.
     fn give_away(&mut self) {
         let broker = &self.broker;
-        self.active.retain(|partition| !partition.leaves(broker));
+        self.active.retain(|listing| !listing.leaves(broker));
     }
 
     /// Sends as much as the lanes take; when to look again for what is not ready.
@@ -277,7 +240,7 @@ impl Sender {
             let take = match self.active[at].take(&self.broker, &round) {
                 Take::Identity(spent) => match self.core.identity(spent) {
                     Some(identity) => {
-                        self.active[at].adopt(identity);
+                        self.active[at].partition.adopt(identity);
                         self.active[at].take(&self.broker, &round)
                     }
                     None => Take::NotYet(None),
@@ -411,11 +374,4 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
-}
-
-/// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.
-pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
-    let full = first.saturating_mul(1 << failures.min(20)).min(max);
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), failures) % 401;
-    full * (800 + random as u32) / 1000
 }

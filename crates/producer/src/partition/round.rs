@@ -2,11 +2,31 @@
 
 use super::Partition;
 use crate::batch::Batch;
-use crate::sender::Grants;
+use crate::broker::Broker;
+use crate::grant::Grants;
 use crate::window::Ticket;
 use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A partition in a broker's list of work. A leader may change and change back before the list is looked at: of several
+/// listings of a partition the newest counts.
+pub(crate) struct Listing {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) serial: u64,
+}
+
+impl Listing {
+    /// See [`Partition::take`].
+    pub(crate) fn take(&self, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
+        self.partition.take(broker, self.serial, round)
+    }
+
+    /// See [`Partition::leaves`].
+    pub(crate) fn leaves(&self, broker: &Arc<Broker>) -> bool {
+        self.partition.leaves(broker, self.serial)
+    }
+}
 
 /// What the sender may do with a partition.
 pub(crate) enum Take {

@@ -3,11 +3,12 @@
 //! Not here: what an error means (see `verdict`). Invariant: every batch of a request goes back to its partition exactly once.
 
 use super::verdict::{self, Verdict};
-use super::{Broker, backoff};
+use crate::backoff::backoff;
+use crate::broker::Broker;
+use crate::core::Core;
 use crate::delivery::Written;
 use crate::error::{self, ProduceError};
 use crate::partition::{Outgoing, Partition};
-use crate::producer::Core;
 use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_client::ConnectionError;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, TopicProduceResponse};

@@ -3,7 +3,7 @@
 //! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one request is
 //! written at a time, and while the socket does not take it the lane takes no other.
 
-use crate::pipe::Pipe;
+use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -13,9 +13,6 @@ use std::task::{Context, Poll};
 
 /// What may be under way without being waited for.
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// A lane's pipe, shared with the answers to its requests and with whoever looks from outside.
-pub(super) type SharedPipe = Arc<Mutex<Pipe>>;
 
 /// See the module.
 pub(super) struct Lane {

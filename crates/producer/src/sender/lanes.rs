@@ -4,9 +4,9 @@
 //! many are listed, so that whoever asks gets the same.
 
 use super::lane::{Lane, Pending};
+use crate::backoff::backoff;
 use crate::config::ProducerConfig;
 use crate::pipe::Pipe;
-use crate::sender::backoff;
 use fullbore_client::MetadataError;
 use fullbore_client::tokio::Connection;
 use std::task::{Context, Poll};

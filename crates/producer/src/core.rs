@@ -3,13 +3,14 @@
 //! Invariant: a topic and its partitions are never forgotten while the producer lives, whatever metadata says of them
 //! for a while: their sequence numbers must go on where they were.
 
+use crate::backoff::backoff;
+use crate::broker::{Broker, BrokerStatus};
 use crate::config::ProducerConfig;
 use crate::delivery::Outcome;
 use crate::error::{SendError, answer};
 use crate::partition::{Limits, Partition};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
-use crate::sender::{self, Broker, BrokerStatus, backoff};
 use crate::window::Identity;
 use fullbore_client::tokio::{Cluster, TopicInfo};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
@@ -58,7 +59,8 @@ pub(crate) struct Core {
     pub(crate) limits: Arc<Limits>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) cluster: Cluster,
-    runtime: tokio::runtime::Handle,
+    pub(crate) runtime: tokio::runtime::Handle,
+    begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
     /// The first topic of all: most producers have one, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
@@ -82,13 +84,16 @@ pub(crate) struct Core {
     stop: watch::Sender<bool>,
 }
 
+/// Begins the task of a broker, which knows this file and not the other way round (see `sender`).
+pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
+
 /// A record that waits this long with a known reason is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
-    pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Arc<Self> {
+    pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle, begin: Begin) -> Arc<Self> {
         let limits = Limits {
             batch_size: config.batch_size,
             one_record: config.batch_size == 0,
@@ -104,6 +109,7 @@ impl Core {
             cluster: Cluster::new(config.bootstrap_servers.clone(), config.client.clone()),
             config,
             runtime,
+            begin,
             topics: RwLock::default(),
             first_topic: OnceLock::new(),
             brokers: Mutex::default(),
@@ -190,7 +196,7 @@ impl Core {
         }
         let broker = Broker::new(id);
         brokers.insert(id, broker.clone());
-        self.runtime.spawn(sender::run(self.clone(), broker.clone()));
+        (self.begin)(self.clone(), broker.clone());
         broker
     }
 

@@ -1,0 +1,10 @@
+//! How long to wait before something is tried again.
+
+use std::time::Duration;
+
+/// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.
+pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
+    let full = first.saturating_mul(1 << failures.min(20)).min(max);
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), failures) % 401;
+    full * (800 + random as u32) / 1000
+}

@@ -1,0 +1,45 @@
+use super::*;
+use crate::grant::Grants;
+
+fn partition() -> Arc<Partition> {
+    let limits = Limits {
+        batch_size: 1000,
+        one_record: true,
+        batch_bytes_max: 1000,
+        linger: Duration::ZERO,
+        delivery_timeout: Duration::from_secs(1),
+        codec: (Compression::None, None),
+        idempotent: false,
+    };
+    Partition::new(Text::from_static("t"), 0, Arc::new(limits), Pool::new(10_000, 1000, 1000))
+}
+
+/// What a broker's list has.
+fn listed(broker: &Broker) -> Vec<Listing> {
+    std::mem::take(&mut *broker.incoming.lock())
+}
+
+/// A leader that lost the partition and has it again before its task looked had it twice in its list, and put two batches of it into
+/// one request: both were told the offset of the first, and Kafka's broker keeps only one of them.
+#[test]
+fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
+    let (partition, first, second) = (partition(), Broker::new(1), Broker::new(2));
+    partition.set_leader(Some(first.clone()), 1);
+    for value in [b"a", b"b"] {
+        drop(partition.append(&Record::new("t", value), 0, 100).expect("there is room"));
+    }
+    let mut active = listed(&first);
+    assert_eq!(active.len(), 1);
+    partition.set_leader(Some(second.clone()), 2);
+    partition.set_leader(Some(first.clone()), 3);
+    active.append(&mut listed(&first));
+    active.append(&mut listed(&first));
+    let grants = Grants::default();
+    let path = Path { connection: 0, lane: 0, lanes: 1 };
+    let (hurry, room, missing, striped, reorders) = (true, None, false, false, false);
+    let round = Round { now: Instant::now(), hurry, room, grants: &grants, missing, path, striped, reorders };
+    let taken: Vec<Take> = active.iter().map(|listing| listing.take(&first, &round)).collect();
+    let batches = taken.iter().filter(|take| matches!(take, Take::Batch(_))).count();
+    assert_eq!((active.len(), batches), (2, 1), "the older listing is none any more");
+    assert!(listed(&second).iter().all(|listing| matches!(listing.take(&second, &round), Take::Gone)));
+}
