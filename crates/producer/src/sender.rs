@@ -153,6 +153,10 @@ impl Sender {
             let full = self.lanes.freest(0).is_none();
             let (delivered, pressed) = (self.lanes.delivered(), full && self.could_use_more(now));
             demand.look(&Look { now, lanes, delivered, least, pressed });
+            if demand.wanted() != self.lanes.wanted {
+                let (broker, wanted) = (self.broker.id, demand.wanted());
+                tracing::debug!(broker, lanes, wanted, ?least, ?demand, "another number of lanes");
+            }
             self.lanes.wanted = demand.wanted();
             self.lanes.shrink();
         }

@@ -46,7 +46,7 @@ fn what_is_wrong_is_told_as_by_kafka_and_changes_nothing() {
         let refused = loggers.alter(&[good.clone(), change], false).expect_err(told);
         assert!(refused.code == code && refused.message.contains(told), "{refused:?}");
     }
-    loggers.alter(&[good.clone()], true).expect("valid");
+    loggers.alter(std::slice::from_ref(&good), true).expect("valid");
     assert_eq!(*log.0.lock(), [], "nothing was changed");
     loggers
         .alter(&[good, ("fullbore::changes".to_owned(), ConfigChange::Delete), set("root", "FATAL")], false)

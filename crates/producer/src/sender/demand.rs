@@ -119,6 +119,8 @@ impl Demand {
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
+        // The first request takes the whole of its connection's slow start: an epoch of so many times that would be far too long.
+        epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {
             let ended = *epoch;
@@ -163,9 +165,14 @@ impl Demand {
     }
 }
 
+/// How long an epoch is where a request takes so long.
+fn length(least: Duration) -> Duration {
+    (least * EPOCH_ROUNDS).max(EPOCH_MIN)
+}
+
 impl Epoch {
     fn new(look: &Look) -> Self {
-        let length = (look.least * EPOCH_ROUNDS).max(EPOCH_MIN);
+        let length = length(look.least);
         Epoch {
             began: look.now,
             ends: look.now + length,
@@ -213,6 +220,14 @@ mod tests {
         let (mut demand, mut at) = start(150);
         let most = run(&mut demand, &mut at, 30 * SECOND, true, |lanes| 20e6 * lanes.min(4) as f64);
         assert_eq!((most, at.lanes), (8, 4));
+    }
+
+    #[test]
+    fn a_first_request_that_takes_long_does_not_put_the_first_trial_off() {
+        let (mut demand, mut at) = start(2_000);
+        run(&mut demand, &mut at, SECOND / 2, true, |_| 1e6);
+        at.least = Duration::from_millis(150);
+        assert!(run(&mut demand, &mut at, 4 * SECOND, true, |lanes| 20e6 * lanes as f64) >= 2);
     }
 
     #[test]

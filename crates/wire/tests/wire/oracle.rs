@@ -32,6 +32,8 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "maxidempotencebatchestoretain"),
     (ApiKey::Produce, "producerstatebatchestoretain"),
     (ApiKey::DescribeLogDirs, "iscordoned"),
+    (ApiKey::DescribeLogDirs, "setasidefiles"),
+    (ApiKey::DescribeLogDirs, "setasidebytes"),
     (ApiKey::DeleteGroups, "errormessage"),
     // It has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),
