@@ -193,8 +193,7 @@ fn append_each(
     records: &Bytes,
     mut append: impl FnMut(fullbore_wire::batch::BatchView<'_>) -> Result<(), AppendError>,
 ) -> Result<(), FollowError> {
-    let mut found = 0;
-    for batch in batches(records) {
+    for (found, batch) in batches(records).enumerate() {
         let batch = match batch {
             Ok(batch) => batch,
             // The last one of an answer is cut where its byte limit fell.
@@ -206,7 +205,6 @@ fn append_each(
             AppendError::InvalidRecord => FollowError::Records(format!("offset {}", batch.base_offset())),
             error => FollowError::Append(error),
         })?;
-        found += 1;
     }
     Ok(())
 }

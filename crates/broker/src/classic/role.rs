@@ -72,7 +72,9 @@ pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> 
         leader: Some(node_id),
         ..PartitionRegistration::default()
     };
-    vec![Arc::new(registered); usize::try_from(partitions).unwrap_or(0)]
+    // They are alike, and share one.
+    let registered = Arc::new(registered);
+    (0..partitions).map(|_| Arc::clone(&registered)).collect()
 }
 
 /// What an answer waits for: first that the batch is on the disk, where the topic asks for that, and then that it is on every

@@ -102,7 +102,7 @@ pub enum Acknowledgement {
 enum Role {
     Neither,
     Follower { leader: Option<i32> },
-    Leader(Leader),
+    Leader(Box<Leader>),
 }
 
 /// One partition on one broker (Kafka's `kafka.cluster.Partition`).
@@ -204,7 +204,8 @@ impl Partition {
             Role::Leader(leader) => leader.since_epoch,
             _ => self.leader_epoch,
         };
-        self.role = Role::Leader(Leader::new(self.broker_id, registration, since_epoch, self.log_end, now.ms));
+        let leader = Leader::new(self.broker_id, registration, since_epoch, self.log_end, now.ms);
+        self.role = Role::Leader(Box::new(leader));
         Some(RoleChange::Lead { epoch: self.leader_epoch, start_offset: self.log_end })
     }
 
