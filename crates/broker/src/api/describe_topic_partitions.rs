@@ -29,7 +29,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             continue;
         };
         let until = topic.partition_count().min(from.saturating_add(left));
-        response.topics.push(describe(&image, topic, from..until));
+        response.topics.push(describe(call, &image, topic, from..until));
         left -= (until - from).max(0);
         if until < topic.partition_count() {
             response.next_cursor = Some(cursor(name, until));
@@ -67,10 +67,15 @@ fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
     }
 }
 
-fn describe(image: &Image, topic: &Topic, range: std::ops::Range<i32>) -> DescribeTopicPartitionsResponseTopic {
+fn describe(
+    call: &Call<'_>,
+    image: &Image,
+    topic: &Topic,
+    range: std::ops::Range<i32>,
+) -> DescribeTopicPartitionsResponseTopic {
     let partition = |partition_index| {
         let registered = topic.partition(partition_index)?;
-        let (leader_id, error_code) = nodes::leader(image, registered);
+        let (leader_id, error_code) = nodes::leader(call.broker, image, call.listener, registered);
         Some(DescribeTopicPartitionsResponsePartition {
             error_code,
             partition_index,

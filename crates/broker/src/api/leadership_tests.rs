@@ -46,9 +46,14 @@ impl Opened {
 
     /// Has the metadata say this of the one partition, and another broker be there.
     fn register(&self, change: impl FnOnce(&mut PartitionRegistration)) {
+        self.register_at("PLAINTEXT", change);
+    }
+
+    /// The same, the other broker having a listener of this name only.
+    fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
         self.broker.shared().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
-            let endpoints = [("PLAINTEXT".to_owned(), at)].into();
+            let endpoints = [(listener.to_owned(), at)].into();
             image.put_node(OTHER, Node { registration: Default::default(), rack: None, endpoints });
             let topic = Arc::clone(image.topic(TOPIC).expect("there"));
             let mut registered = PartitionRegistration::clone(&topic.partitions[0]);
@@ -194,4 +199,22 @@ async fn of_a_partition_that_nobody_leads_clients_are_told_so() {
     let told = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
     assert_eq!((told.error_code, told.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
     assert_eq!(told.eligible_leader_replicas, Some(vec![OTHER]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_clients_of_the_listener_cannot_reach_is_none_to_them() {
+    let mut opened = Opened::new().await;
+    opened.register_at("INTERNAL", |registered| {
+        registered.replicas = vec![1, OTHER];
+        registered.leader = Some(OTHER);
+        registered.leader_epoch += 1;
+    });
+    let (brokers, partition) = opened.described();
+    assert_eq!((brokers, partition.leader_id), (vec![1], -1), "clients look the leader up among the brokers");
+    assert_eq!(partition.error_code, ErrorCode::LEADER_NOT_AVAILABLE);
+    let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
+    let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 9, ..Default::default() };
+    let told = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
+    assert_eq!((told.error_code, told.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    assert_eq!(opened.produced(1), (ErrorCode::NOT_LEADER_OR_FOLLOWER, (-1, -1), vec![]));
 }

@@ -23,7 +23,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let of_cluster = operations::where_asked(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
         let image = broker.control.image();
-        image.topics().map(|topic| describe(&image, topic)).collect()
+        image.topics().map(|topic| describe(call, &image, topic)).collect()
     } else {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
@@ -84,7 +84,7 @@ async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool)
         .map(|topic| {
             let name = topic.name.clone().unwrap_or_default();
             match super::topics::find(&image, &name, topic.topic_id) {
-                Ok(found) => describe(&image, found),
+                Ok(found) => describe(call, &image, found),
                 Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code)),
             }
         })
@@ -108,9 +108,9 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopi
     }
 }
 
-fn describe(image: &Image, topic: &Arc<Topic>) -> MetadataResponseTopic {
+fn describe(call: &Call<'_>, image: &Image, topic: &Arc<Topic>) -> MetadataResponseTopic {
     let partition = |(partition_index, registered): (i32, &Arc<PartitionRegistration>)| {
-        let (leader_id, error_code) = nodes::leader(image, registered);
+        let (leader_id, error_code) = nodes::leader(call.broker, image, call.listener, registered);
         MetadataResponsePartition {
             error_code,
             partition_index,

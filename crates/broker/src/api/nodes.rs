@@ -16,25 +16,42 @@ pub fn reached<'i>(
     image: &'i Image,
     listener: usize,
 ) -> impl Iterator<Item = (i32, &'i Node, &'i Endpoint)> {
-    let name = broker.config.listeners.get(listener).map_or("", |listener| listener.name.as_str());
-    let serving = image.nodes().iter().filter(|(_, node)| !node.registration.is_fenced);
-    serving.filter_map(move |(id, node)| Some((*id, node, node.endpoint(name)?)))
+    let name = name_of(broker, listener);
+    image.nodes().iter().filter_map(move |(id, node)| Some((*id, node, at(node, name)?)))
 }
 
-/// The leader's id, or why clients find none.
-pub fn leader(image: &Image, partition: &PartitionRegistration) -> (i32, ErrorCode) {
-    match partition.leader {
-        Some(id) if image.node(id).is_some() => (id, ErrorCode::NONE),
-        _ => (NO_LEADER, ErrorCode::LEADER_NOT_AVAILABLE),
+fn name_of(broker: &Shared, listener: usize) -> &str {
+    broker.config.listeners.get(listener).map_or("", |listener| listener.name.as_str())
+}
+
+/// Where a client of the listener of this name reaches the broker, if that serves.
+fn at<'i>(node: &'i Node, listener: &str) -> Option<&'i Endpoint> {
+    node.endpoint(listener).filter(|_| !node.registration.is_fenced)
+}
+
+/// The leader's id, or why a client of this listener finds none.
+pub fn leader(broker: &Shared, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
+    let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
+    match partition.leader.filter(is_reached) {
+        Some(id) => (id, ErrorCode::NONE),
+        None => (NO_LEADER, ErrorCode::LEADER_NOT_AVAILABLE),
     }
 }
 
 /// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells.
-pub fn leader_elsewhere(broker: &Shared, image: &Image, topic: &Topic, index: i32) -> Option<LeaderIdAndEpoch> {
+pub fn leader_elsewhere(
+    broker: &Shared,
+    image: &Image,
+    listener: usize,
+    (topic, index): (&Topic, i32),
+) -> Option<LeaderIdAndEpoch> {
     let registered = topic.partition(index)?;
-    let leader_id =
-        registered.leader.filter(|leader| *leader != broker.config.node_id && image.node(*leader).is_some())?;
-    Some(LeaderIdAndEpoch { leader_id, leader_epoch: registered.leader_epoch, ..Default::default() })
+    let (leader_id, _) = leader(broker, image, listener, registered);
+    (leader_id != NO_LEADER && leader_id != broker.config.node_id).then(|| LeaderIdAndEpoch {
+        leader_id,
+        leader_epoch: registered.leader_epoch,
+        ..Default::default()
+    })
 }
 
 /// Where the client of a listener reaches these brokers, each once.

@@ -197,7 +197,7 @@ fn tell_leaders(broker: &Shared, response: &mut ProduceResponse, listener: usize
     for topic in &mut response.responses {
         let Ok(found) = topics::find(&image, &topic.name, topic.topic_id) else { continue };
         for at in topic.partition_responses.iter_mut().filter(|at| is_moved(at)) {
-            if let Some(leader) = nodes::leader_elsewhere(broker, &image, found, at.index) {
+            if let Some(leader) = nodes::leader_elsewhere(broker, &image, listener, (found, at.index)) {
                 leaders.insert(leader.leader_id);
                 at.current_leader = leader;
             }

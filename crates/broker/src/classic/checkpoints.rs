@@ -47,6 +47,8 @@ struct Entries {
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
+    /// Whether any of them is another one than in their file.
+    has_moved: bool,
     /// Whether their file could be read: then a partition that is not in it begins with its first segment.
     knows_log_starts: bool,
     /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
@@ -108,21 +110,26 @@ impl Checkpoints {
     /// # Errors
     /// What the system says.
     pub fn write_high_watermarks(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
-        let noted: Vec<_> = noted(partitions).filter(|(partition, _)| !partition.is_leaving()).collect();
+        let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
         let high_watermarks = {
             let mut entries = self.entries.lock();
-            let mut has_moved = false;
-            for (partition, noted) in noted {
-                has_moved |=
-                    entries.high_watermarks.insert(partition.key(), noted.high_watermark) != Some(noted.high_watermark);
+            for (partition, Noted { high_watermark, .. }) in noted {
+                // As with the others: a deletion is announced first.
+                if !partition.is_leaving() {
+                    let before = entries.high_watermarks.insert(partition.key(), high_watermark);
+                    entries.has_moved |= before != Some(high_watermark);
+                }
             }
-            if !has_moved {
+            if !entries.has_moved {
                 return Ok(());
             }
             entries.high_watermarks.clone()
         };
         // One that is lost is a smaller one, which is as true.
-        files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
+        files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
+        self.entries.lock().has_moved = false;
+        Ok(())
     }
 
     /// The partition's log is open: what damages it from now on is judged by itself.
@@ -185,14 +192,14 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The same for one partition, with its high watermark.
+    /// The same for one partition that was cut off, with its high watermark.
     ///
     /// # Errors
     /// What the system says.
     pub fn write_of(&self, partition: &Partition) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
-        let (recovery_points, high_watermarks) = {
+        let (recovery_points, log_starts, high_watermarks) = {
             let mut entries = self.entries.lock();
             if partition.is_leaving() {
                 return Ok(());
@@ -200,9 +207,10 @@ impl Checkpoints {
             entries.recovery_points.insert(partition.key(), noted.recovery_point);
             entries.log_starts.insert(partition.key(), noted.log_start);
             entries.high_watermarks.insert(partition.key(), noted.high_watermark);
-            (entries.recovery_points.clone(), entries.high_watermarks.clone())
+            (entries.recovery_points.clone(), entries.log_starts.clone(), entries.high_watermarks.clone())
         };
         files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
+        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
@@ -294,6 +302,7 @@ impl Entries {
             knows_log_starts: log_starts.is_some(),
             log_starts: log_starts.unwrap_or_default(),
             high_watermarks: files::read_offsets(&dir.join(HIGH_WATERMARKS)).unwrap_or_default(),
+            has_moved: false,
             unrecovered: unrecovered.unwrap_or_default(),
             recovered: HashSet::new(),
             stale: HashSet::new(),
@@ -334,7 +343,12 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
     use super::*;
+    use crate::classic::{Acks, Logs, Origin, Settings, led_by};
+    use crate::config::{BrokerConfig, Properties};
 
     fn key(topic: &str) -> Key {
         (topic.to_owned(), 0)
@@ -369,5 +383,30 @@ mod tests {
         assert_eq!((in_file(RECOVERY_POINTS, "deleted"), in_file(LOG_STARTS, "deleted")), (None, None));
         assert_eq!(checkpoints.known(&key("deleted")).recovery_point, 0);
         assert_eq!(checkpoints.known(&key("kept")).recovery_point, 7);
+    }
+
+    #[test]
+    fn high_watermarks_that_could_not_be_written_are_written_the_next_time() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topic_defaults), Origin::New);
+        let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+
+        let beside = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = beside.path().into();
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        std::fs::create_dir(dir.join(HIGH_WATERMARKS)).expect("made");
+        let partitions = [partition];
+        checkpoints.write_high_watermarks(&partitions).expect_err("a folder has the name");
+        std::fs::remove_dir(dir.join(HIGH_WATERMARKS)).expect("removed");
+        checkpoints.write_high_watermarks(&partitions).expect("written");
+        let found = files::read_offsets(&dir.join(HIGH_WATERMARKS)).expect("there");
+        assert_eq!(found, OffsetsByPartition::from([(key("t"), 1)]));
+        logs.close();
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use fullbore_rules::replica::{self, Acknowledgement, Brokers, LocalLog, Now, PartitionRegistration};
@@ -170,7 +170,8 @@ impl Partition {
 
     /// Has whoever next locks the state take over role and settings.
     fn note_news(&self) {
-        self.has_news.store(true, Release);
+        // As the count of waiters is: who registers before this count is looked at is woken, and who does after that sees the news.
+        self.has_news.store(true, SeqCst);
         // If somebody has it locked, whoever waits for something looks again, and takes them over.
         if let Some(mut state) = self.state.try_lock() {
             self.catch_up(&mut state);
@@ -187,11 +188,11 @@ impl Partition {
 
     /// Takes over what was told since the state was last locked.
     pub(super) fn catch_up(&self, state: &mut State) {
-        if !self.has_news.load(Acquire) {
+        if !self.has_news.load(SeqCst) {
             return;
         }
         // Before the look: what is told meanwhile is looked at again.
-        self.has_news.store(false, Release);
+        self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {
             let configured = state.replica.configure(settings, now);

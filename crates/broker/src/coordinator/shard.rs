@@ -123,16 +123,17 @@ impl Shard {
         self.is_successor
     }
 
-    /// Whether its partition is led as when it was made, here or elsewhere. An election that this broker won again is no change but
-    /// of the epoch, since nobody wrote meanwhile what it has not.
+    /// Whether its partition is led as when it was made, here or elsewhere. An election that this broker won again, of the very
+    /// next epoch, is no change but of that, since nobody wrote meanwhile what it has not.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            (_, Some(epoch)) => {
+            // Of those between, somebody else may have led one, and have written what this shard does not know.
+            (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true
             }
-            (_, None) => false,
+            _ => false,
         }
     }
 

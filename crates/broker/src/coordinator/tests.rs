@@ -169,3 +169,26 @@ async fn writes_share_no_batch_that_is_larger_than_the_topic_allows() {
     assert_eq!(together.kept().await, Ok(Ok(())));
     assert!(read(&shard).into_iter().map(|(key, _)| key).eq((0..100).map(|n| format!("{n:03}"))));
 }
+
+#[tokio::test]
+async fn a_write_that_waits_for_the_disk_and_for_no_replica_waits_as_long_as_that_takes() {
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let (release, released) = std::sync::mpsc::channel();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let slow = Records::late(move || {
+        begun.send(()).expect("the test waits");
+        released.recv().expect("the test says so");
+        std::iter::once(record("slow", None))
+    });
+    let slow = shard.write(slow, |kept| kept);
+    let writer = Arc::clone(&shard);
+    let writing = std::thread::spawn(move || writer.flush());
+    has_begun.recv().expect("begun");
+    let mut kept = std::pin::pin!(shard.write(Records::Known(vec![record("next", None)]), |kept| kept).kept());
+    let longer = pending::KEPT_WITHIN + std::time::Duration::from_millis(500);
+    assert!(tokio::time::timeout(longer, &mut kept).await.is_err(), "it is not told that it failed");
+    release.send(()).expect("it waits");
+    assert_eq!(kept.await, Ok(Ok(())));
+    assert_eq!(slow.kept().await, Ok(Ok(())));
+    writing.join().expect("written");
+}

@@ -242,7 +242,7 @@ impl Groups {
     }
 
     /// Reads the shard's log and puts in place what it says.
-    fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
+    pub(super) fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
         let mut found = Found::default();
         let mut unread = None;
         replay(shard.partition(), |key, value| match records::read(key, value) {
@@ -253,9 +253,10 @@ impl Groups {
             let partition = shard.partition().index();
             tracing::warn!(partition, records, %error, "records of {CONSUMER_OFFSETS} are passed over, since they cannot be read");
         }
-        // Whoever deletes the topic waits for this, or was here before.
+        // Whoever deletes the topic, or has another shard take this one's place, waits for this, or was here before.
         let topic = self.topic.read();
-        if topic.as_ref().is_some_and(|topic| topic.id() == shard.partition().topic_id()) {
+        let is_here = |topic: &Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
+        if topic.as_ref().is_some_and(is_here) {
             if shard.is_successor() {
                 // What was told of late, when the partition was led here before.
                 self.forget_shard(shard);

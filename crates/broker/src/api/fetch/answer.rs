@@ -15,7 +15,9 @@ pub fn of(broker: &Shared, session_id: i32, shown: Vec<Fetched>, reply: Reply) -
         if matches!(data.error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
             let image = broker.control.image();
             let topic = topics::find(&image, &key.topic, key.topic_id).ok();
-            if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, of, key.index)) {
+            if let Some(leader) =
+                topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, (of, key.index)))
+            {
                 leaders.insert(leader.leader_id);
                 data.current_leader = leader;
             }

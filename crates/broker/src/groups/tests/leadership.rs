@@ -10,6 +10,12 @@ const EPOCH: i64 = 7;
 impl Opened {
     /// Has the metadata say this of every partition of the topic, and sees to it.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
+        self.publish(change);
+        self.groups.adopt();
+    }
+
+    /// Has the metadata say this of every partition of the topic.
+    fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
             image.put_node(OTHER, crate::control::Node { registration, rack: None, endpoints: Default::default() });
@@ -22,15 +28,10 @@ impl Opened {
             });
             image.put(Arc::new(Topic { partitions: changed.collect(), ..Topic::clone(&topic) }));
         });
-        self.groups.adopt();
     }
 
     fn elect(&self, leader: i32) {
-        self.register(|registered| {
-            registered.replicas = vec![1, OTHER];
-            registered.leader = Some(leader);
-            registered.leader_epoch += 1;
-        });
+        self.register(|registered| led_by(registered, leader));
     }
 
     /// What a follower says that has all of the shard's log, once that ends there.
@@ -45,6 +46,50 @@ impl Opened {
         let fetch = FollowerFetch { broker_id: OTHER, broker_epoch: EPOCH, leader_epoch, offset };
         partition.read_as_follower(&fetch, last, (0, false)).expect("answered");
     }
+}
+
+fn led_by(registered: &mut PartitionRegistration, leader: i32) {
+    registered.replicas = vec![1, OTHER];
+    registered.leader = Some(leader);
+    registered.leader_epoch += 1;
+}
+
+#[tokio::test]
+async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
+    let before = opened.groups.serving("g").expect("it serves");
+    opened.publish(|registered| led_by(registered, OTHER));
+    // Meanwhile this broker may have fetched what the other has written.
+    opened.publish(|registered| led_by(registered, 1));
+    opened.groups.adopt();
+    opened.groups.loaded().await;
+    assert!(!Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
+    assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
+    opened.close();
+}
+
+#[tokio::test]
+async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
+    let before = opened.groups.serving("g").expect("it serves");
+    opened.elect(OTHER);
+    opened.groups.install(&before).expect("read");
+    assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0), "another broker has it");
+    opened.elect(1);
+    opened.groups.loaded().await;
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2))]).await, []);
+    opened.groups.install(&before).expect("read");
+    assert_eq!(opened.commit("g", vec![one(&t, 1, committed(3, 3))]).await, []);
+    let after = opened.groups.serving("g").expect("it serves");
+    let entries: Vec<_> = opened.groups.table.lock().values().cloned().collect();
+    assert!(entries.iter().all(|entry| Arc::ptr_eq(&entry.shard, &after)), "its group writes where nothing is kept");
+    opened.close();
 }
 
 #[tokio::test]
