@@ -197,8 +197,9 @@ impl Shard {
             Batch::new(self, &mut memory).append(writes);
             drop(memory);
             fence(Ordering::SeqCst);
-            // What waits for others to be replicated is appended once they are.
-            if self.waiting.lock().is_empty() || !self.unreplicated.is_empty() {
+            let is_late = self.waiting.lock().first().map(|write| matches!(write.records, Records::Late(_)));
+            // What follows from what others are told is appended once they are, and only then.
+            if is_late.is_none_or(|is_late| is_late && !self.unreplicated.is_empty()) {
                 return;
             }
         }

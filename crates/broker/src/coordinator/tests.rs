@@ -4,6 +4,7 @@ use super::*;
 use crate::classic::{AppendError, Logs, Origin, led_by};
 use crate::config::{BrokerConfig, Properties};
 use bytes::Bytes;
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Compression;
 use parking_lot::Mutex;
@@ -191,4 +192,31 @@ async fn a_write_that_waits_for_the_disk_and_for_no_replica_waits_as_long_as_tha
     assert_eq!(kept.await, Ok(Ok(())));
     assert_eq!(slow.kept().await, Ok(Ok(())));
     writing.join().expect("written");
+}
+
+#[tokio::test]
+async fn a_write_asked_for_while_another_is_appended_does_not_wait_for_the_replicas_of_that() {
+    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let partition = Arc::clone(shard.partition());
+    let (replicas, isr) = (vec![1, 2], vec![1, 2]);
+    let leader = Some(1);
+    let registered = PartitionRegistration { replicas, isr, leader, partition_epoch: 1, ..Default::default() };
+    partition.follow(&Arc::new(registered), &partition.config());
+    let (release, released) = std::sync::mpsc::channel();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let slow = Records::late(move || {
+        begun.send(()).expect("the test waits");
+        released.recv().expect("the test says so");
+        std::iter::once(record("slow", None))
+    });
+    let slow = shard.write(slow, drop);
+    let writer = Arc::clone(&shard);
+    let writing = tokio::task::spawn_blocking(move || writer.flush());
+    has_begun.recv().expect("begun");
+    let next = shard.write(Records::Known(vec![record("next", None)]), drop);
+    shard.flush();
+    release.send(()).expect("it waits");
+    writing.await.expect("written");
+    assert_eq!(partition.offsets().expect("open").log_end, 2, "who has the writer appends that, too");
+    drop((slow, next));
 }
