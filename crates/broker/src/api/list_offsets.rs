@@ -88,7 +88,7 @@ fn look_up(partition: &Partition, timestamp: i64, version: i16) -> Result<Option
     let code = |error: ReadError| error.code();
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     match timestamp {
-        LATEST => position(partition.offsets().map_err(code)?.high_watermark),
+        LATEST => position(partition.latest_offset()?),
         EARLIEST => position(partition.offsets().map_err(code)?.log_start),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp().map_err(code),
         EARLIEST_LOCAL if version >= 8 => position(partition.offsets().map_err(code)?.log_start),

@@ -255,10 +255,13 @@ impl Logs {
     }
 
     /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any
-    /// more, and no log is opened.
+    /// more, acks=all waits for no replica, and no log is opened.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
-        self.partitions().iter().for_each(|partition| partition.dismiss_parked(AppendError::Gone));
+        for partition in self.partitions() {
+            partition.dismiss_parked(AppendError::Gone);
+            partition.wake_waiters();
+        }
     }
 
     /// Puts settings of compaction in force.

@@ -17,7 +17,7 @@ use parking_lot::{MutexGuard, RwLock};
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::answer::{AppendError, FlushTicket};
+use super::answer::{AppendError, FlushTicket, ReadError};
 use super::log::Log;
 use super::partition::{LogState, Partition, State};
 use crate::config::TopicConfig;
@@ -121,7 +121,7 @@ impl ReplicationTicket {
         let waiter = Arc::new(Notify::new());
         let registered = self.partition.register(&waiter);
         loop {
-            if registered.is_over() {
+            if registered.is_over() || self.partition.log_dir.opener.is_stopping() {
                 return Err(AppendError::Gone);
             }
             match self.partition.acknowledgement(self.leader_epoch, self.end_offset) {
@@ -238,6 +238,16 @@ impl Partition {
         if state.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
+    /// As leader: the end of what ListOffsets may tell (KIP-207).
+    ///
+    /// # Errors
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+        let mut state = self.lock();
+        self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
+        state.replica.latest_offset()
+    }
+
     /// The epoch in which this broker leads, by what it was last told; `None` if it does not.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
@@ -269,6 +279,11 @@ impl Partition {
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
         self.lock().replica.acknowledgement(leader_epoch, end_offset)
+    }
+
+    /// Has whoever waits look again.
+    pub(super) fn wake_waiters(&self) {
+        self.waiters.wake();
     }
 
     /// What acks=all still waits for where a batch is in the leader's log.

@@ -183,8 +183,8 @@ const KEYS: &[Key] = &[
         .dynamic(),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
-    Key::long("replica.lag.time.max.ms", Some("30000"), 1, "How long a follower may be behind before it leaves the replicas in sync, in milliseconds."),
-    Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 1, "Between two times that the high watermarks are written down, in milliseconds."),
+    Key::long("replica.lag.time.max.ms", Some("30000"), 0, "How long a follower may be behind before it leaves the replicas in sync, in milliseconds."),
+    Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 0, "Between two times that the high watermarks are written down, in milliseconds."),
     Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: at their first use, and after a crash all of them.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64; read at the start, when there is something to recover"),

@@ -173,6 +173,32 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_n
 }
 
 #[tokio::test]
+async fn a_stop_ends_what_waits_for_replicas() {
+    let cluster = Cluster::new(2, |_| {});
+    let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
+    let waiting = tokio::spawn(ticket.wait(far()));
+    tokio::task::yield_now().await;
+    cluster.of(1).folder.logs.dismiss_waiting();
+    assert_eq!(waiting.await.expect("no panic"), Err(AppendError::Gone));
+}
+
+#[tokio::test]
+async fn a_new_leader_tells_no_smaller_end_than_an_earlier_one_may_have_told() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
+    cluster.fetch(2).expect("answered");
+    // The first leader knows that both have it, and the second does not: that answer is lost.
+    let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
+    cluster.partition(1).read_as_follower(&fetch, Some(0), (1000, true)).expect("answered");
+    assert_eq!(cluster.partition(1).latest_offset(), Ok(2));
+    cluster.elect(2);
+    assert_eq!(cluster.partition(2).latest_offset(), Err(ErrorCode::OFFSET_NOT_AVAILABLE));
+    cluster.fetch(1).expect("answered");
+    assert_eq!(cluster.partition(2).latest_offset(), Ok(2));
+    assert_eq!(cluster.partition(1).latest_offset(), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+}
+
+#[tokio::test]
 async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refused() {
     let mut cluster = Cluster::new(2, |_| {});
     let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
