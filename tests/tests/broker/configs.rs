@@ -305,7 +305,7 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
 
 #[test]
 fn the_levels_of_the_log_change_while_the_broker_runs_and_not_for_ever() {
-    const NAME: &str = "fullbore::protocol";
+    const NAME: &str = "fullbore.protocol";
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     let mut alter = |change: (&str, i8, Option<&str>), validate_only| {

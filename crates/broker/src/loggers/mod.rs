@@ -6,7 +6,7 @@
 use crate::config::{ConfigEntry, Source, Type};
 use crate::control::{CHANGES, ConfigChange, Refusal};
 use fullbore_wire::ErrorCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What the parts that have no level of their own go by; Kafka's name.
 const ROOT: &str = "root";
@@ -85,9 +85,9 @@ impl Loggers {
     /// There is no log.
     pub fn describe(&self) -> Result<Vec<ConfigEntry>, Refusal> {
         let levels = self.levels()?;
-        let entry = |name| ConfigEntry {
+        let entry = |(name, target)| ConfigEntry {
             name,
-            value: Some(levels.of(target(name)).name().to_owned()),
+            value: Some(levels.of(target).name().to_owned()),
             source: Source::DynamicBrokerLogger,
             of: Type::String,
             read_only: false,
@@ -127,12 +127,14 @@ pub fn targets() -> impl Iterator<Item = &'static str> {
     TARGETS.lines()
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
-    std::iter::once(ROOT).chain(targets())
-}
+/// Each target by the name that clients are told.
+static NAMES: LazyLock<Vec<(String, &'static str)>> =
+    LazyLock::new(|| targets().map(|target| (target.replace("::", "."), target)).collect());
 
-fn target(name: &'static str) -> Option<&'static str> {
-    (name != ROOT).then_some(name)
+/// Every logger's name with its target. Parts of a name have a dot between them, as Kafka's: its tool takes no colon in one.
+fn names() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let named = NAMES.iter().map(|(name, target)| (name.as_str(), Some(*target)));
+    std::iter::once((ROOT, None)).chain(named)
 }
 
 fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
@@ -142,7 +144,8 @@ fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
     };
     let known = || {
         let missing = || Refusal::new(ErrorCode::INVALID_CONFIG, format!("Logger {name} does not exist!"));
-        names().find(|known| *known == name).map(target).ok_or_else(missing)
+        let is_meant = |(known, target): &(&str, Option<&str>)| *known == name || *target == Some(name);
+        names().find(is_meant).map(|(_, target)| target).ok_or_else(missing)
     };
     match change {
         ConfigChange::Set(value) => {

@@ -56,7 +56,7 @@ fn what_is_wrong_is_told_as_by_kafka_and_changes_nothing() {
     assert_eq!(*log.0.lock(), expected);
     let described = loggers.describe().expect("there is a log");
     assert_eq!((described[0].name, described[0].value.as_deref()), ("root", Some("WARN")));
-    assert!(described.iter().any(|entry| entry.name == "fullbore::protocol" && entry.value.as_deref() == Some("INFO")));
+    assert!(described.iter().any(|entry| entry.name == "fullbore.protocol" && entry.value.as_deref() == Some("INFO")));
 }
 
 #[test]
