@@ -95,11 +95,13 @@ pub async fn admit(
     if acks == 0 {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     if pending.is_empty() {
-        tell_leaders(broker, &mut response, reply.listener);
+        if failed.is_err() {
+            tell_leaders(broker, &mut response, reply.listener);
+        }
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
+    let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
     // Version 14 has topic ids, so that a response holds nothing of the request.
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
