@@ -3,9 +3,10 @@
 //! Invariant: what is in the table is implemented by this crate in both directions at every version named; which
 //! of them a broker serves is the broker's to say.
 
-use crate::codec::{Codec, DecodeError, EncodeError, NullCodec, Reader, Version};
+use crate::StructSpec;
+use crate::codec::{Codec, NullCodec, Reader, Version};
 use crate::frame::{Frame, Writer};
-use crate::message::StructSpec;
+use crate::{DecodeError, EncodeError};
 use crate::{REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, TaggedFields, Text, apis};
 use bytes::Bytes;
 use std::fmt::Debug;

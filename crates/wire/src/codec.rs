@@ -4,7 +4,7 @@
 //! O(n) time, and memory bounded by n and the reader's element budget.
 
 use crate::frame::{Records, Writer};
-use crate::{StructSpec, Text, Uuid};
+use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
 /// Array elements one request may hold in all: far above any real request, and small enough that
@@ -12,58 +12,6 @@ use bytes::{Buf, Bytes};
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
 /// Array elements one response may hold in all.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
-
-/// Why bytes are not the message they claim to be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// The frame ends inside a field.
-    #[error("{missing} bytes missing")]
-    Truncated {
-        /// How many.
-        missing: usize,
-    },
-    /// A length or count below zero where null is not allowed, or below -1.
-    #[error("length {0} is not valid here")]
-    Length(i64),
-    /// More array elements than the frame could hold or the reader's budget allows.
-    #[error("array of {0} elements is too large")]
-    Count(usize),
-    /// A variable-length integer longer than its type.
-    #[error("variable-length integer is too long")]
-    Varint,
-    /// A string that is not UTF-8.
-    #[error("string is not UTF-8")]
-    Utf8,
-    /// Null in a field that may not be null in this version.
-    #[error("field {0} may not be null in this version")]
-    Null(&'static str),
-    /// Tags out of order or repeated, or a tagged field whose size is wrong.
-    #[error("tagged field {0} is malformed")]
-    Tag(u32),
-    /// Bytes left over after the last field.
-    #[error("{0} bytes after the end of the message")]
-    Trailing(usize),
-    /// A version outside the API's range.
-    #[error("version {0} is not supported")]
-    Version(i16),
-}
-
-/// Why a struct cannot be written in the version asked for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
-    /// A field or frame longer than its length prefix can say.
-    #[error("{0} bytes do not fit the length prefix")]
-    TooLong(usize),
-    /// An unknown tagged field with the tag of another one.
-    #[error("tagged field {0} is there twice")]
-    Tag(u32),
-    /// Null in a field that may not be null in this version.
-    #[error("field {0} may not be null in this version")]
-    Null(&'static str),
-    /// A version outside the API's range.
-    #[error("version {0} is not supported")]
-    Version(i16),
-}
 
 /// The version of a message, and whether it is written in the flexible form of KIP-482.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

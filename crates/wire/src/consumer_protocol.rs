@@ -7,9 +7,10 @@
 //!
 //! Invariant: later versions only add fields at the end, so a newer one is read as the newest known here.
 
-use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use crate::message::message;
+use crate::{DecodeError, EncodeError};
 use crate::{REQUEST_ELEMENTS_MAX, Text};
 use bytes::Bytes;
 use std::ops::RangeInclusive;

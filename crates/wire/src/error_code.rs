@@ -1,7 +1,8 @@
 //! Kafka's error codes (class `org.apache.kafka.common.protocol.Errors`).
 
-use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
+use crate::{DecodeError, EncodeError};
 use std::fmt;
 
 /// An error code as it is on the wire; codes this crate does not know are kept.

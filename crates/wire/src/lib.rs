@@ -15,8 +15,10 @@
 
 mod address;
 mod codec;
+mod error;
 mod frame;
 mod message;
+mod spec;
 mod text;
 mod typo;
 mod uuid;
@@ -29,13 +31,11 @@ pub mod coordinator;
 mod error_code;
 
 pub use address::{host_port, split_host_port};
-pub use codec::{
-    Codec, DecodeError, EncodeError, NullCodec, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields,
-    Version,
-};
+pub use codec::{Codec, NullCodec, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields, Version};
+pub use error::{DecodeError, EncodeError};
 pub use error_code::ErrorCode;
 pub use frame::{FileSlice, Frame, Part, Records, Writer};
-pub use message::{FieldSpec, StructSpec};
+pub use spec::{FieldSpec, StructSpec};
 pub use text::Text;
 pub use typo::did_you_mean;
 pub use uuid::Uuid;

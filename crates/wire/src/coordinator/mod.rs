@@ -14,9 +14,10 @@ mod partition;
 
 pub use partition::partition_for;
 
-use crate::codec::{Codec, DecodeError, EncodeError, Reader, Version};
+use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use crate::message::message;
+use crate::{DecodeError, EncodeError};
 use crate::{Text, Uuid};
 use bytes::Bytes;
 use std::ops::RangeInclusive;
