@@ -2,7 +2,7 @@
 
 use crate::explain;
 use crate::pem::{self, MaterialError};
-use crate::provider::{provider, versions};
+use crate::provider::provider;
 use crate::server::roots;
 use crate::session::Session;
 use crate::settings::Settings;
@@ -45,7 +45,7 @@ impl Connector {
             .build()
             .map_err(|error| MaterialError::new(&setting, error.to_string()))?;
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&versions(settings))
+            .with_protocol_versions(&settings.versions())
             .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Verifier { chains, trusted, check_host_name }));

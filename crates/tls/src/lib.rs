@@ -13,6 +13,7 @@ mod server;
 mod session;
 mod settings;
 mod stream;
+mod suites;
 
 pub use blocking::BlockingStream;
 pub use client::Connector;

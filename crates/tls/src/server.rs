@@ -2,7 +2,7 @@
 
 use crate::expiry::Expiry;
 use crate::pem::{self, MaterialError};
-use crate::provider::{provider, versions};
+use crate::provider::provider;
 use crate::session::Session;
 use crate::settings::Settings;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -40,7 +40,7 @@ impl Acceptor {
         })?;
         let provider = provider(settings);
         let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&versions(settings))
+            .with_protocol_versions(&settings.versions())
             .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?;
         let builder = match client_auth {
             ClientAuth::None => builder.with_no_client_auth(),

@@ -2,7 +2,8 @@
 //!
 //! No file is read here. Invariant: what [`Settings::set`] accepted is used; what it refuses says what is allowed.
 
-use crate::provider;
+use crate::suites;
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use std::fmt;
 
 /// Text that is never shown: keys, passwords, certificates given inline.
@@ -154,10 +155,20 @@ impl Settings {
         if self.at_most_tls12 && !self.tls12 {
             return Err(("ssl.protocol", "TLSv1.2 contradicts ssl.enabled.protocols, which leaves it out"));
         }
-        match provider::suites(self).is_empty() {
+        match self.suites().is_empty() {
             true => Err(("ssl.cipher.suites", "has no suite of a protocol in ssl.enabled.protocols")),
             false => Ok(()),
         }
+    }
+
+    /// The protocols that are on, the newest first.
+    pub(crate) fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
+        suites::versions(self.tls12, self.tls13 && !self.at_most_tls12)
+    }
+
+    /// The cipher suites that may be used and that a protocol that is on can use.
+    pub(crate) fn suites(&self) -> Vec<SupportedCipherSuite> {
+        suites::suites(&self.cipher_suites, &self.versions())
     }
 
     /// Whether there is a certificate to show to the peer.
@@ -192,7 +203,7 @@ fn protocols(value: &str) -> Result<(bool, bool), String> {
 }
 
 fn cipher_suites(value: &str) -> Result<Vec<String>, String> {
-    let known = provider::suite_names();
+    let known = suites::names();
     match list(value).find(|item| !known.iter().any(|name| name == item)) {
         Some(unknown) => Err(format!("has {unknown}; must be some of {}", known.join(", "))),
         None => Ok(list(value).map(str::to_owned).collect()),

@@ -1,0 +1,27 @@
+//! The protocols and cipher suites that there are, and which of them are left.
+
+use rustls::crypto::aws_lc_rs;
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
+
+/// The protocols that are on, the newest first.
+pub(crate) fn versions(tls12: bool, tls13: bool) -> Vec<&'static SupportedProtocolVersion> {
+    let tls13 = tls13.then_some(&version::TLS13);
+    tls13.into_iter().chain(tls12.then_some(&version::TLS12)).collect()
+}
+
+/// The cipher suites of these names, or all where there is no name, that one of these protocols can use.
+pub(crate) fn suites(names: &[String], versions: &[&'static SupportedProtocolVersion]) -> Vec<SupportedCipherSuite> {
+    let named = |suite: &SupportedCipherSuite| names.is_empty() || names.contains(&name(suite));
+    let of_version = |suite: &SupportedCipherSuite| versions.contains(&suite.version());
+    aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().copied().filter(|suite| named(suite) && of_version(suite)).collect()
+}
+
+/// The names of all suites, as Java has them.
+pub(crate) fn names() -> Vec<String> {
+    aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().map(name).collect()
+}
+
+fn name(suite: &SupportedCipherSuite) -> String {
+    // rustls says which of the suites are TLS 1.3's.
+    suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1)
+}
