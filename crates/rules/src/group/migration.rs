@@ -9,16 +9,10 @@
 
 use super::classic::{Classic, Joining};
 use super::consumer::{Call, ConsumerGroup, Refusal, Topics};
-use super::{Answer, Effect, Effects, Event, Group, Settings, State, Ticket};
+use super::observed::{Consumer, observed};
+use super::{Answer, Effect, Effects, Group, Settings, State, Ticket};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
 use fullbore_wire::{ErrorCode, Text};
-
-/// A group of the consumer protocol with the settings it was last asked under.
-#[derive(Debug)]
-pub struct Consumer {
-    pub(super) group: ConsumerGroup,
-    pub(super) settings: Settings,
-}
 
 impl Group {
     /// A ConsumerGroupHeartbeat, which is answered at once. `settings` are the broker's with the group's own.
@@ -151,23 +145,4 @@ fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
         error_message: Some(Text::from(refusal.message)),
         ..ConsumerGroupHeartbeatResponse::default()
     }
-}
-
-/// Puts an event to a group and tells what it did to its epochs.
-pub(super) fn observed<T>(
-    group: &mut ConsumerGroup,
-    effects: &mut Effects,
-    event: impl FnOnce(&mut ConsumerGroup) -> T,
-) -> T {
-    let (group_epoch, assignment_epoch) = (group.group_epoch(), group.assignment_epoch());
-    let said = event(group);
-    if group.group_epoch() != group_epoch {
-        let reason = format!("group epoch {}", group.group_epoch());
-        effects.push(Effect::Tell(Event::RebalanceBegun { generation: group_epoch, reason }));
-    }
-    if group.assignment_epoch() != assignment_epoch {
-        let (generation, members) = (group.assignment_epoch(), group.members().len());
-        effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
-    }
-    said
 }

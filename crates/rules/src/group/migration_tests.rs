@@ -3,6 +3,7 @@
 use super::consumer::{Call, JOINING, LEAVING, Migration, Partition};
 use super::*;
 use bytes::Bytes;
+use fullbore_wire::Text;
 use fullbore_wire::Uuid;
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};

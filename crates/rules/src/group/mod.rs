@@ -15,118 +15,29 @@ pub mod classic;
 pub mod consumer;
 mod effects;
 pub mod expiry;
+mod member;
 mod migration;
 #[cfg(test)]
 mod migration_tests;
+mod observed;
+mod settings;
 mod snapshot;
+mod state;
 
 pub use effects::{Answer, Effect, Effects, Event, Ticket};
+pub use member::{Committer, MemberId};
+pub use settings::Settings;
 pub use snapshot::{Snapshot, SnapshotError};
+pub use state::{Protocol, State};
 
 use classic::{Classic, Joining};
 use consumer::{ConsumerGroup, Partition, Topics};
+use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_groups::DescribedGroup;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::SyncGroupRequest;
-use fullbore_wire::{ErrorCode, Text};
-use migration::{Consumer, observed};
-use std::fmt;
-
-/// The id of a member: what the coordinator gave it, or what it chose itself (KIP-848).
-pub type MemberId = Text;
-
-/// Where a group is between two assignments. Not every protocol has every state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// No members; it may have offsets.
-    Empty,
-    /// Classic: members are asked to join again.
-    PreparingRebalance,
-    /// Classic: the members are known, the leader assigns.
-    CompletingRebalance,
-    /// Consumer: a target assignment is worked out.
-    Assigning,
-    /// Consumer: members move towards their target.
-    Reconciling,
-    /// Everybody has what it was assigned.
-    Stable,
-    /// Gone; who still holds it must look the group up anew.
-    Dead,
-}
-
-impl State {
-    /// Every state.
-    pub const ALL: [State; 7] = [
-        State::Empty,
-        State::PreparingRebalance,
-        State::CompletingRebalance,
-        State::Assigning,
-        State::Reconciling,
-        State::Stable,
-        State::Dead,
-    ];
-
-    /// Kafka's word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Empty => "Empty",
-            State::PreparingRebalance => "PreparingRebalance",
-            State::CompletingRebalance => "CompletingRebalance",
-            State::Assigning => "Assigning",
-            State::Reconciling => "Reconciling",
-            State::Stable => "Stable",
-            State::Dead => "Dead",
-        }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Which protocol a group speaks: Kafka's group type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// JoinGroup and SyncGroup.
-    Classic,
-    /// ConsumerGroupHeartbeat (KIP-848).
-    Consumer,
-}
-
-impl Protocol {
-    /// Kafka's word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Protocol::Classic => "classic",
-            Protocol::Consumer => "consumer",
-        }
-    }
-}
-
-/// What of the broker's settings groups are held to.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Of the classic protocol.
-    pub classic: classic::Settings,
-    /// Of the consumer protocol.
-    pub consumer: consumer::Settings,
-}
-
-/// Who commits offsets, as OffsetCommit says it.
-#[derive(Clone, Copy, Debug)]
-pub struct Committer<'a> {
-    /// Empty from outside the group.
-    pub member_id: &'a str,
-    /// The static name.
-    pub instance_id: Option<&'a str>,
-    /// The generation in a classic group, the member epoch in one of the consumer protocol; -1 from outside the group.
-    pub generation: i32,
-    /// Of OffsetCommit.
-    pub version: i16,
-}
+use observed::{Consumer, observed};
 
 /// One group.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 //!
 //! - `registration`: a partition and a broker as the cluster's metadata has them; the change of the ISR that a
 //!   leader asks for.
-//! - `partition`: the role, and the events.
+//! - `events`: what comes with an event, and what follows from it.
+//! - `partition`: the role, and how an event changes it.
 //! - `leader`: what a leader decides: high watermark, who joins the ISR, who leaves it.
 //! - `state`: the ISR, and the one change of it that is asked for.
 //! - `follower`: what a leader knows of one follower.
@@ -23,6 +24,7 @@
 //! high watermark stands still below the least ISR). One rule is stricter than Kafka's: see [`Partition::apply`].
 
 pub mod epochs;
+mod events;
 mod follower;
 mod leader;
 mod partition;
@@ -34,7 +36,8 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use partition::{Acknowledgement, Effects, FollowerFetch, LocalLog, Now, Partition, RoleChange, Settings};
+pub use events::{Acknowledgement, Effects, FollowerFetch, LocalLog, Now, RoleChange, Settings};
+pub use partition::Partition;
 pub use registration::{
     AlterPartition, BrokerRegistration, BrokerState, Brokers, NO_BROKER_EPOCH, NO_EPOCH, PartitionRegistration,
 };

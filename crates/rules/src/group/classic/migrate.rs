@@ -4,8 +4,7 @@
 
 use super::member::{Member, Profile};
 use super::{Classic, Settings, State};
-use crate::group::consumer::classic::ClassicMember;
-use crate::group::consumer::{self, ConsumerGroup, Held, Partition, Topics};
+use crate::group::consumer::{self, ClassicMember, ConsumerGroup, Held, Partition, Topics};
 use crate::group::{Effects, MemberId};
 use fullbore_wire::Text;
 use fullbore_wire::consumer_protocol::{

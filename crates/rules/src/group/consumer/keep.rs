@@ -4,7 +4,7 @@
 //! snapshot was taken of, so that nothing a member holds is given away.
 
 use super::assignor::Assignor;
-use super::classic::ClassicMember;
+use super::classic_member::ClassicMember;
 use super::member::{Held, Member, MemberState, Partition, Partitions};
 use super::{ConsumerGroup, Settings};
 use crate::group::snapshot::{CONSUMER, Packer, Unpacker};

@@ -3,7 +3,7 @@
 //! What it is not: decided here. Invariant: no partition is both assigned and being revoked.
 
 use super::assignor::Assignor;
-use super::classic::ClassicMember;
+use super::classic_member::ClassicMember;
 use crate::group::MemberId;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};

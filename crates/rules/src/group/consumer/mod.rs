@@ -19,7 +19,8 @@
 
 pub mod assignor;
 mod checks;
-pub mod classic;
+mod classic;
+mod classic_member;
 mod commit;
 mod heartbeat;
 mod interval;
@@ -34,6 +35,7 @@ mod target;
 mod tests;
 
 pub use checks::check_request;
+pub use classic_member::ClassicMember;
 pub use commit::May;
 pub use heartbeat::{Call, Resolved};
 pub use leave::Fenced;
@@ -330,7 +332,7 @@ impl ConsumerGroup {
 /// About what a member costs: what it said, and what it holds.
 fn member_bytes(member: &Member) -> usize {
     let names: usize = member.topics.iter().map(|name| name.len() + TEXT_BYTES).sum();
-    let metadata = |classic: &classic::ClassicMember| {
+    let metadata = |classic: &ClassicMember| {
         classic.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + TEXT_BYTES).sum::<usize>()
     };
     let of = |text: &Option<Text>| text.as_deref().map_or(0, str::len);

@@ -7,18 +7,12 @@
 
 mod balance;
 mod range;
+mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod uniform;
 
-/// The number of a member among those of the group.
-pub type MemberIndex = u32;
-
-/// In place of a member: the partition has no owner.
-pub const NOBODY: MemberIndex = MemberIndex::MAX;
-
-/// The owner of each partition of each topic.
-pub type Owners = Vec<Vec<MemberIndex>>;
+pub use subscriptions::{MemberIndex, NOBODY, Owners, Subscriptions};
 
 /// A server-side assignor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,25 +60,5 @@ impl Assignor {
             Assignor::Uniform => uniform::assign(group, owners),
             Assignor::Range => range::assign(group, owners),
         }
-    }
-}
-
-/// Who subscribes to what.
-#[derive(Clone, Debug, Default)]
-pub struct Subscriptions {
-    /// How many members the group has.
-    pub members: usize,
-    /// For each topic its subscribers, ascending. `range` deals in this order.
-    pub subscribers: Vec<Vec<MemberIndex>>,
-}
-
-impl Subscriptions {
-    /// Whether everybody subscribes to everything.
-    fn is_homogeneous(&self) -> bool {
-        self.subscribers.iter().all(|subscribers| subscribers.len() == self.members)
-    }
-
-    fn subscribes(&self, member: MemberIndex, topic: usize) -> bool {
-        self.subscribers[topic].binary_search(&member).is_ok()
     }
 }

@@ -1,0 +1,12 @@
+//! What of the broker's settings groups are held to.
+
+use super::{classic, consumer};
+
+/// What of the broker's settings groups are held to.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Of the classic protocol.
+    pub classic: classic::Settings,
+    /// Of the consumer protocol.
+    pub consumer: consumer::Settings,
+}
