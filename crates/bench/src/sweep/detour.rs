@@ -4,8 +4,8 @@
 //! advertise anything. Not an honest wide area: see `link::relay` for what a relay hides. Invariant: with a link asked
 //! for, no connection of the producer goes around it, since every address that the cluster tells has its relay.
 
+use super::error::RunError;
 use super::point::LinkSpec;
-use super::run::RunError;
 use crate::link::Shape;
 use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
 use fullbore_client::blocking::Cluster;

@@ -12,6 +12,7 @@
 
 mod axis;
 pub mod detour;
+mod error;
 mod plan;
 mod point;
 mod results;
@@ -20,10 +21,11 @@ pub mod setting;
 pub mod tables;
 
 pub use axis::{Axis, fixed};
+pub use error::RunError;
 pub use plan::{Amount, POINTS_MAX, Plan, PlanError, REPEATS_MAX, Target, Turn};
 pub use point::{LinkSpec, Setup};
 pub use results::{METRICS, Metric, PointResult, Results, Run, Spread, metric};
-pub use run::{CLIENT_ID, Figures, RunError, Runner, cluster};
+pub use run::{CLIENT_ID, Figures, Runner, cluster};
 pub use setting::Setting;
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! acknowledgement.
 
 use super::detour::Detours;
+use super::error::{RunError, TOPIC_READY_MAX};
 use super::plan::{Amount, Plan, Target, Turn};
 use super::point::Setup;
 use crate::measure::Percentiles;
@@ -14,7 +15,7 @@ use crate::workload::Payload;
 use fullbore_client::ClientError;
 use fullbore_client::admin::{create_topic, delete_topics};
 use fullbore_client::blocking::Cluster;
-use fullbore_producer::{ConfigError, Producer, Security, SendError};
+use fullbore_producer::{Producer, Security};
 use fullbore_wire::Text;
 use fullbore_wire::batch::Compression;
 use std::io;
@@ -24,8 +25,6 @@ use tokio::sync::watch;
 
 /// The client id of every point.
 pub const CLIENT_ID: &str = "fullbore-sweep";
-/// How long a new topic may take to get its leaders.
-const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
 /// Between two looks for them.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
 /// What ends by time waits as long again for its last acknowledgements, but at least this.
@@ -62,43 +61,6 @@ impl Figures {
     pub fn mb_per_sec(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
     }
-}
-
-/// Why a point has no figures.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The topic.
-    #[error("{0}")]
-    Client(#[from] ClientError),
-    /// The topic's partitions have no leaders.
-    #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
-    NotReady {
-        /// The topic.
-        topic: String,
-    },
-    /// The producer does not start.
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    /// A value that is not allowed.
-    #[error("{0}")]
-    Value(String),
-    /// The producer did not take a record.
-    #[error("{0}")]
-    Send(#[from] SendError),
-    /// Records were not acknowledged.
-    #[error("{records} records failed; the first: {first}")]
-    Failed {
-        /// How many.
-        records: u64,
-        /// Why.
-        first: String,
-    },
-    /// Nothing to measure.
-    #[error("no record was acknowledged in {} ms", .0.as_millis())]
-    Silent(Duration),
-    /// No relay.
-    #[error("cannot put a link before the brokers: {0}")]
-    Link(io::Error),
 }
 
 /// A cluster as the points of a plan reach it, for what is asked of it besides measuring.

@@ -7,8 +7,10 @@
 
 mod alarm;
 mod lane;
+mod settings;
 
-use crate::link::Shape;
+pub use settings::{LossStall, Settings};
+
 use alarm::{Alarm, Clock};
 use lane::{Direction, Lane};
 use std::io;
@@ -28,28 +30,6 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failed accept, for which there are usually too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a lost packet costs: everything behind it waits until it has been sent again.
-#[derive(Debug, Clone, Copy)]
-pub struct LossStall {
-    /// Of a packet of 1,460 bytes.
-    pub probability: f64,
-    /// How much later it comes.
-    pub stall: Duration,
-}
-
-/// How a relay behaves.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Distance and bandwidth.
-    pub shape: Shape,
-    /// Losses, if any.
-    pub loss_stall: Option<LossStall>,
-    /// Bytes under way per connection and direction; a connection with so many is not read from.
-    pub in_flight_max: usize,
-    /// Connections at a time; one more is closed at once.
-    pub connections_max: usize,
-}
 
 /// What went through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Values stand at equal distances, since not all of them are numbers. Invariant: text from outside is escaped, and a
 //! point's title has the numbers of the tables.
 
-use super::html::escape;
+use super::escape::escape;
 use super::{grouped, number};
 use crate::sweep::Spread;
 use std::fmt::Write;

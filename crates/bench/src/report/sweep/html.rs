@@ -4,6 +4,7 @@
 //! the one of points.csv.
 
 use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
+use super::escape::escape;
 use super::{About, grouped, number, ratio};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
 use std::fmt::Write;
@@ -41,22 +42,6 @@ pub fn page(about: &About, results: &Results) -> String {
         let _ = writeln!(out, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
     out.push_str("</table></div>\n</body>\n</html>\n");
-    out
-}
-
-/// Text from outside as text of a page.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
     out
 }
 

@@ -1,0 +1,46 @@
+//! Why a point has no figures.
+
+use fullbore_client::ClientError;
+use fullbore_producer::{ConfigError, SendError};
+use std::io;
+use std::time::Duration;
+
+/// How long a new topic may take to get its leaders.
+pub(super) const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
+
+/// Why a point has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The topic.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// The topic's partitions have no leaders.
+    #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
+    NotReady {
+        /// The topic.
+        topic: String,
+    },
+    /// The producer does not start.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A value that is not allowed.
+    #[error("{0}")]
+    Value(String),
+    /// The producer did not take a record.
+    #[error("{0}")]
+    Send(#[from] SendError),
+    /// Records were not acknowledged.
+    #[error("{records} records failed; the first: {first}")]
+    Failed {
+        /// How many.
+        records: u64,
+        /// Why.
+        first: String,
+    },
+    /// Nothing to measure.
+    #[error("no record was acknowledged in {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// No relay.
+    #[error("cannot put a link before the brokers: {0}")]
+    Link(io::Error),
+}
