@@ -1,22 +1,21 @@
-//! A broker as the partitions it leads see it, and as it is to be seen from outside: what it granted, and what its lanes carry.
+//! A broker as it is to be seen from outside: what it granted, and what its lanes carry; and the work it has.
 //!
-//! Not its task (see `sender`). Invariant: who gives it work wakes its task.
+//! Not its task (see `sender`).
 
 use crate::grant::Grants;
 use crate::partition::Listing;
 use crate::pipe::SharedPipe;
+use crate::worklist::Worklist;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
 
-/// A broker as the partitions it leads see it.
+/// A broker that leads partitions.
 pub(crate) struct Broker {
     pub(crate) id: i32,
-    /// Partitions with work that the task has not seen yet.
-    pub(crate) incoming: Mutex<Vec<Listing>>,
-    pub(crate) wake: Notify,
+    /// The broker as the partitions it leads see it.
+    pub(crate) work: Arc<Worklist<Listing>>,
     /// What it said of windows; written by the answers, read by the task.
     pub(crate) grants: Mutex<Grants>,
     /// Those of the lanes that are open; for [`Broker::status`] only.
@@ -29,22 +28,11 @@ impl Broker {
     pub(crate) fn new(id: i32) -> Arc<Self> {
         Arc::new(Broker {
             id,
-            incoming: Mutex::default(),
-            wake: Notify::new(),
+            work: Worklist::new(id),
             grants: Mutex::default(),
             pipes: Mutex::default(),
             turns: AtomicU64::new(0),
         })
-    }
-
-    /// Gives the task a partition to look after.
-    pub(crate) fn list(&self, listing: Listing) {
-        self.incoming.lock().push(listing);
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
     }
 
     /// What is to be seen of it from outside.

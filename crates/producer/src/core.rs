@@ -250,7 +250,7 @@ impl Core {
     }
 
     pub(crate) fn wake_all(&self) {
-        self.brokers.lock().values().for_each(|broker| broker.wake());
+        self.brokers.lock().values().for_each(|broker| broker.work.wake());
     }
 
     /// What is to be seen of each broker, by id.
@@ -468,7 +468,7 @@ impl Core {
         }
         state.partitions[state.count..].iter().for_each(|gone| gone.set_leader(None, -1));
         for (partition, leader) in state.partitions.iter().zip(&info.leaders) {
-            let broker = (leader.id >= 0).then(|| self.broker(leader.id));
+            let broker = (leader.id >= 0).then(|| self.broker(leader.id).work.clone());
             partition.set_leader(broker, leader.epoch);
         }
         let led = |i: &i32| info.leaders.get(*i as usize).is_some_and(|leader| leader.id >= 0);

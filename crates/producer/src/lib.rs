@@ -48,6 +48,7 @@ mod producer;
 mod record;
 mod sender;
 mod window;
+mod worklist;
 
 pub use broker::{BrokerStatus, LaneStatus};
 pub use config::{Acks, InFlight, ProducerConfig};

@@ -5,17 +5,18 @@
 //! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
 mod round;
+mod take;
 #[cfg(test)]
 mod tests;
 
 use crate::batch::{Batch, OpenBatch};
-use crate::broker::Broker;
 use crate::delivery::{Delivery, Outcome, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
 use crate::pool::{Class, Lack, Pool, Share};
 use crate::record::Record;
 use crate::window::{Fate, Identity, Setback, Ticket, Window};
+use crate::worklist::Worklist;
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
@@ -24,11 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-pub(crate) use round::{Listing, Outgoing, Path, Round, Take};
-
-/// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
-/// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
-const REST: Duration = Duration::from_secs(60);
+pub(crate) use round::{Path, Round};
 
 /// What every partition of a producer shares.
 #[derive(Debug)]
@@ -63,7 +60,7 @@ struct State {
     /// Every batch that is not finished, oldest first.
     unfinished: VecDeque<Arc<Outcome>>,
     /// Who sends to the leader.
-    leader: Option<Arc<Broker>>,
+    leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
     /// The broker that has the partition in its list of work, and which listing of it counts.
     listed: Option<(i32, u64)>,
@@ -82,6 +79,49 @@ struct State {
     /// No batch grows past this; lowered when a broker finds one too large.
     bytes_max: usize,
     closed: bool,
+}
+
+/// A partition in a broker's list of work. A leader may change and change back before the list is looked at: of several
+/// listings of a partition the newest counts.
+pub(crate) struct Listing {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) serial: u64,
+}
+
+impl Listing {
+    /// See [`Partition::take`].
+    pub(crate) fn take(&self, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
+        self.partition.take(broker, self.serial, round)
+    }
+
+    /// See [`Partition::leaves`].
+    pub(crate) fn leaves(&self, broker: &Arc<Worklist<Listing>>) -> bool {
+        self.partition.leaves(broker, self.serial)
+    }
+}
+
+/// What the sender may do with a partition.
+pub(crate) enum Take {
+    /// This batch is to be sent.
+    Batch(Outgoing),
+    /// Nothing before this time; `None` when an event will tell.
+    NotYet(Option<Instant>),
+    /// It does not fit the request any more.
+    NoRoom,
+    /// It needs a producer id, other than the one given.
+    Identity(Option<i64>),
+    /// Another broker's, or nothing to send: off the list.
+    Gone,
+}
+
+/// A batch between `take` and its result.
+pub(crate) struct Outgoing {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) ticket: Ticket,
+    pub(crate) stamp: Stamp,
+    pub(crate) batch: Batch,
+    /// Whether the broker should hold it if it is early.
+    pub(crate) reorder: bool,
 }
 
 /// Why a record was not appended.
@@ -218,7 +258,7 @@ impl Partition {
     }
 
     /// The partition moved to another leader, or has none. Older epochs of the same topic are ignored.
-    pub(crate) fn set_leader(self: &Arc<Self>, leader: Option<Arc<Broker>>, epoch: i32) {
+    pub(crate) fn set_leader(self: &Arc<Self>, leader: Option<Arc<Worklist<Listing>>>, epoch: i32) {
         let mut state = self.state.lock();
         if epoch >= 0 && epoch < state.leader_epoch {
             return;
@@ -260,130 +300,6 @@ impl Partition {
         state.listings += 1;
         state.listed = Some((leader.id, state.listings));
         leader.list(Listing { partition: self.clone(), serial: state.listings });
-    }
-
-    /// Whether `broker` need not look after it any more; another that does is told.
-    pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Broker>, serial: u64) -> bool {
-        self.has_left(&mut self.state.lock(), broker, serial)
-    }
-
-    fn has_left(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, serial: u64) -> bool {
-        if state.listed != Some((broker.id, serial)) {
-            return true;
-        }
-        if state.leader.as_ref().is_some_and(|leader| Arc::ptr_eq(leader, broker)) {
-            return false;
-        }
-        state.listed = None;
-        self.relist(state);
-        true
-    }
-
-    /// Whether a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread over twice as
-    /// many lanes, which takes a window of twice what is in it: with less, a new lane would only hold back the others.
-    pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
-        let state = self.state.lock();
-        if striped && !state.window.takes_twice() {
-            return false;
-        }
-        let is_ready = |open: &OpenBatch| {
-            hurry || open.size() >= self.limits.batch_size || open.outcome.opened_at + self.limits.linger <= now
-        };
-        state.window.is_open() && (!state.queue.is_empty() || state.open.as_ref().is_some_and(is_ready))
-    }
-
-    /// What `broker` may send now over the lane that asks.
-    pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Broker>, serial: u64, round: &Round<'_>) -> Take {
-        let is_home = self.spread % round.path.lanes == round.path.lane;
-        if !is_home && (!round.striped || round.missing) {
-            return Take::NotYet(None);
-        }
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        if self.has_left(state, broker, serial) {
-            return Take::Gone;
-        }
-        if let Some(spent) = state.window.wants_identity() {
-            return Take::Identity(spent);
-        }
-        // What goes again does so in order, which only one lane keeps.
-        let has_retries = state.window.has_retries();
-        let any_lane = round.striped && !has_retries;
-        let same_lane = is_home && state.sent_over == Some(round.path.connection);
-        let others_wait = if has_retries { state.others_wait(round) } else { round.striped };
-        if round.missing && !(has_retries && others_wait && state.window.in_flight() > 0) {
-            return Take::NotYet(None);
-        }
-        let may_join = state.sent_to == broker.id && (others_wait || same_lane);
-        if !(any_lane || is_home) || (state.window.in_flight() > 0 && !may_join) {
-            return Take::NotYet(None);
-        }
-        if let Some(at) = state.retry_at.filter(|at| *at > round.now) {
-            return Take::NotYet(Some(at));
-        }
-        let granted = round.grants.of(&self.topic);
-        state.window.grant(if round.striped { granted.min(round.grants.reorder + 1) } else { granted });
-        self.take_batch(state, broker, round)
-    }
-
-    fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Broker>, round: &Round<'_>) -> Take {
-        if state.window.in_flight() == 0 {
-            state.window.drop_retries(|batch| batch.outcome.is_finished());
-        }
-        if state.acked_at.is_some_and(|at| round.now.saturating_duration_since(at) >= REST) {
-            state.window.rested();
-        }
-        state.finish_settled(round.now);
-        if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
-            // A retry may be as large as that; it starts the next request.
-            return Take::NoRoom;
-        }
-        let retry = if state.others_wait(round) { state.window.next_missing() } else { state.window.next_retry() };
-        if let Some((ticket, stamp, batch)) = retry {
-            return self.leave(state, broker, round, ticket, stamp, batch);
-        }
-        if !state.window.may_open() {
-            return match state.window.wants_identity() {
-                Some(spent) => Take::Identity(spent),
-                None => Take::NotYet(None),
-            };
-        }
-        match state.next_size(round, &self.limits) {
-            Next::None if state.window.is_idle() => {
-                state.listed = None;
-                Take::Gone
-            }
-            Next::None => Take::NotYet(None),
-            Next::At(at) => Take::NotYet(Some(at)),
-            Next::Batch(size) if round.room.is_some_and(|room| size > room) => Take::NoRoom,
-            Next::Batch(_) => {
-                if state.queue.is_empty() {
-                    state.close_open();
-                }
-                let batch = state.queue.pop_front().expect("a batch is next");
-                let (ticket, stamp) = state.window.open(batch.records);
-                self.leave(state, broker, round, ticket, stamp, batch)
-            }
-        }
-    }
-
-    fn leave(
-        self: &Arc<Self>,
-        state: &mut State,
-        broker: &Arc<Broker>,
-        round: &Round<'_>,
-        ticket: Ticket,
-        stamp: Stamp,
-        mut batch: Batch,
-    ) -> Take {
-        let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what does.
-        let reorder = !alone && state.others_wait(round);
-        state.sent_over = here.filter(|_| alone || state.sent_over == here);
-        state.sent_to = broker.id;
-        batch.attempts += 1;
-        batch.outcome.possibly_written.store(true, Ordering::Relaxed);
-        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, reorder })
     }
 
     /// The window takes a producer id.
@@ -510,21 +426,7 @@ impl Partition {
     }
 }
 
-/// What is next to leave of what was never sent.
-enum Next {
-    None,
-    At(Instant),
-    Batch(usize),
-}
-
 impl State {
-    /// Whether batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
-    /// where all went over one connection: the broker was not asked to hold them.
-    fn others_wait(&self, round: &Round<'_>) -> bool {
-        let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
-        round.striped || (round.reorders && are_scattered)
-    }
-
     fn has_work(&self) -> bool {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
@@ -546,11 +448,11 @@ impl State {
         }
     }
 
-    /// Tells batches that the window settled without an answer of their own.
-    fn is_listed_by(&self, leader: &Broker) -> bool {
+    fn is_listed_by(&self, leader: &Worklist<Listing>) -> bool {
         self.listed.is_some_and(|(id, _)| id == leader.id)
     }
 
+    /// Tells batches that the window settled without an answer of their own.
     fn finish_settled(&mut self, now: Instant) {
         for (batch, fate) in self.window.settled() {
             match fate {
@@ -567,19 +469,5 @@ impl State {
             let batch = open.close();
             self.queue.push_back(batch);
         }
-    }
-
-    fn next_size(&mut self, round: &Round<'_>, limits: &Limits) -> Next {
-        if let Some(batch) = self.queue.front() {
-            return Next::Batch(batch.size());
-        }
-        let Some(open) = &self.open else { return Next::None };
-        let at = open.outcome.opened_at + limits.linger;
-        if !round.hurry && open.size() < limits.batch_size && at > round.now {
-            return Next::At(at);
-        }
-        // A batch that left small lets the next one start small again.
-        self.grows = !open.is_small() && open.size() > limits.batch_size;
-        Next::Batch(open.size())
     }
 }

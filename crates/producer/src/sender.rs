@@ -69,7 +69,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let mut sender = Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, told: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
-        sender.active.append(&mut sender.broker.incoming.lock());
+        sender.active.append(&mut sender.broker.work.incoming.lock());
         sender.lanes.prune();
         sender.tell();
         if sender.active.is_empty() {
@@ -91,7 +91,7 @@ impl Sender {
     /// Until something happens, or `next`.
     async fn rest(&mut self, next: Option<Instant>) {
         let broker = self.broker.clone();
-        let mut wake = pin!(broker.wake.notified());
+        let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
         // Both are polled each time: records that come without end must not keep a write from going on.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
@@ -181,8 +181,8 @@ impl Sender {
 
     /// Partitions that another broker leads by now do not wait for this one.
     fn give_away(&mut self) {
-        let broker = &self.broker;
-        self.active.retain(|listing| !listing.leaves(broker));
+        let work = &self.broker.work;
+        self.active.retain(|listing| !listing.leaves(work));
     }
 
     /// Sends as much as the lanes take; when to look again for what is not ready.
@@ -241,11 +241,11 @@ impl Sender {
         let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
         let mut at = 0;
         while at < self.active.len() {
-            let take = match self.active[at].take(&self.broker, &round) {
+            let take = match self.active[at].take(&self.broker.work, &round) {
                 Take::Identity(spent) => match self.core.identity(spent) {
                     Some(identity) => {
                         self.active[at].partition.adopt(identity);
-                        self.active[at].take(&self.broker, &round)
+                        self.active[at].take(&self.broker.work, &round)
                     }
                     None => Take::NotYet(None),
                 },
@@ -304,7 +304,7 @@ impl Sender {
                 Err(_) => pipe.lock().lost(&sent),
             }
             core.resolve(&broker, batches, result);
-            broker.wake();
+            broker.work.wake();
         };
         lane.write(Box::pin(async move { connection.send(&request, version, handler).await })).await;
     }

@@ -2,7 +2,8 @@
 //!
 //! Not here: the settings of its connections, which are those of every client.
 
-use super::{Acks, ClientConfig, InFlight, ProducerConfig};
+use super::values::{Acks, InFlight, ProducerConfig};
+use fullbore_client::ClientConfig;
 use fullbore_client::key::{Key, Setting, boolean, list, ms, number, size};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::did_you_mean;

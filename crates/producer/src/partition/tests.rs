@@ -15,7 +15,7 @@ fn partition() -> Arc<Partition> {
 }
 
 /// What a broker's list has.
-fn listed(broker: &Broker) -> Vec<Listing> {
+fn listed(broker: &Worklist<Listing>) -> Vec<Listing> {
     std::mem::take(&mut *broker.incoming.lock())
 }
 
@@ -23,7 +23,7 @@ fn listed(broker: &Broker) -> Vec<Listing> {
 /// one request: both were told the offset of the first, and Kafka's broker keeps only one of them.
 #[test]
 fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
-    let (partition, first, second) = (partition(), Broker::new(1), Broker::new(2));
+    let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));
     partition.set_leader(Some(first.clone()), 1);
     for value in [b"a", b"b"] {
         drop(partition.append(&Record::new("t", value), 0, 100).expect("there is room"));

@@ -155,7 +155,7 @@ impl Core {
     fn follow(self: &Arc<Self>, partition: &Arc<Partition>, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         if named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some() {
-            partition.set_leader(Some(self.broker(named.leader_id)), named.leader_epoch);
+            partition.set_leader(Some(self.broker(named.leader_id).work.clone()), named.leader_epoch);
         } else {
             self.want_metadata();
         }

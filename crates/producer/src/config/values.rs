@@ -1,0 +1,157 @@
+//! The settings' values, Kafka's defaults, and what contradicts itself.
+
+use fullbore_client::{ClientConfig, ConfigError};
+use fullbore_wire::batch::Compression;
+use fullbore_wire::split_host_port;
+use std::time::Duration;
+
+/// How many Produce requests one connection may have without a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// As many as the path holds.
+    Auto,
+    /// This many.
+    Requests(usize),
+}
+
+/// How many replicas must have a batch before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// Nobody answers; a lost batch is not noticed.
+    None = 0,
+    /// The leader.
+    Leader = 1,
+    /// Every replica in sync.
+    All = -1,
+}
+
+/// A producer's settings. Fields are public; [`ProducerConfig::check`] runs when the producer is made.
+#[derive(Clone, Debug)]
+pub struct ProducerConfig {
+    /// host:port of brokers to ask first (bootstrap.servers).
+    pub bootstrap_servers: Vec<String>,
+    /// The connections' settings.
+    pub client: ClientConfig,
+    /// acks.
+    pub acks: Acks,
+    /// enable.idempotence; `None` means on, unless another setting rules it out.
+    pub enable_idempotence: Option<bool>,
+    /// Produce requests without a response, per connection (max.in.flight.requests.per.connection).
+    pub max_in_flight: InFlight,
+    /// Connections to each broker; `None` for as many as are of use (connections.per.broker, Fullbore's own).
+    pub connections_per_broker: Option<usize>,
+    /// A batch of this size is worth sending at once (batch.size, bytes).
+    pub batch_size: usize,
+    /// How long a smaller batch waits for more records (linger.ms).
+    pub linger: Duration,
+    /// Memory for records that are not acknowledged (buffer.memory, bytes).
+    pub buffer_memory: usize,
+    /// How long `send` waits for memory or metadata (max.block.ms).
+    pub max_block: Duration,
+    /// The largest request, and so the largest batch and record (max.request.size, bytes).
+    pub max_request_size: usize,
+    /// From `send` to success or failure at the latest (delivery.timeout.ms).
+    pub delivery_timeout: Duration,
+    /// Attempts after the first (retries).
+    pub retries: u32,
+    /// The first pause before an attempt is repeated (retry.backoff.ms).
+    pub retry_backoff: Duration,
+    /// The longest such pause (retry.backoff.max.ms).
+    pub retry_backoff_max: Duration,
+    /// compression.type.
+    pub compression: Compression,
+    /// The level of the codec in use, or the codec's own (compression.{gzip,lz4,zstd}.level).
+    pub compression_level: Option<i32>,
+    /// Spread records with keys like those without (partitioner.ignore.keys).
+    pub partitioner_ignore_keys: bool,
+    /// Metadata older than this is asked for again (metadata.max.age.ms).
+    pub metadata_max_age: Duration,
+}
+
+impl Default for ProducerConfig {
+    fn default() -> Self {
+        ProducerConfig {
+            bootstrap_servers: Vec::new(),
+            client: ClientConfig::default(),
+            acks: Acks::All,
+            enable_idempotence: None,
+            max_in_flight: InFlight::Auto,
+            connections_per_broker: None,
+            batch_size: 16384,
+            linger: Duration::from_millis(5),
+            buffer_memory: 33_554_432,
+            max_block: Duration::from_secs(60),
+            max_request_size: 1_048_576,
+            delivery_timeout: Duration::from_secs(120),
+            retries: i32::MAX as u32,
+            retry_backoff: Duration::from_millis(100),
+            retry_backoff_max: Duration::from_secs(1),
+            compression: Compression::None,
+            compression_level: None,
+            partitioner_ignore_keys: false,
+            metadata_max_age: Duration::from_secs(300),
+        }
+    }
+}
+
+impl ProducerConfig {
+    /// Whether batches carry a producer id and sequence numbers.
+    pub fn is_idempotent(&self) -> bool {
+        self.enable_idempotence.unwrap_or(self.acks == Acks::All && self.retries > 0)
+    }
+
+    /// Looks for settings that contradict each other.
+    ///
+    /// # Errors
+    /// The first contradiction, with both keys.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
+        self.client.security.check()?;
+        if self.bootstrap_servers.is_empty() {
+            return Err(ConfigError::Missing("bootstrap.servers"));
+        }
+        let is_address = |server: &str| split_host_port(server).is_some_and(|(host, _)| !host.is_empty());
+        if let Some(wrong) = self.bootstrap_servers.iter().find(|server| !is_address(server)) {
+            let allowed = "must be host:port, or [::1]:port, several with commas".to_owned();
+            return Err(ConfigError::Value { key: "bootstrap.servers", value: wrong.clone(), allowed });
+        }
+        let idempotence = || "enable.idempotence=true".to_owned();
+        if self.enable_idempotence == Some(true) && self.acks != Acks::All {
+            return conflict(idempotence(), format!("acks={}", self.acks as i16), "it needs acks=all");
+        }
+        if self.enable_idempotence == Some(true) && self.retries == 0 {
+            return conflict(idempotence(), "retries=0".to_owned(), "it needs retries above 0");
+        }
+        let in_flight = "max.in.flight.requests.per.connection";
+        if self.max_in_flight == InFlight::Requests(0) {
+            return conflict(
+                format!("{in_flight}=0"),
+                format!("retries={}", self.retries),
+                "nothing could ever be sent",
+            );
+        }
+        let waits = self.linger + self.client.request_timeout;
+        if self.delivery_timeout < waits {
+            return conflict(
+                format!("delivery.timeout.ms={}", self.delivery_timeout.as_millis()),
+                format!("linger.ms + request.timeout.ms={}", waits.as_millis()),
+                "the first must be at least the second",
+            );
+        }
+        if self.batch_size > self.max_request_size {
+            return conflict(
+                format!("batch.size={}", self.batch_size),
+                format!("max.request.size={}", self.max_request_size),
+                "the first must be at most the second",
+            );
+        }
+        if self.buffer_memory < self.max_request_size.max(self.batch_size) {
+            return conflict(
+                format!("buffer.memory={}", self.buffer_memory),
+                format!("max.request.size={}", self.max_request_size),
+                "the first must be at least the second, or the largest record never fits",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! A broker's list of work: what has something for it, until its task has seen it.
+//!
+//! Invariant: who gives it work wakes its task.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// What a broker's task is to look after.
+pub(crate) struct Worklist<T> {
+    /// The broker's id.
+    pub(crate) id: i32,
+    /// Work that the task has not seen yet.
+    pub(crate) incoming: Mutex<Vec<T>>,
+    pub(crate) wake: Notify,
+}
+
+impl<T> Worklist<T> {
+    pub(crate) fn new(id: i32) -> Arc<Self> {
+        Arc::new(Worklist { id, incoming: Mutex::default(), wake: Notify::new() })
+    }
+
+    /// Gives the task something to look after.
+    pub(crate) fn list(&self, work: T) {
+        self.incoming.lock().push(work);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
