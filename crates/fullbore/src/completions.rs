@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
 /// Print what a shell needs to complete command lines.
@@ -16,10 +16,10 @@ pub struct Completions {
     shell: Shell,
 }
 
-/// Prints them.
-pub fn run(completions: &Completions) -> Result<(), Failure> {
+/// Prints them for this command line.
+pub fn run(completions: &Completions, mut command: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(completions.shell, &mut crate::Cli::command(), "fullbore", &mut script);
+    clap_complete::generate(completions.shell, &mut command, "fullbore", &mut script);
     output::line(String::from_utf8_lossy(&script).trim_end());
     Ok(())
 }

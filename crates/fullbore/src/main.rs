@@ -5,6 +5,7 @@
 
 mod action;
 mod client;
+mod client_id;
 mod completions;
 mod configs;
 mod consume;
@@ -24,7 +25,7 @@ mod topics;
 mod troubles;
 mod usage;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -87,15 +88,14 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Produce(produce) => produce::run(*produce),
         Command::Consume(consume) => consume::run(*consume),
         Command::Perf(perf) => perf::run(perf),
-        Command::Completions(completions) => completions::run(&completions),
-        Command::Man(man) => man::run(&man),
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// A command line as it is typed, with single quotes.
     pub fn parse(line: &str) -> Result<Cli, clap::Error> {

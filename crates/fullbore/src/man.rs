@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_mangen::Man as Page;
 use std::path::PathBuf;
 
@@ -25,9 +25,9 @@ fn without_help(command: clap::Command) -> clap::Command {
     names.into_iter().fold(bare, |command, name| command.mut_subcommand(name, without_help))
 }
 
-/// Prints or writes them.
-pub fn run(man: &Man) -> Result<(), Failure> {
-    let mut command = without_help(crate::Cli::command());
+/// Prints or writes those of this command line.
+pub fn run(man: &Man, command: clap::Command) -> Result<(), Failure> {
+    let mut command = without_help(command);
     command.build();
     let Some(folder) = &man.dir else {
         let mut page = Vec::new();

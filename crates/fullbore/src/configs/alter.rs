@@ -2,6 +2,7 @@
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::{Where, read_properties};
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
@@ -42,7 +43,7 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
         return Err(Failure::new(format!("say which {what} to alter, with --{what} or --entity-name")));
     };
     let changes = alter.changes()?;
-    let mut cluster = alter.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = alter.at.cluster(client_id::CONFIGS)?;
     alter_configs(&mut cluster, (meant.kind, whose.resource_name()), &changes)?;
     if alter.format.json {
         line(&object([("altered", object(whose.members(meant.kind)))]));

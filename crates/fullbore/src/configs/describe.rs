@@ -2,6 +2,7 @@
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
@@ -33,7 +34,7 @@ pub struct Describe {
 pub fn run(describe: &Describe) -> Result<(), Failure> {
     describe.format.choose();
     let meant = describe.entity.meant()?;
-    let mut cluster = describe.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = describe.at.cluster(client_id::CONFIGS)?;
     let kind = meant.kind;
     let every = meant.whose.is_none();
     let entities = match meant.whose {

@@ -8,9 +8,6 @@ mod entity;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The client id when no property names one.
-const CLIENT_ID: &str = "fullbore-configs";
-
 /// The flags that kafka-configs.sh has for actions.
 pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
 

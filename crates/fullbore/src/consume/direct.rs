@@ -2,8 +2,10 @@
 //!
 //! Nothing is committed. Invariant: each record from the start on is printed once, in the order of its partition.
 
+use super::args::Consume;
 use super::printer::{Printer, Shared};
-use super::{Consume, End, Settings, Topics};
+use super::reading::{End, Topics};
+use super::settings::Settings;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;

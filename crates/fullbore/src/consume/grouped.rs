@@ -4,9 +4,11 @@
 //! Invariant: an offset is committed only after every record before it was written to standard output, so that a record
 //! is written at least once, whoever of the group dies.
 
+use super::args::Consume;
 use super::outlet::Place;
 use super::printer::{Printer, Shared};
-use super::{Consume, End, Settings, Topics};
+use super::reading::{End, INTERRUPTED_PATIENCE, Topics};
+use super::settings::Settings;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
@@ -90,7 +92,7 @@ impl<'a> Grouped<'a> {
             self.shared.outlet.close();
         }
         let asked = Instant::now();
-        let patience = || self.stop.is_asked() && asked.elapsed() > super::INTERRUPTED_PATIENCE;
+        let patience = || self.stop.is_asked() && asked.elapsed() > INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
         let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
         let trouble = self.member.trouble();

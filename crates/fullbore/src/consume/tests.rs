@@ -1,7 +1,9 @@
 //! What the flags of `consume` mean.
 
+use super::format::{Piece, Style};
 use super::*;
 use clap::Parser;
+use fullbore_broker::config::Properties;
 
 #[derive(Parser)]
 struct Line {

@@ -2,6 +2,7 @@
 
 use super::select::{Patience, Which};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
@@ -23,7 +24,7 @@ pub struct Delete {
 /// Deletes them; those that cannot be deleted do not keep the others.
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
-    let mut cluster = delete.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = delete.at.cluster(client_id::GROUPS)?;
     let mut groups = Groups::of(&mut cluster, delete.patience.duration())?;
     let ids = delete.which.ids(&mut groups)?;
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());

@@ -2,6 +2,7 @@
 
 use super::select::{Patience, Topic, topic};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::{aligned, row};
@@ -31,7 +32,7 @@ pub struct DeleteOffsets {
 /// Deletes them.
 pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     delete.format.choose();
-    let mut cluster = delete.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = delete.at.cluster(client_id::GROUPS)?;
     let mut groups = Groups::of(&mut cluster, delete.patience.duration())?;
     let id: Text = delete.group.as_str().into();
     let partitions = meant(&mut groups, &id, &delete.topic)?;

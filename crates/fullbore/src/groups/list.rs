@@ -2,6 +2,7 @@
 
 use super::select::Patience;
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::aligned;
@@ -55,7 +56,7 @@ fn words(text: &str, known: &[&str]) -> Result<Words, String> {
 /// Lists them.
 pub fn run(list: &List) -> Result<(), Failure> {
     list.format.choose();
-    let mut cluster = list.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = list.at.cluster(client_id::GROUPS)?;
     let (states, types) = (list.state.clone().unwrap_or_default(), list.r#type.clone().unwrap_or_default());
     let found = Groups::of(&mut cluster, list.patience.duration())?.list(&states.0, &types.0)?;
     if list.format.json {

@@ -11,9 +11,6 @@ mod select;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The client id when no property names one.
-const CLIENT_ID: &str = "fullbore-groups";
-
 /// The flags that kafka-consumer-groups.sh has for actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets"];
 

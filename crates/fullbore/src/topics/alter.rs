@@ -3,6 +3,7 @@
 use super::assignment::{Assignment, replica_assignment};
 use super::select::{must_exist, selected};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use clap::Args;
@@ -34,7 +35,7 @@ pub struct Alter {
 /// Adds the partitions.
 pub fn run(alter: Alter) -> Result<(), Failure> {
     alter.format.choose();
-    let mut cluster = alter.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = alter.at.cluster(client_id::TOPICS)?;
     let names = selected(&mut cluster, Some(&alter.topic), false)?;
     must_exist(&names, Some(&alter.topic), alter.if_exists)?;
     if alter.replica_assignment.is_some() {

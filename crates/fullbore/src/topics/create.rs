@@ -2,6 +2,7 @@
 
 use super::assignment::{Assignment, replica_assignment};
 use crate::client::{Where, key_value};
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use clap::Args;
@@ -39,7 +40,7 @@ pub struct Create {
 /// Creates it.
 pub fn run(create: Create) -> Result<(), Failure> {
     create.format.choose();
-    let mut cluster = create.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = create.at.cluster(client_id::TOPICS)?;
     if create.topic.contains(['.', '_']) {
         output::note(
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could \

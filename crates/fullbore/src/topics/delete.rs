@@ -2,6 +2,7 @@
 
 use super::select::{must_exist, selected};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
@@ -25,7 +26,7 @@ pub struct Delete {
 /// Deletes them.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
-    let mut cluster = delete.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = delete.at.cluster(client_id::TOPICS)?;
     let names = selected(&mut cluster, Some(&delete.topic), false)?;
     must_exist(&names, Some(&delete.topic), delete.if_exists)?;
     if !names.is_empty() {

@@ -1,6 +1,7 @@
 //! `topics describe`: kafka-topics.sh's lines, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::line;
 use clap::Args;
@@ -76,7 +77,7 @@ fn topic_id(text: &str) -> Result<Uuid, String> {
 pub fn run(describe: Describe) -> Result<(), Failure> {
     let select = &describe.select;
     select.format.choose();
-    let mut cluster = select.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = select.at.cluster(client_id::TOPICS)?;
     let names = match describe.topic_id {
         Some(id) => with_id(&mut cluster, id, select.if_exists)?,
         None => {

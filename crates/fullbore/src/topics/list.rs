@@ -1,6 +1,7 @@
 //! `topics list`.
 
 use super::select::{Select, matching};
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::line;
 use fullbore_bench::report::json::{array, object, string};
@@ -9,7 +10,7 @@ use fullbore_wire::Text;
 /// Prints the names.
 pub fn run(select: Select) -> Result<(), Failure> {
     select.format.choose();
-    let mut cluster = select.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = select.at.cluster(client_id::TOPICS)?;
     let topics = matching(&mut cluster, select.topic.as_deref(), select.exclude_internal)?;
     if select.format.json {
         let topic = |(name, is_internal): &(Text, bool)| {

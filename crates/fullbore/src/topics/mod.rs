@@ -14,9 +14,6 @@ pub use select::topic_filter;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// The client id when no property names one.
-const CLIENT_ID: &str = "fullbore-topics";
-
 /// The flags that kafka-topics.sh has for actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--delete", "--alter"];
 

@@ -6,6 +6,7 @@ mod offsets;
 
 use super::select::{Patience, Which};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::{aligned, or_dash, row};
@@ -42,7 +43,7 @@ pub struct Describe {
 /// Describes them. Groups that do not exist do not keep the others.
 pub fn run(describe: &Describe) -> Result<(), Failure> {
     describe.format.choose();
-    let mut cluster = describe.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = describe.at.cluster(client_id::GROUPS)?;
     let mut groups = Groups::of(&mut cluster, describe.patience.duration())?;
     let ids = describe.which.ids(&mut groups)?;
     let (mut found, mut missing) = (Vec::new(), Vec::new());

@@ -3,7 +3,7 @@
 //!
 //! Invariant: what is exported reads back as the same offsets.
 
-use super::Offsets;
+use super::offsets::Offsets;
 use crate::failure::Failure;
 use fullbore_wire::Text;
 use std::collections::BTreeMap;

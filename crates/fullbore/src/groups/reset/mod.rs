@@ -4,11 +4,13 @@
 //! Invariant: without --execute nothing is changed; with it, only groups without members are.
 
 mod csv;
+mod offsets;
 mod scenario;
 mod time;
 
 use super::select::{Patience, Topic, Which, partitions, topic};
 use crate::client::Where;
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use crate::table::{aligned, row};
@@ -17,6 +19,7 @@ use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::Groups;
 use fullbore_wire::Text;
+use offsets::Offsets;
 use scenario::Scenario;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,14 +79,11 @@ pub struct Reset {
     format: Format,
 }
 
-/// New offsets of a group.
-type Offsets = BTreeMap<(Text, i32), i64>;
-
 /// Resets them. Groups that cannot be do not keep the others.
 pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
-    let mut cluster = reset.at.cluster(super::CLIENT_ID)?;
+    let mut cluster = reset.at.cluster(client_id::GROUPS)?;
     let mut groups = Groups::of(&mut cluster, reset.patience.duration())?;
     let ids = reset.which.ids(&mut groups)?;
     let scenario = reset.scenario(file);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every new offset is within its partition's log as it was when it was asked for.
 
-use super::Offsets;
+use super::offsets::Offsets;
 use crate::failure::Failure;
 use fullbore_client::ClientError;
 use fullbore_client::admin::Groups;

@@ -1,0 +1,8 @@
+//! The client ids of commands that ask a cluster, where no property names one.
+
+/// The client id of `fullbore configs`.
+pub const CONFIGS: &str = "fullbore-configs";
+/// The client id of `fullbore groups`.
+pub const GROUPS: &str = "fullbore-groups";
+/// The client id of `fullbore topics`.
+pub const TOPICS: &str = "fullbore-topics";

@@ -1,0 +1,118 @@
+//! What the user types after `fullbore consume`.
+
+use super::format::{self, Piece};
+use super::start::{self, Mark};
+use crate::client::key_value;
+use crate::pipe::escapes;
+use clap::{ArgGroup, Args};
+use std::path::PathBuf;
+
+/// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
+///
+/// Without --group every partition is read, also those that topics get meanwhile, nothing is committed, and reading starts with the records that come from now
+/// on, or with --exit at the beginning. With --group the members of the group share the partitions and each goes on where
+/// the group has committed; committed is what was written out, every auto.commit.interval.ms (5 s) and at the end, so
+/// that every record comes out at least once. Ctrl-C and SIGTERM commit and leave the group.
+///
+/// Formats take %t topic, %p partition, %o offset, %T timestamp in milliseconds, %k key, %K its length, %s value, %S its
+/// length, %R its length in four bytes, %h headers, %% a percent sign, and \n \t \r \0 \\ \xHH. A length is -1 for null.
+/// With --json each line is an object with topic, partition, offset, timestamp, timestamp_type, headers (where it has any), key and value;
+/// bytes that are no UTF-8 are base64 in key_base64 or value_base64, so that nothing is lost.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore consume --topic events                              what comes from now on
+  fullbore consume -t events -o -10 -e                         the last ten of each partition
+  fullbore consume -t events -e -f '%t [%p] at %o: key %k: %s\\n'
+  fullbore consume -t events --group workers --from-beginning  a member of a group
+  fullbore consume -t events -o s@1767225600000 -o e@1767312000000 --json | jq .value")]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["topics", "include"]))]
+pub struct Consume {
+    /// The topic to read; may be repeated.
+    #[arg(short, long = "topic", value_name = "TOPIC")]
+    pub(super) topics: Vec<String>,
+    /// Read every topic whose whole name matches this regular expression; without --group also those that come later.
+    /// Internal topics only with -X exclude.internal.topics=false.
+    #[arg(long, value_name = "REGEX")]
+    pub(super) include: Option<String>,
+    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    #[arg(short, long, value_name = "HOST:PORT,...")]
+    pub(super) bootstrap_server: Option<String>,
+    /// Read as a member of this consumer group.
+    #[arg(short = 'G', long, value_name = "GROUP", conflicts_with_all = ["partitions", "offsets"])]
+    pub(super) group: Option<String>,
+    /// A static member: it keeps its partitions while it is away for less than its session.
+    #[arg(long, value_name = "ID", requires = "group")]
+    pub(super) group_instance_id: Option<String>,
+    /// classic: a member assigns; consumer: the broker assigns (KIP-848).
+    #[arg(long, value_name = "PROTOCOL", requires = "group")]
+    pub(super) group_protocol: Option<String>,
+    /// Only this partition; may be repeated.
+    #[arg(short, long = "partition", value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(super) partitions: Vec<i32>,
+    /// Start at beginning, end, an OFFSET, -COUNT before the end, s@MS at a time; e@MS ends before a time.
+    #[arg(short, long = "offset", value_name = "WHERE", allow_hyphen_values = true, value_parser = start::mark)]
+    pub(super) offsets: Vec<Mark>,
+    /// Start with the oldest records, with --group where the group has committed nothing; as --offset beginning.
+    #[arg(long)]
+    pub(super) from_beginning: bool,
+    /// End after this many records.
+    #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) max_messages: Option<u64>,
+    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s.
+    #[arg(short, long)]
+    pub(super) exit: bool,
+    /// End when no record came for this long.
+    #[arg(long, value_name = "MS")]
+    pub(super) timeout_ms: Option<u64>,
+    /// Print each record like this; nothing is added, not even a new line.
+    #[arg(short, long, value_name = "FORMAT", value_parser = pieces, group = "style")]
+    pub(super) format: Option<Format>,
+    /// Print each record as a JSON object.
+    #[arg(short = 'J', long, group = "style")]
+    pub(super) json: bool,
+    /// Print the key before the value, with what separates them (\t unless -K says so).
+    #[arg(long, conflicts_with = "style")]
+    pub(super) print_key: bool,
+    /// Print the headers.
+    #[arg(long, conflicts_with = "style")]
+    pub(super) print_headers: bool,
+    /// Print the timestamp.
+    #[arg(long, conflicts_with = "style")]
+    pub(super) print_timestamp: bool,
+    /// Print the partition.
+    #[arg(long, conflicts_with = "style")]
+    pub(super) print_partition: bool,
+    /// Print the offset.
+    #[arg(short = 'O', long, conflicts_with = "style")]
+    pub(super) print_offset: bool,
+    /// Print the key before the value, with this between them.
+    #[arg(short = 'K', long, value_name = "TEXT", value_parser = escapes::delimiter, conflicts_with = "style")]
+    pub(super) key_separator: Option<std::vec::Vec<u8>>,
+    /// What follows each record [default: \n].
+    #[arg(short = 'D', long, value_name = "TEXT", value_parser = escapes::bytes, conflicts_with = "style")]
+    pub(super) delimiter: Option<std::vec::Vec<u8>>,
+    /// Print a key or value that is null as NULL instead of nothing.
+    #[arg(short = 'Z', long)]
+    pub(super) null: bool,
+    /// read_committed leaves out records of transactions that are open or were aborted.
+    #[arg(long, value_name = "LEVEL")]
+    pub(super) isolation_level: Option<String>,
+    /// A file of consumer properties.
+    #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
+    pub(super) command_config: Option<PathBuf>,
+    /// A consumer property, before those of the file; may be repeated.
+    #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(super) consumer_property: Vec<(String, String)>,
+    /// kafka-console-consumer.sh's print.key, print.value, print.headers, print.timestamp, print.partition, print.offset,
+    /// key.separator, line.separator, headers.separator, null.literal; may be repeated.
+    #[arg(long, alias = "property", value_name = "KEY=VALUE", value_parser = crate::produce::raw_key_value, conflicts_with = "style")]
+    pub(super) formatter_property: Vec<(String, String)>,
+}
+
+/// A format that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Format(pub(super) Vec<Piece>);
+
+fn pieces(text: &str) -> Result<Format, String> {
+    format::parse(text).map(Format)
+}

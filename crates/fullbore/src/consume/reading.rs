@@ -1,0 +1,55 @@
+//! What is to be read, and how reading ended.
+
+use super::args::Consume;
+use crate::failure::Failure;
+use crate::topics::topic_filter;
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
+use fullbore_client::consume::TopicFilter;
+use fullbore_wire::Text;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long standard output may take what was read after the user asked to end.
+pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How reading ended.
+pub(super) struct End {
+    /// Whether what was asked for was reached.
+    pub(super) finished: bool,
+    /// Which partition could not be read, and why.
+    pub(super) unread: Option<String>,
+}
+
+/// What is to be read.
+pub(super) struct Topics {
+    /// Those that were named.
+    pub(super) named: Vec<Text>,
+    /// Which others belong to them.
+    pub(super) matches: Option<TopicFilter>,
+    /// Those that there were when the command began.
+    pub(super) all: Vec<Text>,
+}
+
+impl Consume {
+    /// The topics that the flags name or match.
+    pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<Topics, Failure> {
+        let named: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
+        let mut all = named.clone();
+        let mut matches: Option<TopicFilter> = None;
+        if let Some(include) = &self.include {
+            let filter: TopicFilter = Arc::new(topic_filter("--include", Some(include), exclude_internal)?);
+            let matching = list_topics(cluster)?.into_iter().filter(|(name, is_internal)| filter(name, *is_internal));
+            all.extend(matching.map(|(name, _)| name));
+            if all.is_empty() {
+                return Err(Failure::new(format!(
+                    "no topic matches {include}; `fullbore topics list` shows those there are"
+                )));
+            }
+            matches = Some(filter);
+        }
+        all.sort();
+        all.dedup();
+        Ok(Topics { named, matches, all })
+    }
+}

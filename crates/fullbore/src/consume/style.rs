@@ -1,0 +1,94 @@
+//! How records are printed: as kafka-console-consumer.sh's flags and properties say, or in a format.
+
+use super::args::{Consume, Format};
+use super::format::{Piece, Style};
+use crate::failure::Failure;
+use crate::pipe::escapes;
+
+impl Consume {
+    /// How records are to be printed.
+    pub(super) fn style(&self) -> Result<Style, Failure> {
+        if self.json {
+            return Ok(Style::Json);
+        }
+        let mut layout = Layout {
+            timestamp: self.print_timestamp,
+            partition: self.print_partition,
+            offset: self.print_offset,
+            headers: self.print_headers,
+            key: self.print_key || self.key_separator.is_some(),
+            value: true,
+            separator: self.key_separator.clone().unwrap_or_else(|| b"\t".to_vec()),
+            end: self.delimiter.clone().unwrap_or_else(|| b"\n".to_vec()),
+            between_headers: b",".to_vec(),
+            null: if self.null { b"NULL".to_vec() } else { Vec::new() },
+        };
+        for (key, value) in &self.formatter_property {
+            layout.set(key, value)?;
+        }
+        let null = layout.null.clone();
+        Ok(match &self.format {
+            Some(Format(pieces)) => Style::Pieces { pieces: pieces.clone(), null },
+            None => Style::Pieces { pieces: layout.pieces(), null },
+        })
+    }
+}
+
+/// What kafka-console-consumer.sh prints, in its order.
+struct Layout {
+    timestamp: bool,
+    partition: bool,
+    offset: bool,
+    headers: bool,
+    key: bool,
+    value: bool,
+    separator: Vec<u8>,
+    end: Vec<u8>,
+    between_headers: Vec<u8>,
+    null: Vec<u8>,
+}
+
+impl Layout {
+    /// Kafka's names.
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
+        let boolean = || value.parse::<bool>().map_err(|_| wrong("must be true or false"));
+        let bytes = || escapes::bytes(value).map_err(|allowed| wrong(&allowed));
+        match key {
+            "print.timestamp" => self.timestamp = boolean()?,
+            "print.partition" => self.partition = boolean()?,
+            "print.offset" => self.offset = boolean()?,
+            "print.headers" => self.headers = boolean()?,
+            "print.key" => self.key = boolean()?,
+            "print.value" => self.value = boolean()?,
+            "key.separator" => self.separator = bytes()?,
+            "line.separator" => self.end = bytes()?,
+            "headers.separator" => self.between_headers = bytes()?,
+            "null.literal" => self.null = bytes()?,
+            _ => {
+                return Err(wrong(
+                    "must be one of print.key, print.value, print.headers, print.timestamp, print.partition, \
+                     print.offset, key.separator, line.separator, headers.separator, null.literal",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn pieces(self) -> Vec<Piece> {
+        let literal = |text: &str| Piece::Literal(text.as_bytes().to_vec());
+        let columns: [(bool, Vec<Piece>); 6] = [
+            (self.timestamp, vec![Piece::NamedTimestamp]),
+            (self.partition, vec![literal("Partition:"), Piece::Partition]),
+            (self.offset, vec![literal("Offset:"), Piece::Offset]),
+            (self.headers, vec![Piece::NamedHeaders(self.between_headers)]),
+            (self.key, vec![Piece::Key]),
+            (self.value, vec![Piece::Value]),
+        ];
+        let shown: Vec<Vec<Piece>> =
+            columns.into_iter().filter(|(shown, _)| *shown).map(|(_, column)| column).collect();
+        let mut pieces = shown.join(&Piece::Literal(self.separator));
+        pieces.push(Piece::Literal(self.end));
+        pieces
+    }
+}
