@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
+use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Mistakes, Warning};
@@ -13,11 +14,11 @@ use super::group_keys::GroupConfig;
 use super::inert::{gather_stock, judge_known, judge_unknown};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
 use super::live::LiveConfig;
-use super::lookup::{Reader, broker_chain};
+use super::lookup::reader;
 use super::properties::Properties;
+use super::reader::Reader;
 use super::ssl;
 use super::topic::TopicConfig;
-use crate::classic::CleanerSettings;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]
@@ -124,30 +125,8 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let text_of = |name| values.text(name).unwrap_or_default();
-        let admin = "fullbore.admin.listener";
-        let mut mistakes = Mistakes::default();
-        let found = (
-            mistakes.keep(read_listeners(values, checked)),
-            mistakes.keep(node_id(values, checked)),
-            mistakes.keep(data_dir(&text_of("log.dirs"))),
-            mistakes.keep(parse_admin(admin, &text_of(admin))),
-            mistakes.keep(read_cleaner(values)),
-            mistakes.keep(GroupConfig::read(values)),
-            mistakes.keep(LiveConfig::read(values)),
-        );
-        let (
-            Some((listeners, warnings)),
-            Some(node_id),
-            Some(data_dir),
-            Some(admin_listener),
-            Some(cleaner),
-            Some(groups),
-            Some(live),
-        ) = found
-        else {
-            return Err(mistakes);
-        };
+        let Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live } =
+            parts(values, checked)?;
         let config = Self {
             node_id,
             data_dir,
@@ -217,6 +196,46 @@ fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warnin
     (checked, warnings)
 }
 
+/// The settings that are checked beyond their rows of the table.
+struct Parts {
+    listeners: Vec<Listener>,
+    warnings: Vec<Warning>,
+    node_id: i32,
+    data_dir: PathBuf,
+    admin_listener: Option<(String, u16)>,
+    cleaner: CleanerSettings,
+    groups: GroupConfig,
+    live: LiveConfig,
+}
+
+fn parts<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
+    let text_of = |name| values.text(name).unwrap_or_default();
+    let admin = "fullbore.admin.listener";
+    let mut mistakes = Mistakes::default();
+    let found = (
+        mistakes.keep(read_listeners(values, checked)),
+        mistakes.keep(node_id(values, checked)),
+        mistakes.keep(data_dir(&text_of("log.dirs"))),
+        mistakes.keep(parse_admin(admin, &text_of(admin))),
+        mistakes.keep(read_cleaner(values)),
+        mistakes.keep(GroupConfig::read(values)),
+        mistakes.keep(LiveConfig::read(values)),
+    );
+    let (
+        Some((listeners, warnings)),
+        Some(node_id),
+        Some(data_dir),
+        Some(admin_listener),
+        Some(cleaner),
+        Some(groups),
+        Some(live),
+    ) = found
+    else {
+        return Err(mistakes);
+    };
+    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live })
+}
+
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<CleanerSettings, ConfigError> {
     let cleaner = cleaner_keys::read(values);
     if cleaner.threads > 0 && cleaner.map_bytes() <= 1 << 20 {
@@ -225,10 +244,6 @@ fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Cle
         return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
     }
     Ok(cleaner)
-}
-
-pub(super) fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
-    Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }
 
 fn read_listeners<F>(values: &Reader<F>, checked: &Properties) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>

@@ -1,10 +1,8 @@
 //! The keys of compaction, and what the cleaner needs to know of them.
 
-use super::broker::BrokerConfig;
-use super::dynamic::DynamicConfig;
+use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
-use super::lookup::Reader;
-use crate::classic::CleanerSettings;
+use super::reader::Reader;
 
 /// A part of the broker's table.
 #[rustfmt::skip]
@@ -45,12 +43,5 @@ pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Cleaner
         io_buffer_bytes: values.number("log.cleaner.io.buffer.size"),
         io_max_bytes_per_second: values.double("log.cleaner.io.max.bytes.per.second"),
         backoff_ms: values.number("log.cleaner.backoff.ms"),
-    }
-}
-
-impl BrokerConfig {
-    /// The cleaner's settings with what was set while the broker ran.
-    pub fn cleaner_with(&self, dynamic: &DynamicConfig) -> CleanerSettings {
-        read(&super::broker::reader(self.values(dynamic)))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
-use super::lookup::Reader;
+use super::reader::Reader;
 use fullbore_rules::group::consumer::assignor::Assignor;
 use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{Settings, classic};

@@ -8,8 +8,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::error::{ConfigError, Warning};
-use super::ssl::ListenerTls;
+use fullbore_tls::{ClientAuth, Settings};
 use fullbore_wire::split_host_port;
+
+/// What a listener's handshakes need.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// Keys, certificates, protocols.
+    pub settings: Settings,
+    /// Whether clients show a certificate.
+    pub client_auth: ClientAuth,
+}
 
 /// One address to accept clients on.
 #[derive(Debug, Clone, PartialEq, Eq)]

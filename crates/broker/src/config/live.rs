@@ -5,11 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::broker::{BrokerConfig, reader};
-use super::dynamic::DynamicConfig;
 use super::error::ConfigError;
 use super::listener::parse_per_ip;
-use super::lookup::Reader;
+use super::reader::Reader;
 
 /// As they are in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,11 +23,6 @@ pub struct LiveConfig {
 }
 
 impl LiveConfig {
-    /// Those of this broker with what was set while it ran.
-    pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Result<Self, ConfigError> {
-        Self::read(&reader(broker.values(dynamic)))
-    }
-
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
         let per_ip = "max.connections.per.ip.overrides";
         Ok(Self {

@@ -4,12 +4,10 @@
 //! invariant. The first value of a chain is the one in force; every chain of a key with a default, its
 //! own or a synonym's, has at least one.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
-
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
+use super::reader::Reader;
 
 /// One value that bears on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,57 +60,7 @@ fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<Found> {
     BrokerValues::LAYERS.into_iter().flat_map(set_in).chain(default).collect()
 }
 
-/// Reads typed values by name, and remembers which names were asked for.
-pub(super) struct Reader<F> {
-    value_of: F,
-    asked: RefCell<BTreeSet<&'static str>>,
-}
-
-impl<F: Fn(&str) -> Option<String>> Reader<F> {
-    pub fn new(value_of: F) -> Self {
-        Self { value_of, asked: RefCell::default() }
-    }
-
-    /// `None` when nobody set the key and it has no default.
-    pub fn text(&self, name: &'static str) -> Option<String> {
-        self.asked.borrow_mut().insert(name);
-        (self.value_of)(name)
-    }
-
-    pub fn boolean(&self, name: &'static str) -> bool {
-        self.text(name).is_some_and(|value| value == "true")
-    }
-
-    /// A number of whatever width the caller needs; the table's range keeps it inside.
-    pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
-        let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
-        value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
-    }
-
-    /// A number with a fraction.
-    pub fn double(&self, name: &'static str) -> f64 {
-        let value = self.text(name).and_then(|value| value.parse().ok());
-        value.unwrap_or_else(|| panic!("{name}: the table has a checked number"))
-    }
-
-    /// `None` for -1.
-    pub fn unless_minus_one<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
-        match self.number::<i64>(name) {
-            -1 => None,
-            _ => Some(self.number(name)),
-        }
-    }
-
-    /// `None` for the largest 64-bit number, which Kafka uses for "never".
-    pub fn unless_max<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
-        match self.number::<i64>(name) {
-            i64::MAX => None,
-            _ => Some(self.number(name)),
-        }
-    }
-
-    #[cfg(test)]
-    pub fn asked(&self) -> BTreeSet<&'static str> {
-        self.asked.borrow().clone()
-    }
+/// Reads the broker's values that are in force.
+pub(super) fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
+    Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }

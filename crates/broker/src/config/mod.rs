@@ -10,6 +10,7 @@
 
 mod broker;
 mod broker_keys;
+mod cleaner;
 mod cleaner_keys;
 #[cfg(test)]
 mod conformance;
@@ -25,6 +26,8 @@ mod listener;
 mod live;
 mod lookup;
 mod properties;
+mod reader;
+mod resolve;
 mod resource_keys;
 mod resources;
 mod ssl;
@@ -33,6 +36,7 @@ mod topic_keys;
 
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
+pub use cleaner::CleanerSettings;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
@@ -41,11 +45,10 @@ pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Mistakes, Warning};
 pub use group_keys::{GroupConfig, OffsetsTopicConfig};
 pub use key::{Allowed, Effect, Key, Source, Type};
-pub use listener::Listener;
+pub use listener::{Listener, ListenerTls};
 pub use live::LiveConfig;
 pub use properties::Properties;
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};
-pub use ssl::ListenerTls;
 pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig};
 pub use topic_keys::TOPIC_KEYS;

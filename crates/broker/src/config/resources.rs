@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use fullbore_wire::did_you_mean;
 use regex_lite::Regex;
 
-use super::broker::{BrokerConfig, reader};
+use super::broker::BrokerConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::key::{Key, Source};
-use super::lookup::{Reader, resource_chain};
+use super::lookup::{reader, resource_chain};
+use super::reader::Reader;
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 
 /// What else has a configuration, besides topics and brokers; with Kafka's `ConfigResource.Type`.

@@ -6,19 +6,10 @@
 use super::broker_keys::broker_key;
 use super::error::{ConfigError, Warning};
 use super::key::Key;
-use super::listener::Listener;
-use super::lookup::Reader;
+use super::listener::{Listener, ListenerTls};
 use super::properties::Properties;
+use super::reader::Reader;
 use fullbore_tls::{ClientAuth, Settings};
-
-/// What a listener's handshakes need.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ListenerTls {
-    /// Keys, certificates, protocols.
-    pub settings: Settings,
-    /// Whether clients show a certificate.
-    pub client_auth: ClientAuth,
-}
 
 const PREFIX: &str = "listener.name.";
 const CLIENT_AUTH: &str = "ssl.client.auth";

@@ -6,12 +6,12 @@ use fullbore_wire::batch::{Compression, Level};
 use fullbore_wire::did_you_mean;
 use std::collections::BTreeMap;
 
-use super::broker::BrokerConfig;
-use super::dynamic::{BrokerValues, DynamicConfig};
+use super::dynamic::BrokerValues;
 use super::error::ConfigError;
 use super::key::Source;
-use super::lookup::{Reader, resource_chain};
+use super::lookup::resource_chain;
 use super::properties::Properties;
+use super::reader::Reader;
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
 /// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
@@ -113,29 +113,12 @@ impl TopicConfig {
                 && timestamp.saturating_sub(now_ms) <= self.message_timestamp_after_max_ms)
     }
 
-    /// The settings of a topic with these `overrides` on this broker, with what was set while it ran. Unknown keys
-    /// and values outside their range are refused.
-    pub fn resolve(
-        broker: &BrokerConfig,
-        dynamic: &DynamicConfig,
-        overrides: &BTreeMap<String, String>,
-    ) -> Result<Self, ConfigError> {
-        let checked = check_overrides(overrides)?;
-        let config = Self::read(&reader(broker.values(dynamic), &checked));
-        let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
-        if least > most {
-            let message = format!("must not be more than max.compaction.lag.ms, which is {most}");
-            return Err(ConfigError::of_value("min.compaction.lag.ms", &least.to_string(), message));
-        }
-        Ok(config)
-    }
-
     /// The settings of a topic that sets nothing. `broker` has passed every check.
     pub(super) fn defaults(broker: &Properties) -> Self {
         Self::read(&reader(BrokerValues::at_start(broker), &BTreeMap::new()))
     }
 
-    fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
         let append_time = values.text("message.timestamp.type").is_some_and(|value| value == "LogAppendTime");
         Self {
             segment_bytes: values.number("segment.bytes"),
@@ -206,7 +189,7 @@ const KAFKA_ONLY: &[(&str, &str)] = &[
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
 ];
 
-fn reader<'a>(
+pub(super) fn reader<'a>(
     broker: BrokerValues<'a>,
     checked: &'a BTreeMap<String, String>,
 ) -> Reader<impl Fn(&str) -> Option<String> + 'a> {
@@ -219,7 +202,8 @@ fn reader<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::dynamic::NOTHING;
+    use super::super::broker::BrokerConfig;
+    use super::super::dynamic::{DynamicConfig, NOTHING};
     use super::super::key::Effect;
     use super::super::live::LiveConfig;
     use super::*;

@@ -1,35 +1,3 @@
-//! The broker-wide settings of compaction; names are Kafka's.
+//! The broker-wide settings of compaction, which are part of the broker's configuration.
 
-/// What the cleaner's threads go by. It may change while they run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CleanerSettings {
-    /// log.cleaner.enable
-    pub enable: bool,
-    /// log.cleaner.threads
-    pub threads: usize,
-    /// log.cleaner.dedupe.buffer.size: bytes of the maps of all threads.
-    pub dedupe_buffer_bytes: usize,
-    /// log.cleaner.io.buffer.load.factor: how full a map gets.
-    pub dedupe_load_factor: f64,
-    /// log.cleaner.io.buffer.size: bytes that all threads read and write at a time.
-    pub io_buffer_bytes: usize,
-    /// log.cleaner.io.max.bytes.per.second, read and written, of all threads.
-    pub io_max_bytes_per_second: f64,
-    /// log.cleaner.backoff.ms
-    pub backoff_ms: u64,
-}
-
-/// A thread reads and writes at least so much at a time.
-const IO_BUFFER_MIN: usize = 4096;
-
-impl CleanerSettings {
-    /// Bytes of one thread's map.
-    pub fn map_bytes(&self) -> usize {
-        self.dedupe_buffer_bytes / self.threads.max(1)
-    }
-
-    /// Bytes of one thread's buffer for reading, and of that for writing.
-    pub fn buffer_bytes(&self) -> usize {
-        (self.io_buffer_bytes / self.threads.max(1) / 2).max(IO_BUFFER_MIN)
-    }
-}
+pub use crate::config::CleanerSettings;

@@ -1,0 +1,61 @@
+//! Typed values by name, from wherever texts come.
+//!
+//! Not checking: it reads values that passed [`Key::check`](super::Key::check), and a value that did not is a broken invariant.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// Reads typed values by name, and remembers which names were asked for.
+pub(super) struct Reader<F> {
+    value_of: F,
+    asked: RefCell<BTreeSet<&'static str>>,
+}
+
+impl<F: Fn(&str) -> Option<String>> Reader<F> {
+    pub fn new(value_of: F) -> Self {
+        Self { value_of, asked: RefCell::default() }
+    }
+
+    /// `None` when nobody set the key and it has no default.
+    pub fn text(&self, name: &'static str) -> Option<String> {
+        self.asked.borrow_mut().insert(name);
+        (self.value_of)(name)
+    }
+
+    pub fn boolean(&self, name: &'static str) -> bool {
+        self.text(name).is_some_and(|value| value == "true")
+    }
+
+    /// A number of whatever width the caller needs; the table's range keeps it inside.
+    pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
+        let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
+        value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
+    }
+
+    /// A number with a fraction.
+    pub fn double(&self, name: &'static str) -> f64 {
+        let value = self.text(name).and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("{name}: the table has a checked number"))
+    }
+
+    /// `None` for -1.
+    pub fn unless_minus_one<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
+        match self.number::<i64>(name) {
+            -1 => None,
+            _ => Some(self.number(name)),
+        }
+    }
+
+    /// `None` for the largest 64-bit number, which Kafka uses for "never".
+    pub fn unless_max<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
+        match self.number::<i64>(name) {
+            i64::MAX => None,
+            _ => Some(self.number(name)),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn asked(&self) -> BTreeSet<&'static str> {
+        self.asked.borrow().clone()
+    }
+}
