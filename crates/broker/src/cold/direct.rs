@@ -1,6 +1,5 @@
 //! Reads around the page cache, and what the page cache has.
 
-use super::PIECE_MAX;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -10,6 +9,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+/// Bytes of a piece, at most: a disk is slower by half in pieces of a quarter of it.
+pub const PIECE_MAX: usize = 1024 * 1024;
 /// Memory kept for the next buffers.
 const KEPT_MAX: usize = 4;
 /// Where in a file and in memory direct reads begin and end: what disks and file systems ask for at most.

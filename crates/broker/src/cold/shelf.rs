@@ -3,7 +3,7 @@
 //! Invariant: at most [`SLOTS_MAX`], each used within [`KEPT_FOR`] or about to go.
 
 use super::direct::boundary_before;
-use super::{PIECE_MAX, Piece};
+use super::piece::{Piece, end_of};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -34,7 +34,7 @@ struct Kept {
     is_asked: bool,
 }
 
-/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`], as far as it was settled.
+/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX), as far as it was settled.
 pub struct Slot {
     file: Arc<File>,
     from: u64,
@@ -67,11 +67,6 @@ impl Slot {
     pub async fn piece(&self) -> io::Result<Arc<Piece>> {
         self.piece.get_or_try_init(|| Piece::read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
     }
-}
-
-/// Where the piece with the byte at `position` ends.
-pub fn end_of(position: u64) -> u64 {
-    (position / PIECE_MAX as u64 + 1) * PIECE_MAX as u64
 }
 
 impl Shelf {
@@ -150,6 +145,7 @@ async fn take_down_unused(slot: Weak<Slot>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cold::direct::PIECE_MAX;
 
     const MIB: u64 = PIECE_MAX as u64;
 

@@ -1,4 +1,6 @@
+use super::direct::Buffer;
 use super::direct::read_around;
+use super::piece::PIECES_MAX;
 use super::*;
 use rustix::fs::{Advice, fadvise};
 
