@@ -2,7 +2,7 @@
 //!
 //! Invariant: a code that is not known is counted as UNKNOWN_SERVER_ERROR, never lost and never out of bounds.
 
-use super::Counter;
+use super::counter::Counter;
 use fullbore_wire::ErrorCode;
 
 /// Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the rest is room for new ones.

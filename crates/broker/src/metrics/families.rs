@@ -3,7 +3,7 @@
 //! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
 
 use super::errors::Errors;
-use super::page::Page;
+use super::gauges::Page;
 use crate::api::SERVED;
 use fullbore_rules::group::State;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};

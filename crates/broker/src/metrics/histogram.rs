@@ -3,7 +3,7 @@
 //! Invariant: a duration is counted in the first bucket whose bound it does not exceed, so that counts added up to a
 //! bound are exact at that bound (Prometheus' `le`).
 
-use super::Counter;
+use super::counter::Counter;
 use std::time::Duration;
 
 const US: u64 = 1_000;

@@ -3,23 +3,26 @@
 //! Not here: the HTTP page that shows it (`admin`). Every family shown is a row of `families`, from which the page and
 //! `docs/metrics.md` both come. Invariant: recording takes no lock, allocates nothing and never waits.
 
+mod counter;
 mod docs;
 mod errors;
+mod exposition;
 mod families;
+mod gauges;
 mod histogram;
-mod page;
 mod process;
 
 pub use docs::markdown;
-pub use page::{Gauges, page};
+pub use exposition::page;
+pub use gauges::Gauges;
 pub use process::Process;
 
+use counter::Counter;
 use errors::Errors;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::ApiKey;
 use histogram::Histogram;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// One more than the largest API key.
@@ -52,20 +55,6 @@ struct Counters {
     telemetry: Telemetry,
     groups: Groups,
     offsets: OffsetCommits,
-}
-
-/// A count that only rises.
-#[derive(Debug, Default)]
-struct Counter(AtomicU64);
-
-impl Counter {
-    fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 #[derive(Debug, Default)]

@@ -2,87 +2,13 @@
 //!
 //! Invariant: a page is made from one look at the counters; nothing is kept between two of them.
 
+use super::Metrics;
 use super::families::FAMILIES;
-use super::{Counters, Metrics, Process};
-use crate::broker::Shared;
-use crate::classic::{CleanerStatus, SetAside};
-use fullbore_rules::group::State;
+use super::gauges::{Gauges, Page};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
 use std::fmt;
-
-/// What is not counted but looked up when the page is asked for.
-#[derive(Clone, Debug, Default)]
-pub struct Gauges {
-    /// The cluster's id.
-    pub cluster_id: String,
-    /// The broker's id.
-    pub node_id: i32,
-    /// Topics of the cluster.
-    pub topics: usize,
-    /// Partitions of all topics.
-    pub partitions: usize,
-    /// Partitions that take no records until the next start.
-    pub partitions_failed: usize,
-    /// Partitions whose files are damaged.
-    pub partitions_refused: usize,
-    /// What power cuts have left beside the logs.
-    pub set_aside: SetAside,
-    /// Whether the disk of the data folder is full.
-    pub disk_full: bool,
-    /// What the reserve for that takes up.
-    pub disk_reserve_bytes: u64,
-    /// What compaction has done.
-    pub cleaner: CleanerStatus,
-    /// The epoch of the metadata.
-    pub metadata_epoch: u64,
-    /// Fetch sessions in the cache.
-    pub fetch_sessions: usize,
-    /// Groups in each state, in the order of [`State::ALL`].
-    pub groups: [usize; State::ALL.len()],
-    /// Committed offsets of all groups.
-    pub offsets_held: usize,
-    /// This process.
-    pub process: Process,
-}
-
-impl Gauges {
-    /// Looks at a broker. May take milliseconds ([`Process::read`]).
-    pub fn read(broker: &Shared) -> Self {
-        let image = broker.control.image();
-        Gauges {
-            cluster_id: broker.cluster_id.to_string(),
-            node_id: broker.config.node_id,
-            topics: image.topics().len(),
-            partitions: image.partition_count(),
-            partitions_failed: broker.logs.failed_partitions(),
-            partitions_refused: broker.logs.refused_partitions(),
-            set_aside: broker.logs.set_aside(),
-            disk_full: broker.space.is_full(),
-            disk_reserve_bytes: broker.space.reserved(),
-            cleaner: broker.logs.cleaner_status(),
-            metadata_epoch: image.epoch(),
-            fetch_sessions: broker.sessions.count(),
-            groups: broker.groups.count_by_state(),
-            offsets_held: broker.groups.offsets().held(),
-            process: Process::read(),
-        }
-    }
-}
-
-/// What the rows of the table write from.
-#[derive(Debug)]
-pub(super) struct Page {
-    pub metrics: Metrics,
-    pub gauges: Gauges,
-}
-
-impl Page {
-    pub fn counters(&self) -> &Counters {
-        &self.metrics.counters
-    }
-}
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
@@ -105,6 +31,8 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classic::{CleanerStatus, SetAside};
+    use crate::metrics::Process;
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
     use std::collections::{HashMap, HashSet};
