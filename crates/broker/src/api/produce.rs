@@ -5,6 +5,8 @@
 //! Invariant: an acknowledged batch is in the log exactly once.
 
 mod decompression;
+mod destination;
+mod refused;
 mod validate;
 mod wrong_records;
 
@@ -12,21 +14,23 @@ pub use decompression::Decompression;
 
 use super::{Completion, Fault, Reply, nodes, topics};
 use crate::broker::Shared;
-use crate::classic::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
+use crate::classic::{Acks, Admission, Appended, ParkedAnswer, Ticket};
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
 use decompression::Turn;
+use destination::Destination;
 use fullbore_wire::apis::produce::{
-    BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
-    TopicProduceData, TopicProduceResponse,
+    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
+    TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchError, BatchView, Compression};
-use fullbore_wire::{ErrorCode, Records, Text};
+use fullbore_wire::batch::{BatchView, Compression};
+use fullbore_wire::{ErrorCode, Records};
+use refused::{Refused, of_batch, refused};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use validate::{Destination, Invalid, SHORT_MAX, check_size, validate, work_of};
+use validate::{Invalid, SHORT_MAX, check_size, validate, work_of};
 
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
@@ -39,32 +43,6 @@ const PLACE_MAX: Duration = Duration::from_millis(50);
 const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
-
-/// Why a partition's batch was not taken.
-struct Refused {
-    code: ErrorCode,
-    message: String,
-    /// Those of its records that made it so, where that can be said.
-    records: Vec<BatchIndexAndErrorMessage>,
-}
-
-impl Refused {
-    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Refused { code, message: message.into(), records: Vec::new() }
-    }
-}
-
-impl From<AppendError> for Refused {
-    fn from(error: AppendError) -> Self {
-        Refused::new(error.code(), error.to_string())
-    }
-}
-
-impl From<ErrorCode> for Refused {
-    fn from(code: ErrorCode) -> Self {
-        Refused::new(code, code.message())
-    }
-}
 
 /// Checks and appends every batch. `None` with acks=0.
 ///
@@ -408,24 +386,4 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");
     }
     Ok(())
-}
-
-fn of_batch(error: BatchError) -> Refused {
-    let code = match error {
-        BatchError::Magic(0 | 1) => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        BatchError::Compression(_) => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
-        BatchError::Record(_) => ErrorCode::INVALID_RECORD,
-        _ => ErrorCode::CORRUPT_MESSAGE,
-    };
-    Refused::new(code, error.to_string())
-}
-
-fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
-    PartitionProduceResponse {
-        index,
-        error_code: why.code,
-        error_message: Some(Text::from(why.message)),
-        record_errors: why.records,
-        ..Default::default()
-    }
 }

@@ -1,6 +1,6 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 
-use super::Fetched;
+use super::partition::Fetched;
 use crate::api::{Fault, Reply, nodes, topics};
 use crate::broker::Shared;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};

@@ -5,6 +5,7 @@
 //! a consumer always moves (KIP-74).
 
 mod answer;
+mod partition;
 pub mod sessions;
 
 use super::{Completion, Fault, Reply, topics};
@@ -13,7 +14,8 @@ use crate::classic::{Partition, ReadError};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
-use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use fullbore_wire::{ErrorCode, Frame};
+use partition::{Fetched, PartitionKey, Wanted};
 use sessions::{Admitted, Asked, Plan};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,34 +34,6 @@ const UNKNOWN: i64 = -1;
 const SHORT_LOOK_MAX: usize = 2000;
 /// Bytes of memory that a pending fetch takes beside the lists it has of its own.
 const PENDING_BYTES: usize = 2048;
-
-/// A partition as requests name it: by topic name or by topic id, whichever the version has.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PartitionKey {
-    /// The topic's name, or empty.
-    pub topic: Text,
-    /// The topic's id, or zero.
-    pub topic_id: Uuid,
-    /// The partition.
-    pub index: i32,
-}
-
-/// One partition to fetch from.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// Which.
-    pub key: PartitionKey,
-    /// From where and how much.
-    pub fetch: FetchPartition,
-}
-
-/// The outcome for one partition.
-pub struct Fetched {
-    /// Which.
-    pub key: PartitionKey,
-    /// As it goes into the response.
-    pub data: PartitionData,
-}
 
 /// Admits a fetch: settles its session, and answers at once if enough is there.
 ///
@@ -282,16 +256,4 @@ fn nothing(partition_index: i32) -> PartitionData {
         records: Some(Default::default()),
         ..Default::default()
     }
-}
-
-/// The keys of a topic's partitions. The name is copied: a session outlives the request, and a slice would keep all of
-/// the request's frame.
-fn keys<'t, P>(
-    topic: &Text,
-    topic_id: Uuid,
-    partitions: &'t [P],
-    index: impl Fn(&P) -> i32 + 't,
-) -> impl Iterator<Item = PartitionKey> + 't {
-    let topic = Text::from(topic.as_str());
-    partitions.iter().map(move |p| PartitionKey { topic: topic.clone(), topic_id, index: index(p) })
 }

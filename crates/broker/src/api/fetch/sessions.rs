@@ -7,7 +7,7 @@
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
 
-use super::{Fetched, PartitionKey, Wanted, keys};
+use super::partition::{Fetched, PartitionKey, Wanted, keys};
 use crate::classic::Registration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};

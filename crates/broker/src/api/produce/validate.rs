@@ -6,9 +6,10 @@
 //! `max.message.bytes`.
 
 use super::decompression::{Turn, Unopened, decompressed_max, open};
-use super::{Refused, of_batch, wrong_records};
+use super::destination::Destination;
+use super::refused::{Refused, of_batch};
+use super::wrong_records;
 use crate::config::{StoredAs, TimestampType, TopicConfig};
-use crate::control::Topic;
 use bytes::BytesMut;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{
@@ -38,14 +39,6 @@ impl ValidBatch<'_> {
             ValidBatch::Rewritten(bytes) => BatchView::first(bytes).expect("written here, as one whole batch"),
         }
     }
-}
-
-/// Where a batch goes, and when.
-#[derive(Clone, Copy)]
-pub struct Destination<'a> {
-    pub topic: &'a Topic,
-    pub partition: i32,
-    pub now_ms: i64,
 }
 
 /// How much work it is to validate a batch of these bytes, as bytes compressed by a fast codec. What has to be opened is
@@ -178,6 +171,7 @@ mod tests {
     use super::super::Decompression;
     use super::*;
     use crate::config::{BrokerConfig, CleanupPolicy, Properties};
+    use crate::control::Topic;
     use fullbore_wire::Uuid;
     use fullbore_wire::batch::{BatchBuilder, Stamp, decompress};
     use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 //!
 //! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded number.
 
-use super::validate::Destination;
-use super::{Refused, of_batch};
+use super::destination::Destination;
+use super::refused::{Refused, of_batch};
 use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};

@@ -1,0 +1,54 @@
+//! Why a partition's batch was not taken, and how its client is told.
+
+use crate::classic::AppendError;
+use fullbore_wire::apis::produce::{BatchIndexAndErrorMessage, PartitionProduceResponse};
+use fullbore_wire::batch::BatchError;
+use fullbore_wire::{ErrorCode, Text};
+
+/// Why a partition's batch was not taken.
+pub struct Refused {
+    pub code: ErrorCode,
+    pub message: String,
+    /// Those of its records that made it so, where that can be said.
+    pub records: Vec<BatchIndexAndErrorMessage>,
+}
+
+impl Refused {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Refused { code, message: message.into(), records: Vec::new() }
+    }
+}
+
+impl From<AppendError> for Refused {
+    fn from(error: AppendError) -> Self {
+        Refused::new(error.code(), error.to_string())
+    }
+}
+
+impl From<ErrorCode> for Refused {
+    fn from(code: ErrorCode) -> Self {
+        Refused::new(code, code.message())
+    }
+}
+
+/// Why a batch that is wrong by itself is refused.
+pub fn of_batch(error: BatchError) -> Refused {
+    let code = match error {
+        BatchError::Magic(0 | 1) => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        BatchError::Compression(_) => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
+        BatchError::Record(_) => ErrorCode::INVALID_RECORD,
+        _ => ErrorCode::CORRUPT_MESSAGE,
+    };
+    Refused::new(code, error.to_string())
+}
+
+/// The answer for a partition whose batch was not taken.
+pub fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        error_code: why.code,
+        error_message: Some(Text::from(why.message)),
+        record_errors: why.records,
+        ..Default::default()
+    }
+}
