@@ -26,7 +26,7 @@ const FILE: &str = "disk-reserve";
 const PROBE: &str = "disk-probe";
 /// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
 const SHARE: u64 = 16;
-/// Of a file system.
+/// The size of a file system's block.
 const BLOCK: u64 = 4096;
 /// The least that must be free for the disk not to be called full any more.
 const FREE_MIN: u64 = 256 << 10;
@@ -80,7 +80,7 @@ fn reserve_of(configured: u64, total: u64) -> u64 {
 }
 
 impl Space {
-    /// Of a folder, which exists: takes the reserve, unless there is no room for it.
+    /// Takes the reserve in a folder, which exists, unless there is no room for it.
     pub fn open(folder: &Path, reserve_bytes: u64) -> Space {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);

@@ -14,7 +14,7 @@ pub enum ClientError {
     Connect {
         /// Host and port.
         address: String,
-        /// Of the last attempt.
+        /// Why the last attempt failed.
         source: std::io::Error,
     },
     /// Somebody answers, but there is no TLS session.

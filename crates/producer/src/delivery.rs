@@ -34,7 +34,7 @@ struct Part {
 /// Where a run of records was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Of the first, or -1.
+    /// The offset of the first record, or -1.
     pub(crate) base_offset: i64,
     /// The broker's, or -1.
     pub(crate) log_append_time: i64,
@@ -172,7 +172,7 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Of so many records of the batch, of which the first is `skip` after this one: how many failed, and why the first of them
+    /// How many of so many records of the batch, of which the first is `skip` after this one, failed, and why the first of them
     /// did. Those without a result have not failed. A batch that a broker found too large is split, so that its records need not
     /// have one fate.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {

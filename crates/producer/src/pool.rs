@@ -41,7 +41,7 @@ pub(crate) struct Share {
     bytes: AtomicUsize,
 }
 
-/// Of what is left free, a partition may have so many times as much.
+/// A partition may have so many times as much as is left free.
 const TIMES_FREE: usize = 4;
 
 /// Why there is no buffer.

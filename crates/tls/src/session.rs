@@ -59,7 +59,7 @@ impl Session {
     /// session, `None` when no record was complete.
     ///
     /// # Errors
-    /// Of the socket, and what is wrong with what came.
+    /// What the socket says, and what is wrong with what came.
     pub(crate) fn read(
         &mut self,
         receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -145,7 +145,7 @@ impl Session {
     /// Sends ciphertext until none is left.
     ///
     /// # Errors
-    /// Of the socket, WouldBlock among them: call again to go on.
+    /// What the socket says, WouldBlock among it: call again to go on.
     pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
         while self.wants_write() {
             if self.tls.write_tls(socket)? == 0 {

@@ -42,7 +42,7 @@ pub struct Settings {
     pub(crate) keystore_key: Option<Secret>,
     /// Its certificates, the leaf first (`ssl.keystore.certificate.chain`).
     pub(crate) keystore_chain: Option<Secret>,
-    /// Of an encrypted private key (`ssl.key.password`).
+    /// The password of an encrypted private key (`ssl.key.password`).
     pub(crate) key_password: Option<Secret>,
     /// A PEM file with the certificates trusted (`ssl.truststore.location`).
     pub(crate) truststore_location: Option<String>,

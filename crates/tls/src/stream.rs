@@ -116,7 +116,7 @@ impl Stream {
     /// Waits until there is something to read, or the end. May be wrong.
     ///
     /// # Errors
-    /// Of the socket.
+    /// What the socket says.
     pub async fn readable(&self) -> io::Result<()> {
         if self.session.lock().has_plaintext() {
             return Ok(());
@@ -173,7 +173,7 @@ impl Stream {
     /// Sends what is encrypted.
     ///
     /// # Errors
-    /// Of the socket.
+    /// What the socket says.
     pub async fn flush(&self) -> io::Result<()> {
         loop {
             match self.session.lock().send(&mut Trying(&self.socket)) {

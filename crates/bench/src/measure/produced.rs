@@ -31,7 +31,7 @@ pub struct Window {
     pub bytes: u64,
     /// How long the window was.
     pub elapsed: Duration,
-    /// Of these records.
+    /// The sum of these records' latencies.
     pub latency_us_sum: u128,
     /// The slowest of these records.
     pub latency_us_max: u64,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub bytes: u64,
     /// From the first send, or the end of the warmup, to the last acknowledgement.
     pub elapsed: Duration,
-    /// Of these records.
+    /// The latencies of these records.
     pub latencies: Latencies,
     /// Whether this is the steady state only.
     pub steady: bool,

@@ -13,7 +13,7 @@ use std::time::Instant;
 struct Send {
     intended: Instant,
     records: u32,
-    /// Of each.
+    /// The bytes of each of them.
     bytes: u64,
     steady: bool,
 }

@@ -61,9 +61,9 @@ pub struct Plan {
 pub struct Turn {
     /// From 0.
     pub repeat: u32,
-    /// Of [`Plan::points`].
+    /// The index in [`Plan::points`].
     pub point: usize,
-    /// Of [`Plan::targets`].
+    /// The index in [`Plan::targets`].
     pub target: usize,
 }
 

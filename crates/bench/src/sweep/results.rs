@@ -96,7 +96,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some values; `None` of none.
+    /// The spread of some values; `None` where there is none.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -111,7 +111,7 @@ impl Spread {
 pub struct PointResult {
     /// The index of each axis' value.
     pub point: Vec<usize>,
-    /// Of [`Plan::targets`].
+    /// The index in [`Plan::targets`].
     pub target: usize,
     /// Measurements with figures.
     pub runs: usize,

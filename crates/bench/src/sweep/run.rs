@@ -39,13 +39,13 @@ const NO_REPORTS: Duration = Duration::MAX;
 pub struct Figures {
     /// Acknowledged.
     pub records: u64,
-    /// Of their values.
+    /// The bytes of their values.
     pub bytes: u64,
     /// From the first send to the last acknowledgement.
     pub elapsed: Duration,
     /// The mean latency in microseconds.
     pub avg_us: f64,
-    /// Of their latencies.
+    /// The percentiles of their latencies.
     pub percentiles: Percentiles,
     /// Time ran out while records were not acknowledged yet; those are in no figure.
     pub cut_short: bool,

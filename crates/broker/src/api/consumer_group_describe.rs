@@ -11,7 +11,7 @@ use fullbore_wire::apis::consumer_group_describe::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeMap;
 
-/// Of a member, in [`Member::member_type`].
+/// What [`Member::member_type`] is of a member that speaks the classic protocol, and of one that speaks the consumer protocol.
 const SPEAKS_CLASSIC: i8 = 0;
 const SPEAKS_CONSUMER: i8 = 1;
 

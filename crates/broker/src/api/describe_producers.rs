@@ -10,7 +10,7 @@ use fullbore_wire::apis::describe_producers::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-/// Of a producer that no transaction coordinator has written for.
+/// The coordinator's epoch of a producer that no transaction coordinator has written for.
 const NO_COORDINATOR: i32 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -61,7 +61,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
 /// What a request asks for of what there is.
 #[derive(Default)]
 struct Wanted {
-    /// Of topics and partitions there are, without too much metadata.
+    /// What can be committed: it is for topics and partitions that there are, without too much metadata.
     offsets: Vec<CommitOffset>,
     /// Where in the response each of them is: topic and partition.
     places: Vec<(usize, usize)>,

@@ -104,7 +104,7 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Of a system without cachestat(2). To look begins to read ahead there.
+/// Whether the byte can be read without a disk, on a system without cachestat(2). To look begins to read ahead there.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);

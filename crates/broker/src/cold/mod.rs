@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// least `position + len`, must not change any more.
 ///
 /// # Errors
-/// Of the file.
+/// What the file says.
 pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
     let len = len.min(PIECE_MAX);
     if direct::is_resident(file, position, len) {

@@ -102,7 +102,7 @@ fn cold() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
-/// Of a file of which all is settled.
+/// What is read of a file of which all is settled.
 async fn part(file: &Arc<File>, position: u64, len: usize) -> Part {
     let settled = file.metadata().expect("there").len();
     read(file, position, len, settled).await.expect("read").expect("not in memory")

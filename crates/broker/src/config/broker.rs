@@ -62,7 +62,7 @@ pub struct BrokerConfig {
     pub log_retention_check_interval_ms: u64,
     /// Bytes of the file that is given up on a full disk.
     pub disk_reserve_bytes: u64,
-    /// Of the newest records, in bytes; `None` leaves the page cache to the system.
+    /// Bytes of the newest records that stay in memory; `None` leaves the page cache to the system.
     pub page_cache_kept: Option<u64>,
     /// As long as nothing is set while the broker runs.
     pub cleaner: CleanerSettings,
@@ -73,14 +73,14 @@ pub struct BrokerConfig {
     pub replica_lag_time_max_ms: u64,
     /// replica.high.watermark.checkpoint.interval.ms
     pub high_watermark_checkpoint_interval_ms: u64,
-    /// Of what a client may have kept beside an offset.
+    /// The most bytes that a client may have kept beside an offset.
     pub offset_metadata_max_bytes: usize,
     pub offsets_retention_ms: u64,
     pub offsets_retention_check_interval_ms: u64,
     /// Committed offsets of all groups together.
     pub offsets_max: usize,
     pub fetch_session_cache_slots: usize,
-    /// Of one push of a client's own metrics.
+    /// The most bytes of one push of a client's own metrics.
     pub telemetry_max_bytes: i32,
     pub fetch_max_bytes: usize,
     /// Partitions of one answer to DescribeTopicPartitions.

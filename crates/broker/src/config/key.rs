@@ -50,7 +50,7 @@ pub enum Allowed {
     Between(i64, i64),
     /// `-1` (no limit, or the system's own choice) or a number between both ends.
     MinusOneOr(i64, i64),
-    /// Of a list: each element.
+    /// One of these; of a list, each element must be.
     OneOf(&'static [&'static str]),
     /// A list of some of these, or of none.
     SomeOf(&'static [&'static str]),

@@ -57,11 +57,11 @@ impl Resource {
 /// What is in force for the members of one group, or of a group that sets nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimeouts {
-    /// Of the consumer protocol.
+    /// How long a member under the consumer protocol may be silent.
     pub consumer_session_timeout_ms: i32,
-    /// Of the consumer protocol.
+    /// How often members under the consumer protocol are told to send heartbeats.
     pub consumer_heartbeat_interval_ms: i32,
-    /// Of the consumer protocol: a new assignment at most so often.
+    /// How often a group under the consumer protocol gets a new assignment at most.
     pub consumer_assignment_interval_ms: i32,
 }
 

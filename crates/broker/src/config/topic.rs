@@ -28,7 +28,7 @@ pub enum TimestampType {
 pub struct CleanupPolicy {
     /// Old ones go.
     pub delete: bool,
-    /// Of the records with one key, the newest stays.
+    /// The newest of the records with one key stays.
     pub compact: bool,
 }
 

@@ -41,7 +41,7 @@ pub struct DeleteOffset {
 /// A commit on its way.
 pub struct Commit {
     pending: Pending<Result<Refused, ErrorCode>>,
-    /// Of the offsets on their way, where each of them stood.
+    /// Where each of the offsets on their way stood.
     places: Vec<usize>,
     /// What cannot be committed, whatever becomes of the rest.
     refused: Refused,

@@ -131,7 +131,7 @@ impl Groups {
     }
 }
 
-/// Of snapshots right behind one another only the last is worth writing.
+/// The last of snapshots right behind one another: only that is worth writing.
 fn newest_snapshot(inner: &mut Inner) -> Option<Snapshot> {
     let mut newest = None;
     while let Some(Effect::Keep(_)) = inner.outbox.front()

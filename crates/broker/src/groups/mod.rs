@@ -76,7 +76,7 @@ pub struct Groups {
     offsets_max: usize,
     /// Those on their way into the log that take a place.
     offsets_coming: AtomicUsize,
-    /// Of the records of commits on their way.
+    /// Bytes of the records of commits on their way.
     bytes_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,

@@ -20,9 +20,9 @@ const STRIPES: usize = 32;
 /// What a group committed for one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// Of the record to be read next.
+    /// The offset of the record to be read next.
     pub offset: i64,
-    /// Of the record before it; -1 when the client did not say.
+    /// The leader epoch of the record before it; -1 when the client did not say.
     pub leader_epoch: i32,
     /// What the client wants to be kept beside it.
     pub metadata: Box<str>,

@@ -145,7 +145,7 @@ fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joinin
     Joining { request, version: 3, client_id: "c", client_host: "/h", new_member_id }
 }
 
-/// Of a group of one member.
+/// The snapshot of a group of one member.
 fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
     let image = opened.control.image();

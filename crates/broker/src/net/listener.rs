@@ -28,7 +28,7 @@ pub struct Bound {
     pub addr: SocketAddr,
     /// Host and port told to clients.
     pub advertised: (String, u16),
-    /// Of an SSL listener.
+    /// What an SSL listener shows; `None` of any other.
     certificates: Option<Arc<Certificates>>,
 }
 

@@ -27,7 +27,7 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 /// Writes the frame, and tells whenever the client has taken some of it.
 ///
 /// # Errors
-/// Of the connection or the log file; part of the frame may be out, so the connection must be closed.
+/// What the connection or the log file says; part of the frame may be out, so the connection must be closed.
 pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
     match stream {
         Stream::Plain(socket) => write_plain(socket, frame, idleness).await,

@@ -37,7 +37,7 @@ pub struct Certificates {
     name: String,
     tls: ListenerTls,
     current: RwLock<Acceptor>,
-    /// Of the files as they were last read, whether that worked or not.
+    /// How the files were when they were last read, whether that worked or not.
     stamps: Mutex<Vec<Stamp>>,
     /// By cause: its last warning, and failures since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,

@@ -15,7 +15,7 @@ use fullbore_wire::{ErrorCode, Text};
 pub struct Versions(Vec<(ApiKey, i16)>);
 
 impl Versions {
-    /// Of what a broker serves, what this program speaks.
+    /// What this program speaks of what a broker serves.
     pub fn new(served: &ApiVersionsResponse) -> Self {
         Versions(ApiKey::ALL.iter().filter_map(|key| Some((*key, common(served, *key)?))).collect())
     }

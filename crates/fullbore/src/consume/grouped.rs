@@ -54,7 +54,7 @@ pub(super) struct Grouped<'a> {
     deleted: BTreeSet<Text>,
     /// Which partition could not be read, and why.
     unread: Option<String>,
-    /// Of the partitions, and of the membership.
+    /// What is wrong with the partitions, and with the membership.
     troubles: (Troubles, Troubles),
 }
 

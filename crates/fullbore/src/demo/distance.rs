@@ -26,7 +26,7 @@ pub struct Relayed {
 }
 
 impl Distance {
-    /// Of this round trip.
+    /// A relay that adds this round trip.
     pub fn new(rtt: Duration, runtime: &Runtime) -> Result<Self, Failure> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?.to_string();

@@ -88,7 +88,7 @@ impl Lanes {
         self.open.iter().filter_map(|lane| lane.pipe.lock().least()).min()
     }
 
-    /// Of the lanes with room that are not among `tried` (bits), the one with the least in flight.
+    /// The lane with the least in flight of those with room that are not among `tried` (bits).
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())

@@ -9,7 +9,7 @@ pub struct Closed {
     pub base_offset: i64,
     /// Bytes.
     pub size: u64,
-    /// Of its first batch, in ms; needed only where there is a max.compaction.lag.ms.
+    /// The first timestamp of its first batch, in ms; needed only where there is a max.compaction.lag.ms.
     pub first_timestamp: Option<i64>,
     /// The largest, in ms; needed only where there is a min.compaction.lag.ms.
     pub largest_timestamp: Option<i64>,

@@ -14,6 +14,6 @@ pub struct Committer<'a> {
     pub instance_id: Option<&'a str>,
     /// The generation in a classic group, the member epoch in one of the consumer protocol; -1 from outside the group.
     pub generation: i32,
-    /// Of OffsetCommit.
+    /// The version of its OffsetCommit.
     pub version: i16,
 }

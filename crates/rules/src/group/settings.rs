@@ -5,8 +5,8 @@ use super::{classic, consumer};
 /// What of the broker's settings groups are held to.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of the classic protocol.
+    /// The settings of the classic protocol.
     pub classic: classic::Settings,
-    /// Of the consumer protocol.
+    /// The settings of the consumer protocol.
     pub consumer: consumer::Settings,
 }

@@ -15,7 +15,7 @@ pub(super) const CONSUMER: u8 = 2;
 /// A group as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of the layout.
+    /// The version of the layout.
     pub version: i64,
     /// The protocol in the first byte, then what that protocol keeps.
     pub state: Bytes,

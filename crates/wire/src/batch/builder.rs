@@ -30,7 +30,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of a producer that is not idempotent.
+    /// The stamp of a producer that is not idempotent.
     pub const NONE: Stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1 };
 }
 

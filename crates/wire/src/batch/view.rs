@@ -27,9 +27,9 @@ pub enum BatchError {
     /// The checksum does not match.
     #[error("checksum is {actual:#010x}, the header says {expected:#010x}")]
     Crc {
-        /// In the header.
+        /// The checksum in the header.
         expected: u32,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         actual: u32,
     },
     /// Compression type 5 to 7.

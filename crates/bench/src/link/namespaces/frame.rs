@@ -45,7 +45,7 @@ fn u16_native(frame: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Segments {
-    /// Of a frame; none if it is a packet that goes out as it is.
+    /// How a frame is cut into segments; `None` if it is a packet that goes out as it is.
     pub fn of(frame: &[u8]) -> Option<Segments> {
         let ip6 = match frame.get(TYPE_AT)? & !TYPE_ECN {
             TYPE_TCP4 => false,

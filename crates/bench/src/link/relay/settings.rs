@@ -6,7 +6,7 @@ use std::time::Duration;
 /// What a lost packet costs: everything behind it waits until it has been sent again.
 #[derive(Debug, Clone, Copy)]
 pub struct LossStall {
-    /// Of a packet of 1,460 bytes.
+    /// The probability that a packet of 1,460 bytes is lost.
     pub probability: f64,
     /// How much later it comes.
     pub stall: Duration,

@@ -245,7 +245,7 @@ fn read(
     }
 }
 
-/// Of a partition of which nothing can be said.
+/// The answer for a partition of which nothing can be said.
 fn nothing(partition_index: i32) -> PartitionData {
     PartitionData {
         partition_index,

@@ -53,7 +53,7 @@ struct Session {
     last_used_ms: i64,
     /// Requests admitted and not yet answered.
     unanswered: usize,
-    /// Of the last request, if it waits for records.
+    /// Who is woken for the last request, if it waits for records.
     waiting: Option<Waiting>,
 }
 

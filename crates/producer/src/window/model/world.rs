@@ -55,7 +55,7 @@ pub(super) struct World {
     window: Window<Job>,
     pub cluster: Cluster,
     setup: Setup,
-    /// Of node 0, then of node 1.
+    /// The lanes to node 0, then those to node 1.
     lanes: Vec<Lane>,
     /// What ended connections still hold, each oldest first: brokers may come upon it later, or never.
     late: Vec<(usize, VecDeque<Attempt>)>,
