@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Bytes of a piece, at most: a disk is slower by half in pieces of a quarter of it.
 pub const PIECE_MAX: usize = 1024 * 1024;
@@ -16,11 +17,43 @@ const KEPT_MAX: usize = 4;
 /// Where in a file and in memory direct reads begin and end: what disks and file systems ask for at most.
 const ALIGNMENT: usize = 4096;
 
-static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-
 /// Where a direct read that has `position` may begin.
 pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
+}
+
+/// Memory of buffers that are gone, for the next ones.
+#[derive(Clone, Default)]
+pub struct Buffers {
+    kept: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Buffers {
+    /// A buffer, of memory that was used before if there is any.
+    pub fn take(&self) -> Buffer {
+        let memory = self.kept.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
+        let aligned = memory.as_ptr().align_offset(ALIGNMENT);
+        Buffer { memory, aligned, of: self.clone() }
+    }
+
+    /// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
+    pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
+        let mut buffer = None;
+        for (at, part) in room.chunks_mut(PIECE_MAX).enumerate() {
+            let position = position + (at * PIECE_MAX) as u64;
+            if is_resident(file, position, part.len()) {
+                file.read_exact_at(part, position)?;
+                continue;
+            }
+            let buffer = buffer.get_or_insert_with(|| self.take());
+            let filled = buffer.fill(file, position, part.len())?;
+            if filled.len() < part.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            part.copy_from_slice(&buffer.bytes()[filled]);
+        }
+        Ok(())
+    }
 }
 
 /// Room for a piece and what is around it to the next boundaries.
@@ -28,15 +61,11 @@ pub struct Buffer {
     memory: Vec<u8>,
     /// Where in `memory` a boundary is.
     aligned: usize,
+    /// Where the memory goes.
+    of: Buffers,
 }
 
 impl Buffer {
-    pub fn take() -> Self {
-        let memory = KEPT.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
-        let aligned = memory.as_ptr().align_offset(ALIGNMENT);
-        Buffer { memory, aligned }
-    }
-
     pub fn bytes(&self) -> &[u8] {
         &self.memory[self.aligned..]
     }
@@ -58,30 +87,11 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut kept = KEPT.lock();
+        let mut kept = self.of.kept.lock();
         if kept.len() < KEPT_MAX {
             kept.push(std::mem::take(&mut self.memory));
         }
     }
-}
-
-/// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
-pub fn read_exact(file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
-    let mut buffer = None;
-    for (at, part) in room.chunks_mut(PIECE_MAX).enumerate() {
-        let position = position + (at * PIECE_MAX) as u64;
-        if is_resident(file, position, part.len()) {
-            file.read_exact_at(part, position)?;
-            continue;
-        }
-        let buffer = buffer.get_or_insert_with(Buffer::take);
-        let filled = buffer.fill(file, position, part.len())?;
-        if filled.len() < part.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        part.copy_from_slice(&buffer.bytes()[filled]);
-    }
-    Ok(())
 }
 
 /// Reads without the page cache; what waits there to be written is written first.

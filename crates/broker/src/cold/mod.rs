@@ -7,77 +7,117 @@
 //! one, and several readers at one place share it. Whoever reads on has the next piece read meanwhile.
 //!
 //! No promise: the kernel may take a page back after it was looked at, and then sendfile waits.
-//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at one time; whoever comes then waits for one. A piece has
-//! whole batches of the log only, which never change.
+//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at one time; whoever comes then waits for one.
+//! A piece has whole batches of the log only, which never change.
 
 mod direct;
 mod piece;
 mod shelf;
 
-pub use direct::read_exact;
 pub use piece::Part;
 
 use direct::PIECE_MAX;
-use piece::{Piece, end_of};
-use shelf::{SHELF, Slot};
+use parking_lot::Mutex;
+use piece::{Pieces, end_of};
+use shelf::{Shelf, Slot};
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-/// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the end of a piece,
-/// none at the file's. `None` when they are, which costs one short system call. What lies before `settled`, which is at
-/// least `position + len`, must not change any more.
-///
-/// # Errors
-/// What the file says.
-pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
-    let len = len.min(PIECE_MAX);
-    if direct::is_resident(file, position, len) {
-        return Ok(None);
+/// What one broker reads around the page cache.
+pub struct Cold {
+    pieces: Pieces,
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+impl Default for Cold {
+    fn default() -> Self {
+        Cold { pieces: Pieces::default(), shelf: Shelf::new() }
     }
-    let upto = position + len as u64;
-    let piece = match piece_at(file, position, upto, settled) {
-        // Boxed, so that the task of a connection has no room for what happens seldom.
-        Some(slot) => Box::pin(slot.piece()).await?,
-        // The shelf is others'. What is asked for is read, and no more.
-        None => {
-            let upto = upto.min(end_of(position));
-            Box::pin(Piece::read(Arc::clone(file), direct::boundary_before(position), upto)).await?
+}
+
+impl Cold {
+    /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the end of a piece,
+    /// none at the file's. `None` when they are, which costs one short system call. What lies before `settled`, which is at
+    /// least `position + len`, must not change any more.
+    ///
+    /// # Errors
+    /// What the file says.
+    pub async fn read(&self, file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
+        let len = len.min(PIECE_MAX);
+        if direct::is_resident(file, position, len) {
+            return Ok(None);
         }
-    };
-    Ok(Some(Part::of(piece, position, len)))
-}
-
-/// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for nothing.
-pub fn peek(file: &File, position: u64, buffer: &mut [u8]) -> usize {
-    let Some(piece) = SHELF.lock().read_at(file, position) else { return 0 };
-    let part = Part::of(piece, position, buffer.len());
-    buffer[..part.len()].copy_from_slice(&part);
-    part.len()
-}
-
-/// The slot with the byte at `position`, if the shelf has room. What follows is read, too, for who reads on.
-fn piece_at(file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
-    let end = end_of(position);
-    let next = end..end_of(end).min(settled);
-    // Before the lock. What is in memory comes from there.
-    let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
-    let (slot, next) = {
-        let mut shelf = SHELF.lock();
-        let slot = shelf.slot_at(file, position, settled)?;
-        let reads_on = is_next_cold && (upto > end || shelf.has_before(&slot));
-        let next = if reads_on { shelf.slot_after(&slot, settled) } else { None };
-        (slot, next)
-    };
-    if let Some(next) = next {
-        tokio::spawn(read_ahead(next));
+        let upto = position + len as u64;
+        let piece = match self.piece_at(file, position, upto, settled) {
+            // Boxed, so that the task of a connection has no room for what happens seldom.
+            Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
+            // The shelf is others'. What is asked for is read, and no more.
+            None => {
+                let upto = upto.min(end_of(position));
+                Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
+            }
+        };
+        Ok(Some(Part::of(piece, position, len)))
     }
-    Some(slot)
+
+    /// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for nothing.
+    pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
+        let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
+        let part = Part::of(piece, position, buffer.len());
+        buffer[..part.len()].copy_from_slice(&part);
+        part.len()
+    }
+
+    /// The slot with the byte at `position`, if the shelf has room. What follows is read, too, for who reads on.
+    fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
+        let end = end_of(position);
+        let next = end..end_of(end).min(settled);
+        // Before the lock. What is in memory comes from there.
+        let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
+        let (slot, next) = {
+            let mut shelf = self.shelf.lock();
+            let slot = shelf.slot_at(file, position, settled)?;
+            let reads_on = is_next_cold && (upto > end || shelf.has_before(&slot));
+            let next = if reads_on { shelf.slot_after(&slot, settled) } else { None };
+            (slot, next)
+        };
+        if let Some(next) = next {
+            tokio::spawn(read_ahead(self.pieces.clone(), next));
+        }
+        Some(slot)
+    }
+
+    /// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
+    ///
+    /// # Errors
+    /// What the file says, and UnexpectedEof.
+    pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
+        self.pieces.buffers.read_exact(file, position, room)
+    }
 }
 
 /// Reads a piece that nobody has asked for yet. If it cannot be, whoever asks learns why.
-async fn read_ahead(slot: Arc<Slot>) {
-    let _ = slot.piece().await;
+async fn read_ahead(pieces: Pieces, slot: Arc<Slot>) {
+    let _ = slot.piece(&pieces).await;
+}
+
+/// The one of all brokers of this process, as long as they do not have their own.
+static SHARED: LazyLock<Cold> = LazyLock::new(Cold::default);
+
+/// See [`Cold::read`].
+pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
+    SHARED.read(file, position, len, settled).await
+}
+
+/// See [`Cold::peek`].
+pub fn peek(file: &File, position: u64, buffer: &mut [u8]) -> usize {
+    SHARED.peek(file, position, buffer)
+}
+
+/// See [`Cold::read_exact`].
+pub fn read_exact(file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
+    SHARED.read_exact(file, position, room)
 }
 
 #[cfg(test)]

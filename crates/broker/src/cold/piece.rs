@@ -2,39 +2,53 @@
 //!
 //! Invariant: at most [`PIECES_MAX`] are read or held at one time; whoever comes then waits for one.
 
-use super::direct::{Buffer, PIECE_MAX};
+use super::direct::{Buffer, Buffers, PIECE_MAX};
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Pieces in memory. A disk serves no more at once; what waits longer than this is behind others that wait for it.
 pub const PIECES_MAX: usize = 24;
 
-static PIECES: Semaphore = Semaphore::const_new(PIECES_MAX);
+/// What pieces are read with: so many places, and memory.
+#[derive(Clone)]
+pub struct Pieces {
+    places: Arc<Semaphore>,
+    pub buffers: Buffers,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Pieces { places: Arc::new(Semaphore::new(PIECES_MAX)), buffers: Buffers::default() }
+    }
+}
+
+impl Pieces {
+    /// Bytes of the file from `from` up to `end`; fewer at the file's end.
+    pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
+        let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
+        let buffers = self.buffers.clone();
+        // Place and buffer go along: the thread waits on when the connection is gone.
+        let read = tokio::task::spawn_blocking(move || {
+            let mut buffer = buffers.take();
+            let filled = buffer.fill(&file, from, (end - from) as usize)?;
+            Ok(Arc::new(Piece { from, buffer, filled, _place: place }))
+        });
+        read.await.map_err(io::Error::other)?
+    }
+}
 
 /// What was read of a file, from `from` on.
 pub struct Piece {
     pub from: u64,
     buffer: Buffer,
     filled: Range<usize>,
-    _place: SemaphorePermit<'static>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Piece {
-    /// Bytes of the file from `from` up to `end`; fewer at the file's end.
-    pub async fn read(file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
-        let place = PIECES.acquire().await.expect("the semaphore is never closed");
-        // Place and buffer go along: the thread waits on when the connection is gone.
-        let read = tokio::task::spawn_blocking(move || {
-            let mut buffer = Buffer::take();
-            let filled = buffer.fill(&file, from, (end - from) as usize)?;
-            Ok(Arc::new(Piece { from, buffer, filled, _place: place }))
-        });
-        read.await.map_err(io::Error::other)?
-    }
-
     /// Where in the file it ends.
     pub fn end(&self) -> u64 {
         self.from + self.filled.len() as u64

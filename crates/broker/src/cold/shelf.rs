@@ -3,7 +3,7 @@
 //! Invariant: at most [`SLOTS_MAX`], each used within [`KEPT_FOR`] or about to go.
 
 use super::direct::boundary_before;
-use super::piece::{Piece, end_of};
+use super::piece::{Piece, Pieces, end_of};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -20,11 +20,13 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 /// A piece that was not read for so long gives way to another.
 const IDLE: Duration = Duration::from_millis(200);
 
-pub static SHELF: Mutex<Shelf> = Mutex::new(Shelf { kept: Vec::new() });
-
-/// The last used at the end.
+/// The slots of one broker.
+#[derive(Default)]
 pub struct Shelf {
+    /// The last used at the end.
     kept: Vec<Kept>,
+    /// Itself, for who takes down what is unused.
+    own: Weak<Mutex<Shelf>>,
 }
 
 struct Kept {
@@ -43,10 +45,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    fn new(file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
+    fn new(shelf: &Weak<Mutex<Shelf>>, file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
         let (from, end) = (boundary_before(position), end_of(position).min(settled));
         let slot = Arc::new(Slot { file: Arc::clone(file), from, end, piece: OnceCell::new() });
-        tokio::spawn(take_down_unused(Arc::downgrade(&slot)));
+        tokio::spawn(take_down_unused(Weak::clone(shelf), Arc::downgrade(&slot)));
         slot
     }
 
@@ -64,18 +66,23 @@ impl Slot {
     }
 
     /// The piece, read now or before.
-    pub async fn piece(&self) -> io::Result<Arc<Piece>> {
-        self.piece.get_or_try_init(|| Piece::read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
+    pub async fn piece(&self, pieces: &Pieces) -> io::Result<Arc<Piece>> {
+        self.piece.get_or_try_init(|| pieces.read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
     }
 }
 
 impl Shelf {
+    /// An empty one.
+    pub fn new() -> Arc<Mutex<Shelf>> {
+        Arc::new_cyclic(|own| Mutex::new(Shelf { kept: Vec::new(), own: Weak::clone(own) }))
+    }
+
     /// The slot with the byte at `position`, from now on at the latest; `None` if others use all there are.
     pub fn slot_at(&mut self, file: &Arc<File>, position: u64, settled: u64) -> Option<Arc<Slot>> {
         let at = self.kept.iter().position(|kept| kept.slot.has(file, position));
         let slot = match at {
             Some(at) => self.kept.remove(at).slot,
-            None if self.make_room() => Slot::new(file, position, settled),
+            None if self.make_room() => Slot::new(&self.own, file, position, settled),
             None => return None,
         };
         self.kept.push(Kept { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
@@ -122,7 +129,7 @@ impl Shelf {
         if is_here || ahead >= AHEAD_MAX || !self.make_room() {
             return None;
         }
-        let next = Slot::new(&slot.file, slot.end, settled);
+        let next = Slot::new(&self.own, &slot.file, slot.end, settled);
         self.kept.push(Kept { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
         Some(next)
     }
@@ -132,13 +139,14 @@ impl Shelf {
     }
 }
 
-/// Ends with the slot.
-async fn take_down_unused(slot: Weak<Slot>) {
+/// Ends with the slot, or with the shelf.
+async fn take_down_unused(shelf: Weak<Mutex<Shelf>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;
         let is_unused =
             |kept: &Kept| std::ptr::eq(Arc::as_ptr(&kept.slot), slot.as_ptr()) && kept.used.elapsed() >= KEPT_FOR;
-        SHELF.lock().kept.retain(|kept| !is_unused(kept));
+        let Some(shelf) = shelf.upgrade() else { return };
+        shelf.lock().kept.retain(|kept| !is_unused(kept));
     }
 }
 
@@ -153,7 +161,7 @@ mod tests {
     /// partitions does.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
-        let (mut shelf, settled) = (Shelf { kept: Vec::new() }, u64::MAX);
+        let (mut shelf, settled) = (Shelf::default(), u64::MAX);
         let (mut slots, mut alone, mut asked) = (Vec::new(), 0, 0);
         for round in 0..12 {
             for position in (0..readers).map(|reader| reader * 100 * MIB + 500_000 + round * MIB) {

@@ -1,5 +1,4 @@
-use super::direct::Buffer;
-use super::direct::read_around;
+use super::direct::{Buffers, read_around};
 use super::piece::PIECES_MAX;
 use super::*;
 use rustix::fs::{Advice, fadvise};
@@ -19,22 +18,23 @@ fn written() -> (tempfile::TempDir, Arc<File>, Vec<u8>) {
 #[tokio::test]
 async fn what_is_in_memory_is_left_to_sendfile_and_what_is_not_comes_as_it_is_in_the_file() {
     let (_folder, file, bytes) = written();
-    assert!(read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
+    let cold = Cold::default();
+    assert!(cold.read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     if is_resident(&file, 0, LEN) {
         eprintln!("files here are always in memory: nothing is shown");
         return;
     }
     for (position, len) in [(0, 1), (1, 4095), (4095, 2), (70_000, 300_000), (1 << 20, PIECE_MAX)] {
-        let part = read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
+        let part = cold.read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
         assert!(*part == bytes[position..position + len], "{len} from {position}");
     }
     for (position, len) in [(1_usize << 20, LEN), (5, PIECE_MAX), ((1 << 20) - 1, 10)] {
-        let part = read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
+        let part = cold.read(&file, position as u64, len, LEN as u64).await.expect("read").expect("not in memory");
         let end = (position + 1).next_multiple_of(PIECE_MAX);
         assert!(*part == bytes[position..end], "from {position} to the end of the piece");
     }
-    let piece = read(&file, LEN as u64 - 10, 10, LEN as u64).await.expect("read").expect("not in memory");
+    let piece = cold.read(&file, LEN as u64 - 10, 10, LEN as u64).await.expect("read").expect("not in memory");
     assert!(*piece == bytes[LEN - 10..], "the end");
     assert!(!is_resident(&file, 1 << 20, 1), "and the page cache holds no more than before");
 }
@@ -42,7 +42,7 @@ async fn what_is_in_memory_is_left_to_sendfile_and_what_is_not_comes_as_it_is_in
 #[test]
 fn a_buffer_is_filled_from_anywhere_in_a_file() {
     let (_folder, file, bytes) = written();
-    let mut buffer = Buffer::take();
+    let mut buffer = Buffers::default().take();
     for (position, len) in [(0, 1), (4097, 100_000), (LEN - 10, 10), (LEN - 10, 50), (LEN, 1), (LEN + 9000, 1)] {
         let filled = buffer.fill(&file, position as u64, len).expect("filled");
         let expected = bytes.get(position..).unwrap_or_default();
@@ -60,11 +60,11 @@ fn a_range_is_read_where_it_is_and_what_is_not_in_memory_does_not_come_there() {
         let were_in_memory = is_resident(&file, 0, LEN);
         for (position, len) in [(0, LEN), (5, 1), (4095, PIECE_MAX + 7), (LEN - 1, 1), (LEN, 0)] {
             let mut room = vec![0; len];
-            read_exact(&file, position as u64, &mut room).expect("read");
+            Cold::default().read_exact(&file, position as u64, &mut room).expect("read");
             assert!(room == bytes[position..][..len], "{len} from {position}");
         }
         assert_eq!(is_resident(&file, 0, LEN), were_in_memory);
-        let ended = read_exact(&file, LEN as u64 - 1, &mut [0; 2]).expect_err("the file ends there");
+        let ended = Cold::default().read_exact(&file, LEN as u64 - 1, &mut [0; 2]).expect_err("the file ends there");
         assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
@@ -73,7 +73,7 @@ fn a_range_is_read_where_it_is_and_what_is_not_in_memory_does_not_come_there() {
 fn a_file_without_direct_reads_is_read_all_the_same() {
     let file = File::open("/proc/version").expect("Linux");
     assert!(read_around(&file, 0, &mut vec![0; 4096]).is_err(), "or nothing is shown");
-    let mut buffer = Buffer::take();
+    let mut buffer = Buffers::default().take();
     let filled = buffer.fill(&file, 1, 4).expect("filled");
     assert_eq!(&buffer.bytes()[filled], b"inux");
 }
@@ -81,11 +81,12 @@ fn a_file_without_direct_reads_is_read_all_the_same() {
 #[tokio::test]
 async fn more_pieces_than_may_be_held_come_one_after_another() {
     let (_folder, file, bytes) = written();
+    let cold = Arc::new(Cold::default());
     let reads = (0..3 * PIECES_MAX).map(|at| {
-        let (file, expected) = (Arc::clone(&file), bytes[at * 1000..][..1000].to_vec());
+        let (cold, file, expected) = (Arc::clone(&cold), Arc::clone(&file), bytes[at * 1000..][..1000].to_vec());
         async move {
             fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-            let piece = read(&file, at as u64 * 1000, 1000, LEN as u64).await.expect("read");
+            let piece = cold.read(&file, at as u64 * 1000, 1000, LEN as u64).await.expect("read");
             assert!(piece.is_none_or(|piece| *piece == expected));
         }
     });
@@ -95,58 +96,61 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
     }
 }
 
-/// A file of which nothing is in memory, and reads of it; `None` where files are always in memory.
-fn cold() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
+/// A file of which nothing is in memory; `None` where files are always in memory.
+fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     let (folder, file, bytes) = written();
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
 /// What is read of a file of which all is settled.
-async fn part(file: &Arc<File>, position: u64, len: usize) -> Part {
+async fn part(cold: &Cold, file: &Arc<File>, position: u64, len: usize) -> Part {
     let settled = file.metadata().expect("there").len();
-    read(file, position, len, settled).await.expect("read").expect("not in memory")
+    cold.read(file, position, len, settled).await.expect("read").expect("not in memory")
 }
 
 #[tokio::test]
 async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it() {
-    let Some((_folder, file, bytes)) = cold() else { return };
-    part(&file, 10, 100).await;
-    assert!(!SHELF.lock().has(&file, PIECE_MAX as u64), "a single look reads no further");
-    let first = part(&file, PIECE_MAX as u64 - 5, 100).await;
+    let Some((_folder, file, bytes)) = unread() else { return };
+    let cold = Cold::default();
+    part(&cold, &file, 10, 100).await;
+    assert!(!cold.shelf.lock().has(&file, PIECE_MAX as u64), "a single look reads no further");
+    let first = part(&cold, &file, PIECE_MAX as u64 - 5, 100).await;
     assert!(*first == bytes[PIECE_MAX - 5..PIECE_MAX]);
-    let slot = SHELF.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
+    let slot = cold.shelf.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
     // Read by the task that runs ahead, or by this one if that has not begun.
-    let ahead = slot.piece().await.expect("read");
+    let ahead = slot.piece(&cold.pieces).await.expect("read");
     assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though nobody has asked for it");
-    let second = part(&file, PIECE_MAX as u64, 300).await;
+    let second = part(&cold, &file, PIECE_MAX as u64, 300).await;
     assert!(Arc::ptr_eq(&second.piece, &ahead) && *second == bytes[PIECE_MAX..][..300]);
-    assert!(SHELF.lock().has(&file, 2 * PIECE_MAX as u64), "and so on");
+    assert!(cold.shelf.lock().has(&file, 2 * PIECE_MAX as u64), "and so on");
 
     let mut header = [0; 64];
-    assert_eq!(peek(&file, PIECE_MAX as u64 + 7, &mut header), 64);
+    assert_eq!(cold.peek(&file, PIECE_MAX as u64 + 7, &mut header), 64);
     assert!(header == bytes[PIECE_MAX + 7..][..64]);
-    assert_eq!(peek(&file, 2 * PIECE_MAX as u64 - 3, &mut header), 3, "as much as there is");
-    assert_eq!(peek(&file, 3 * PIECE_MAX as u64, &mut header), 0);
+    assert_eq!(cold.peek(&file, 2 * PIECE_MAX as u64 - 3, &mut header), 3, "as much as there is");
+    assert_eq!(cold.peek(&file, 3 * PIECE_MAX as u64, &mut header), 0);
 }
 
 #[tokio::test]
 async fn what_was_not_settled_yet_is_read_when_it_is() {
-    let Some((_folder, file, bytes)) = cold() else { return };
-    let first = read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
+    let Some((_folder, file, bytes)) = unread() else { return };
+    let cold = Cold::default();
+    let first = cold.read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
     assert_eq!((first.len(), first.piece.end()), (50, 100));
-    assert_eq!(peek(&file, 100, &mut [0; 10]), 0);
-    let second = read(&file, 90, 200, 300).await.expect("read").expect("not in memory");
+    assert_eq!(cold.peek(&file, 100, &mut [0; 10]), 0);
+    let second = cold.read(&file, 90, 200, 300).await.expect("read").expect("not in memory");
     assert!(*second == bytes[90..100], "to the end of what was read first");
-    let third = read(&file, 100, 200, 300).await.expect("read").expect("not in memory");
+    let third = cold.read(&file, 100, 200, 300).await.expect("read").expect("not in memory");
     assert!(*third == bytes[100..300]);
-    assert!(*part(&file, 300, PIECE_MAX).await == bytes[300..PIECE_MAX]);
+    assert!(*part(&cold, &file, 300, PIECE_MAX).await == bytes[300..PIECE_MAX]);
 }
 
 #[tokio::test]
 async fn a_piece_that_nobody_reads_goes() {
-    let Some((_folder, file, _)) = cold() else { return };
-    let slot = Arc::downgrade(&SHELF.lock().slot_at(&file, 0, 10).expect("room"));
+    let Some((_folder, file, _)) = unread() else { return };
+    let cold = Cold::default();
+    let slot = Arc::downgrade(&cold.shelf.lock().slot_at(&file, 0, 10).expect("room"));
     assert!(slot.upgrade().is_some());
     while slot.upgrade().is_some() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
