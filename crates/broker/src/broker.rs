@@ -8,7 +8,6 @@
 
 use crate::admin;
 use crate::api::{Decompression, Sessions};
-use crate::classic::{self, Logs, Origin, Reordering};
 use crate::config::BrokerConfig;
 use crate::control::{self, Control, Endpoint, FolderLock};
 use crate::follow_image;
@@ -17,6 +16,7 @@ use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
+use crate::partitions::{self, Logs, Origin, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
 use fullbore_wire::{Text, host_port};
@@ -41,7 +41,7 @@ pub enum StartError {
     Control(#[from] control::OpenError),
     /// The logs.
     #[error("{0}")]
-    Logs(#[from] classic::OpenError),
+    Logs(#[from] partitions::OpenError),
     /// What older versions kept of groups.
     #[error("{0}")]
     Groups(#[from] TakeOverError),

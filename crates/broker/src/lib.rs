@@ -5,19 +5,22 @@
 pub mod admin;
 pub mod api;
 pub mod broker;
-pub mod classic;
 mod cold;
 pub mod config;
 pub mod control;
 mod coordinator;
 mod follow_image;
 pub mod groups;
+mod log;
 pub mod loggers;
 mod long_work;
 pub mod metrics;
 pub mod net;
+pub mod partitions;
+mod replica;
 mod seldom;
 mod space;
+mod system;
 pub mod telemetry;
 
 pub use broker::{Broker, StartError};

@@ -2,8 +2,8 @@
 
 use super::{Call, Fault, Reply, once, topics};
 use crate::broker::Shared;
-use crate::classic::Partition;
 use crate::control::{Image, is_internal};
+use crate::partitions::Partition;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,

@@ -1,8 +1,8 @@
 //! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
 
 use super::{Call, Fault, Reply};
-use crate::classic::Logs;
 use crate::control::{Refusal, TopicRef};
+use crate::partitions::Logs;
 use fullbore_wire::apis::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };

@@ -2,8 +2,8 @@
 
 use super::{Call, Fault, Reply, topics};
 use crate::broker::Shared;
-use crate::classic::{Partition, ReadError, TimestampOffset};
 use crate::control::Image;
+use crate::partitions::{Partition, ReadError, TimestampOffset};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,

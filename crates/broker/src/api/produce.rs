@@ -12,9 +12,9 @@ pub use decompression::Decompression;
 
 use super::{Completion, Fault, Reply, nodes, topics};
 use crate::broker::Shared;
-use crate::classic::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
+use crate::partitions::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
 use decompression::Turn;
 use fullbore_wire::apis::produce::{
     BatchIndexAndErrorMessage, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,

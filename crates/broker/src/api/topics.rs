@@ -1,8 +1,8 @@
 //! How requests name topics, before and after topic ids (KIP-516), and how names reach partitions.
 
 use crate::broker::Shared;
-use crate::classic::Partition;
 use crate::control::{Image, Topic};
+use crate::partitions::Partition;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 use std::time::Duration;

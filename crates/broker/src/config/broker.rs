@@ -17,7 +17,7 @@ use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
 use super::ssl;
 use super::topic::TopicConfig;
-use crate::classic::CleanerSettings;
+use crate::partitions::CleanerSettings;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use super::broker::BrokerConfig;
 use super::dynamic::DynamicConfig;
 use super::key::{Allowed, Key, Type};
 use super::lookup::Reader;
-use crate::classic::CleanerSettings;
+use crate::partitions::CleanerSettings;
 
 /// A part of the broker's table.
 #[rustfmt::skip]

@@ -1,7 +1,7 @@
 //! A write on its way into the log.
 
 use super::Shard;
-use crate::classic::{AppendError, FlushTicket};
+use crate::partitions::{AppendError, FlushTicket};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Reading an internal topic's partition from its start to its end.
 
-use crate::classic::{Partition, ReadError};
 use crate::cold;
+use crate::partitions::{Partition, ReadError};
 use bytes::Bytes;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};

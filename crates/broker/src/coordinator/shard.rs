@@ -8,7 +8,8 @@
 
 use super::Pending;
 use super::unreplicated::{Appended, Unreplicated};
-use crate::classic::{AppendError, FlushTicket, Partition, now_ms};
+use crate::partitions::{AppendError, FlushTicket, Partition};
+use crate::system::now_ms;
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};

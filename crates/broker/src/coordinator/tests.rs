@@ -1,8 +1,8 @@
 //! Shards on a real log.
 
 use super::*;
-use crate::classic::{AppendError, Logs, Origin, led_by};
 use crate::config::{BrokerConfig, Properties};
+use crate::partitions::{AppendError, Logs, Origin, led_by};
 use bytes::Bytes;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;

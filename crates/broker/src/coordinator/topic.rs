@@ -1,7 +1,7 @@
 //! The shards of one internal topic.
 
 use super::{Shard, Status};
-use crate::classic::Logs;
+use crate::partitions::Logs;
 use fullbore_wire::batch::Compression;
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};

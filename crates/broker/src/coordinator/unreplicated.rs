@@ -4,7 +4,7 @@
 
 use super::Shard;
 use super::shard::Told;
-use crate::classic::{AppendError, FlushTicket, ReplicationTicket};
+use crate::partitions::{AppendError, FlushTicket, ReplicationTicket};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -28,11 +28,11 @@ pub use offsets::{CommitOffset, Committed, GroupOffsets, Offsets, TopicName, Top
 pub use regex::TopicRegex;
 pub use take_over::TakeOverError;
 
-use crate::classic::{AppendError, Logs};
 use crate::config::{BrokerConfig, OffsetsTopicConfig};
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
+use crate::partitions::{AppendError, Logs};
 use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};

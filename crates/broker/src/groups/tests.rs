@@ -44,10 +44,10 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
     let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), Default::default()).expect("opens");
     let logs = Logs::open_with(folder, config.as_ref().into(), space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
-    let mut origin = crate::classic::Origin::Kept;
+    let mut origin = crate::partitions::Origin::Kept;
     control.follow(Box::new(move |before, after| {
         crate::follow_image::follow(&followed, &of_config, before, after, origin);
-        origin = crate::classic::Origin::New;
+        origin = crate::partitions::Origin::New;
     }));
     let groups = Groups::by(clock, &config, control.clone(), Arc::clone(&logs), Metrics::default());
     Opened { groups, config, control, logs, stop: watch::Sender::new(false), _lock: lock }

@@ -5,7 +5,7 @@
 use super::families::FAMILIES;
 use super::{Counters, Metrics, Process};
 use crate::broker::Shared;
-use crate::classic::{CleanerStatus, SetAside};
+use crate::partitions::{CleanerStatus, SetAside};
 use fullbore_rules::group::State;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{Acks, Partition};
 use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
+use fullbore_broker::partitions::{Acks, Partition};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 

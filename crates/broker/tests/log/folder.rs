@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{Acks, AppendError, Appended, Logs, Origin, Partition, Settings, led_by};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_broker::partitions::{Acks, AppendError, Appended, Logs, Origin, Partition, Settings, led_by};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};

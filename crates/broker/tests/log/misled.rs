@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fullbore_broker::classic::Logs;
+use fullbore_broker::partitions::Logs;
 use fullbore_wire::batch::{BatchView, Compression, Stamp};
 
 use crate::folder::*;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Acks, Admission, AppendError, ParkedAnswer, Partition, Reordering};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::metrics::Metrics;
+use fullbore_broker::partitions::{Acks, Admission, AppendError, ParkedAnswer, Partition, Reordering};
 use fullbore_rules::sequence::Refusal;
 use fullbore_wire::batch::BatchView;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fullbore_broker::classic::{AppendError, Logs, Partition};
+use fullbore_broker::partitions::{AppendError, Logs, Partition};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;

@@ -4,8 +4,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Logs, Origin, led_by};
 use fullbore_broker::config::CleanupPolicy;
+use fullbore_broker::partitions::{Logs, Origin, led_by};
 use fullbore_wire::Uuid;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
@@ -14,7 +14,7 @@ use crate::folder::*;
 const NEXT: Uuid = Uuid([8; 16]);
 
 /// Deletes the topic and makes it again under another id.
-fn make_again(folder: &Folder) -> Arc<fullbore_broker::classic::Partition> {
+fn make_again(folder: &Folder) -> Arc<fullbore_broker::partitions::Partition> {
     folder.logs.delete_topic(ID);
     folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     folder.logs.find(&NEXT, 0).expect("it has just been told of")

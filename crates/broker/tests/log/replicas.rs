@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_broker::classic::{
+use fullbore_broker::partitions::{
     Acks, AppendError, Appended, FollowError, FollowerRead, FromLeader, Logs, Origin, Partition, Ticket,
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};

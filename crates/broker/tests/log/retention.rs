@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_broker::classic::{Partition, ReadError};
+use fullbore_broker::partitions::{Partition, ReadError};
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};

@@ -9,9 +9,9 @@ pub mod sessions;
 
 use super::{Completion, Fault, Reply, topics};
 use crate::broker::Shared;
-use crate::classic::{Partition, ReadError};
 use crate::control::Image;
 use crate::metrics::Metrics;
+use crate::partitions::{Partition, ReadError};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use sessions::{Admitted, Asked, Plan};
