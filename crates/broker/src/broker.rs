@@ -16,7 +16,7 @@ use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
-use crate::partitions::{self, Logs, Origin, Reordering};
+use crate::partitions::{self, Origin, Partitions, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
 use fullbore_wire::{Text, host_port};
@@ -41,7 +41,7 @@ pub enum StartError {
     Control(#[from] control::OpenError),
     /// The logs.
     #[error("{0}")]
-    Logs(#[from] partitions::OpenError),
+    Partitions(#[from] partitions::OpenError),
     /// What older versions kept of groups.
     #[error("{0}")]
     Groups(#[from] TakeOverError),
@@ -86,7 +86,7 @@ pub struct Shared {
     /// The control plane.
     pub control: Control,
     /// The classic logs.
-    pub logs: Arc<Logs>,
+    pub logs: Arc<Partitions>,
     /// Room on the disk.
     pub space: Arc<Space>,
     /// What is held of batches that came before their turn.
@@ -162,7 +162,7 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
-        let logs = Logs::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        let logs = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&logs, &config, control.take_deleted());
         follow_images(&control, &logs, &config);
         logs.all_told();
@@ -290,7 +290,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Has the logs follow the metadata, from what there is now on.
-fn follow_images(control: &Control, logs: &Arc<Logs>, config: &Arc<BrokerConfig>) {
+fn follow_images(control: &Control, logs: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
     let (logs, config) = (Arc::clone(logs), Arc::clone(config));
     let mut origin = Origin::Kept;
     control.follow(Box::new(move |before, after| {
@@ -301,7 +301,7 @@ fn follow_images(control: &Control, logs: &Arc<Logs>, config: &Arc<BrokerConfig>
 
 /// Has the control plane forget deleted topics once nothing is left of them. What it could not write down is found gone by the
 /// next start.
-async fn forget_deleted(control: Control, logs: Arc<Logs>, mut stopping: watch::Receiver<bool>) {
+async fn forget_deleted(control: Control, logs: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {
             gone = logs.gone() => gone,
@@ -313,7 +313,7 @@ async fn forget_deleted(control: Control, logs: Arc<Logs>, mut stopping: watch::
     }
 }
 
-fn warn_of_strays(logs: &Logs) {
+fn warn_of_strays(logs: &Partitions) {
     if let Ok(strays) = logs.strays()
         && let Some(first) = strays.first()
     {

@@ -6,6 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
+/// The log's target of lines that tell what was changed, and by whom.
+pub const CHANGES: &str = "fullbore::changes";
+
 /// The nice level of threads that nobody waits for, or that take long.
 const NICE: i32 = 10;
 

@@ -3,7 +3,7 @@
 use super::{Call, Fault, Reply, once, topics};
 use crate::broker::Shared;
 use crate::control::{Image, is_internal};
-use crate::partitions::Partition;
+use crate::partitions::Replica;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const NO_LOW_WATERMARK: i64 = -1;
 
 /// A partition and its log start now, or why that was not moved.
-type Moved = Result<(Arc<Partition>, i64), ErrorCode>;
+type Moved = Result<(Arc<Replica>, i64), ErrorCode>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;

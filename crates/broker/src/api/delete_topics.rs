@@ -2,7 +2,7 @@
 
 use super::{Call, Fault, Reply};
 use crate::control::{Refusal, TopicRef};
-use crate::partitions::Logs;
+use crate::partitions::Partitions;
 use fullbore_wire::apis::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
@@ -57,7 +57,7 @@ fn too_many() -> Refusal {
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 
-async fn carried_out(logs: &Logs, topics: impl Iterator<Item = Uuid>) {
+async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     for id in topics {
         logs.deleted(id).await;
     }

@@ -3,7 +3,7 @@
 use super::{Call, Fault, Reply, topics};
 use crate::broker::Shared;
 use crate::control::Image;
-use crate::partitions::{Partition, ReadError, TimestampOffset};
+use crate::partitions::{ReadError, Replica, TimestampOffset};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,
@@ -84,7 +84,7 @@ fn answer(
 }
 
 /// The offset for a timestamp or one of the special ones, as far as `version` knows them.
-fn look_up(partition: &Partition, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
+fn look_up(partition: &Replica, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
     let code = |error: ReadError| error.code();
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     match timestamp {

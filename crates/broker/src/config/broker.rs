@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use super::broker_keys::broker_key;
+use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Mistakes, Warning};
@@ -17,7 +18,6 @@ use super::lookup::{Reader, broker_chain};
 use super::properties::Properties;
 use super::ssl;
 use super::topic::TopicConfig;
-use crate::partitions::CleanerSettings;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]

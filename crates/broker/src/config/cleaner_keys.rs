@@ -1,10 +1,10 @@
 //! The keys of compaction, and what the cleaner needs to know of them.
 
 use super::broker::BrokerConfig;
+use super::cleaner::CleanerSettings;
 use super::dynamic::DynamicConfig;
 use super::key::{Allowed, Key, Type};
 use super::lookup::Reader;
-use crate::partitions::CleanerSettings;
 
 /// A part of the broker's table.
 #[rustfmt::skip]

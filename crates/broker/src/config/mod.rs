@@ -10,6 +10,7 @@
 
 mod broker;
 mod broker_keys;
+mod cleaner;
 mod cleaner_keys;
 #[cfg(test)]
 mod conformance;
@@ -33,6 +34,7 @@ mod topic_keys;
 
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
+pub use cleaner::CleanerSettings;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };

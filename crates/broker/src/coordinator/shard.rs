@@ -8,7 +8,7 @@
 
 use super::Pending;
 use super::unreplicated::{Appended, Unreplicated};
-use crate::partitions::{AppendError, FlushTicket, Partition};
+use crate::partitions::{AppendError, FlushTicket, Replica};
 use crate::system::now_ms;
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::NO_EPOCH;
@@ -71,7 +71,7 @@ pub enum Status {
 
 /// One partition of an internal topic.
 pub struct Shard {
-    partition: Arc<Partition>,
+    partition: Arc<Replica>,
     compression: Compression,
     /// Whether there was one before it for this partition.
     is_successor: bool,
@@ -86,7 +86,7 @@ pub struct Shard {
 
 impl Shard {
     /// Nothing of it is read yet, unless it was never written. Its batches will be compressed so.
-    pub fn new(partition: Arc<Partition>, compression: Compression) -> Arc<Shard> {
+    pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
 
@@ -95,7 +95,7 @@ impl Shard {
         Shard::following(Arc::clone(&shard.partition), shard.compression, true)
     }
 
-    fn following(partition: Arc<Partition>, compression: Compression, is_successor: bool) -> Arc<Shard> {
+    fn following(partition: Arc<Replica>, compression: Compression, is_successor: bool) -> Arc<Shard> {
         let leads_in = partition.leads_in();
         let status = match leads_in {
             None => Status::Elsewhere,
@@ -115,7 +115,7 @@ impl Shard {
     }
 
     /// Its log.
-    pub fn partition(&self) -> &Arc<Partition> {
+    pub fn partition(&self) -> &Arc<Replica> {
         &self.partition
     }
 

@@ -32,7 +32,7 @@ use crate::config::{BrokerConfig, OffsetsTopicConfig};
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
-use crate::partitions::{AppendError, Logs};
+use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};
@@ -66,7 +66,7 @@ pub struct Groups {
     bytes: AtomicUsize,
     settings: Settings,
     control: Control,
-    logs: Arc<Logs>,
+    logs: Arc<Partitions>,
     /// None while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
     topic_config: OffsetsTopicConfig,
@@ -91,11 +91,17 @@ pub struct Groups {
 
 impl Groups {
     /// No groups yet: see [`Groups::start`].
-    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
         Groups::by(Clock::start(), config, control, logs, metrics)
     }
 
-    fn by(clock: Clock, config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+    fn by(
+        clock: Clock,
+        config: &BrokerConfig,
+        control: Control,
+        logs: Arc<Partitions>,
+        metrics: Metrics,
+    ) -> Arc<Groups> {
         Arc::new(Groups {
             table: Mutex::default(),
             groups_max: config.groups.groups_max,

@@ -24,7 +24,7 @@ struct Opened {
     groups: Arc<Groups>,
     config: Arc<BrokerConfig>,
     control: Control,
-    logs: Arc<Logs>,
+    logs: Arc<Partitions>,
     stop: watch::Sender<bool>,
     _lock: FolderLock,
 }
@@ -42,7 +42,7 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
     let lock = FolderLock::take(folder).expect("free");
     let space = Arc::new(Space::open(lock.folder(), 0));
     let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), Default::default()).expect("opens");
-    let logs = Logs::open_with(folder, config.as_ref().into(), space).expect("opens");
+    let logs = Partitions::open_with(folder, config.as_ref().into(), space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     let mut origin = crate::partitions::Origin::Kept;
     control.follow(Box::new(move |before, after| {

@@ -12,8 +12,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use super::Log;
 use super::files::{ASIDE, LOG, OFFSET_INDEX, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
-use super::log::Log;
 use super::scan::find_last_batch;
 use super::segment::Segment;
 use super::steps::step;

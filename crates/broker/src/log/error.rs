@@ -1,4 +1,4 @@
-//! What a partition answers: the results of its calls and why they can fail.
+//! What is found in a log, and why a call can fail.
 //!
 //! Not responses on the wire; each error only names its Kafka error code.
 
@@ -7,25 +7,8 @@ use std::sync::Arc;
 
 use fullbore_rules::sequence::Refusal;
 use fullbore_wire::{ErrorCode, Records};
-use tokio::sync::watch;
 
-use crate::replica::role::Ticket;
 use crate::system::is_full;
-
-/// A batch that is in the log, now or since its first sending.
-#[derive(Debug, Clone)]
-pub struct Appended {
-    /// The offset of its first record.
-    pub base_offset: i64,
-    /// The broker's time of the append in ms; -1 where the producer's timestamps count.
-    pub log_append_time_ms: i64,
-    /// The first offset of the partition.
-    pub log_start_offset: i64,
-    /// Batches remembered of each producer, as was set when it was appended.
-    pub batches_retained: usize,
-    /// What is to be awaited before the answer; `None` if it may leave at once.
-    pub ticket: Option<Ticket>,
-}
 
 /// A slice of the log, and the partition's offsets at that moment.
 #[derive(Debug)]
@@ -69,40 +52,6 @@ pub struct EpochEnd {
     pub leader_epoch: i32,
     /// The offset after its last record.
     pub end_offset: i64,
-}
-
-/// Resolves when the batch is on the disk, or can never be.
-#[derive(Debug, Clone)]
-pub struct FlushTicket {
-    pub(crate) upto: i64,
-    pub(crate) flushed: watch::Receiver<Flushed>,
-}
-
-/// How far a partition is on the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flushed {
-    /// Every record before this offset.
-    Upto(i64),
-    /// A flush has failed: what is on the disk cannot be known before the next start.
-    Failed,
-}
-
-impl FlushTicket {
-    /// Waits for the flush that covers the batch.
-    ///
-    /// # Errors
-    /// [`AppendError::Storage`] if it failed: the batch may be lost in a crash.
-    pub async fn wait(mut self) -> Result<(), AppendError> {
-        let upto = self.upto;
-        let done = |flushed: &Flushed| match flushed {
-            Flushed::Upto(offset) => *offset >= upto,
-            Flushed::Failed => true,
-        };
-        match self.flushed.wait_for(done).await.as_deref() {
-            Ok(Flushed::Upto(_)) => Ok(()),
-            _ => Err(AppendError::Storage),
-        }
-    }
 }
 
 /// Why a batch was not appended. The log is as it was before.
@@ -162,7 +111,7 @@ impl AppendError {
 /// Why nothing could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Before the log start or after the log end; [`Partition::offsets`](super::Partition::offsets) says which.
+    /// Before the log start or after the log end; `Offsets` says which.
     #[error("the offset is not in the log")]
     OffsetOutOfRange,
     /// The disk does not give the records back.
@@ -257,4 +206,16 @@ pub struct OpenError {
     pub path: PathBuf,
     /// What the system said.
     pub error: std::io::Error,
+}
+
+impl From<StorageError> for AppendError {
+    fn from(error: StorageError) -> Self {
+        AppendError::from(&error)
+    }
+}
+
+impl From<StorageError> for ReadError {
+    fn from(error: StorageError) -> Self {
+        ReadError::from(&error)
+    }
 }

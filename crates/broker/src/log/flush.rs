@@ -14,11 +14,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::error::Flushed;
 use super::files::{self, OFFSET_INDEX, TIME_INDEX};
-use super::log::Log;
+use super::flushed::{FlushTicket, Flushed};
 use super::segment::Segment;
 use crate::system::is_momentary;
+
+/// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
+const SEALED_MAX: usize = 16;
 
 /// A segment that gets no more appends and is not on the disk yet.
 #[derive(Debug, Clone)]
@@ -30,6 +32,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
+    /// A segment that ends at an offset.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
         Ok(Sealed {
             file: segment.file()?,
@@ -62,7 +65,7 @@ pub enum FlushError {
 }
 
 impl FlushError {
-    /// Of an error that came before any fsync.
+    /// What an error means that came before any fsync.
     pub fn of_open(error: io::Error) -> FlushError {
         if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
     }
@@ -103,88 +106,132 @@ impl FlushPlan {
     }
 }
 
-impl Log {
-    /// What is to be flushed: sealed segments, and with `active` everything.
-    pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
-        let last = self.segments.back_mut().expect("a log has a segment");
-        let upto = if active { self.log_end } else { last.base_offset };
-        let active = if active { Some(last.file()?) } else { None };
-        Ok(FlushPlan {
+/// How far a log is on the disk, and what is still to be brought there.
+#[derive(Debug)]
+pub struct Flushes {
+    dir: Arc<Path>,
+    /// Every record before it is on the disk.
+    recovery_point: i64,
+    /// Rolled segments that are not on the disk yet.
+    sealed: Vec<Sealed>,
+    /// Whether names were added to the folder since it was last synced.
+    has_new_names: bool,
+    /// Told of every flush; made when someone first waits.
+    told: Option<watch::Sender<Flushed>>,
+    /// What is on the disk is not known any more.
+    is_broken: bool,
+    /// Times that the log was cut off: what a flush has begun before says nothing of what came after.
+    cuts: u32,
+}
+
+impl Flushes {
+    /// Those of a log that is being opened.
+    pub fn new(dir: &Arc<Path>, recovery_point: i64) -> Flushes {
+        let (sealed, told) = (Vec::new(), None);
+        Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, told, is_broken: false, cuts: 0 }
+    }
+
+    /// Every record before it is on the disk.
+    pub fn recovery_point(&self) -> i64 {
+        self.recovery_point
+    }
+
+    /// Whether what is on the disk is not known any more.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// The next flush covers this segment, too.
+    pub fn seal(&mut self, sealed: Sealed) {
+        self.sealed.push(sealed);
+    }
+
+    /// Whether so many segments wait that the disk has to be waited for.
+    pub fn is_crowded(&self) -> bool {
+        self.sealed.len() >= SEALED_MAX
+    }
+
+    /// The next flush syncs the folder.
+    pub fn note_new_names(&mut self) {
+        self.has_new_names = true;
+    }
+
+    /// The log ends here: no record after it is on the disk.
+    pub fn lower(&mut self, log_end: i64) {
+        self.recovery_point = self.recovery_point.min(log_end);
+    }
+
+    /// The log was cut off. Some wait for the flush of what is gone: they are told that it failed, with those before them, whom
+    /// nobody can tell apart.
+    pub fn cut(&mut self, log_end: i64) {
+        self.told = None;
+        self.lower(log_end);
+        self.sealed.retain(|sealed| sealed.end_offset <= log_end);
+        self.cuts += 1;
+        self.has_new_names = true;
+    }
+
+    /// Gives up the files of segments that retention has taken away.
+    pub fn forget_before(&mut self, log_start: i64) {
+        self.sealed.retain(|sealed| sealed.end_offset > log_start);
+    }
+
+    /// A flush of all sealed segments, and of the active one where there is one, up to an offset.
+    pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
+        FlushPlan {
             sealed: self.sealed.clone(),
             active,
-            dir: std::mem::take(&mut self.new_names).then(|| self.dir.clone()),
+            dir: std::mem::take(&mut self.has_new_names).then(|| self.dir.clone()),
             upto,
             cuts: self.cuts,
-        })
+        }
     }
 
     /// Takes note of a flush that has run. One that could not open something is to be tried again.
-    pub fn flushed(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
+    pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
             // An earlier failure cannot be made good: pages may be gone that this flush knew nothing of.
-            Ok(()) if self.broken || plan.cuts != self.cuts => {}
+            Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
                 self.recovery_point = self.recovery_point.max(plan.upto);
                 self.tell(Flushed::Upto(self.recovery_point));
             }
-            Err(FlushError::Unopened(_)) => self.new_names |= plan.dir.is_some(),
-            Err(FlushError::Failed(error)) => self.flush_failed(error),
+            Err(FlushError::Unopened(_)) => self.has_new_names |= plan.dir.is_some(),
+            Err(FlushError::Failed(error)) => self.failed(error),
         }
     }
 
     /// Takes note of a flush that failed.
-    pub fn flush_failed(&mut self, error: &io::Error) {
+    pub fn failed(&mut self, error: &io::Error) {
         tracing::error!(dir = %self.dir.display(), %error, "flush failed, no appends until the next start");
         self.give_up();
     }
 
     /// No appends from now on, and whoever waits for a flush is told so: what is on the disk is not known any more.
     pub fn give_up(&mut self) {
-        self.broken = true;
+        self.is_broken = true;
         self.tell(Flushed::Failed);
     }
 
     /// The topic is deleted, which is on the disk: of what waits for its flush nothing can be lost any more, and who wrote
     /// it need not write it again.
-    pub fn went_with_its_topic(&self) {
-        if !self.broken {
-            self.tell(Flushed::Upto(self.log_end));
+    pub fn went_with_its_topic(&self, log_end: i64) {
+        if !self.is_broken {
+            self.tell(Flushed::Upto(log_end));
         }
     }
 
     fn tell(&self, news: Flushed) {
-        if let Some(sender) = &self.flushed {
+        if let Some(sender) = &self.told {
             sender.send_replace(news);
         }
     }
 
-    /// Someone who will be told of flushes.
-    pub fn subscribe(&mut self) -> watch::Receiver<Flushed> {
-        let now = if self.broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
-        self.flushed.get_or_insert_with(|| watch::channel(now).0).subscribe()
-    }
-
-    /// Gives up the files of segments that were cut off.
-    pub fn forget_sealed_past(&mut self, log_end: i64) {
-        self.sealed.retain(|sealed| sealed.end_offset <= log_end);
-    }
-
-    /// Gives up the files of segments that retention has taken away.
-    pub fn forget_sealed(&mut self) {
-        self.sealed.retain(|sealed| sealed.end_offset > self.log_start);
-    }
-
-    /// Flushes the sealed segments at once: so many wait that the disk has to be waited for.
-    pub fn flush_sealed(&mut self) -> io::Result<()> {
-        let plan = self.plan_flush(false)?;
-        let result = plan.run();
-        self.flushed(&plan, &result);
-        match result {
-            Err(FlushError::Unopened(error)) => Err(error),
-            _ if self.broken => Err(io::Error::other("flush failed")),
-            _ => Ok(()),
-        }
+    /// Resolves when everything before an offset is on the disk, or can never be.
+    pub fn ticket(&mut self, upto: i64) -> FlushTicket {
+        let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
+        FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())
     }
 }
 
@@ -194,7 +241,8 @@ mod tests {
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
-    use crate::log::error::{AppendError, FlushTicket};
+    use crate::log::Log;
+    use crate::log::error::AppendError;
     use crate::log::recovery::Known;
 
     #[tokio::test]
@@ -208,7 +256,7 @@ mod tests {
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = BatchView::first(&bytes).expect("a batch");
         let appended = log.append(&batch, 0, 0, &config).expect("appended");
-        let ticket = |log: &mut Log| FlushTicket { upto: appended.end_offset, flushed: log.subscribe() };
+        let ticket = |log: &mut Log| log.flush_ticket(appended.end_offset);
 
         let waiting = ticket(&mut log);
         let plan = log.plan_flush(true).expect("planned");
@@ -218,7 +266,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         assert_eq!(ticket(&mut log).wait().await, Err(AppendError::Storage));
         assert_eq!(log.append(&batch, 0, 0, &config), Err(AppendError::Storage));
-        assert_eq!(log.recovery_point, 0);
+        assert_eq!(log.recovery_point(), 0);
     }
 
     #[tokio::test]
@@ -227,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topic_defaults).expect("opened");
         log.log_end = 3;
-        let waiting = FlushTicket { upto: 3, flushed: log.subscribe() };
+        let waiting = log.flush_ticket(3);
         log.went_with_its_topic();
         drop(log);
         assert_eq!(waiting.wait().await, Ok(()));
@@ -252,7 +300,7 @@ mod tests {
             let plan = log.plan_flush(true).expect("planned");
             assert_eq!((plan.sealed.len(), plan.upto), (unflushed, 5), "from {recovery_point}");
             log.flushed(&plan, &plan.run());
-            assert_eq!((log.recovery_point, log.sealed.len()), (5, 0));
+            assert_eq!((log.recovery_point(), log.flushes.sealed.len()), (5, 0));
         }
     }
 }

@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Acquire;
 
 use fullbore_wire::FileSlice;
 
+use super::Log;
 use super::files::OFFSET_INDEX;
 use super::index::{Found, OffsetEntry};
-use super::log::Log;
 use super::recent::Place;
 use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;

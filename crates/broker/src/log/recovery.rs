@@ -19,12 +19,12 @@ use std::sync::atomic::AtomicBool;
 
 use fullbore_rules::sequence::Producers;
 
+use super::Log;
 use super::epochs::Epochs;
 use super::error::StorageError;
 use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
-use super::flush::Sealed;
+use super::flush::{Flushes, Sealed};
 use super::granted::Granted;
-use super::log::{Log, SEALED_MAX};
 use super::page_cache::Written;
 use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch, go_on_unless};
@@ -79,9 +79,7 @@ impl Log {
             segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
             log_start: known.log_start.unwrap_or(0),
             log_end: known.log_start.unwrap_or(0).max(known.recovery_point),
-            recovery_point: known.recovery_point,
-            sealed: Vec::new(),
-            new_names: true,
+            flushes: Flushes::new(dir, known.recovery_point),
             producers: Producers::default(),
             granted: Granted::LEAST,
             epochs: Epochs::empty(dir),
@@ -89,9 +87,6 @@ impl Log {
             recent: Recent::default(),
             written: Written::default(),
             generation: Arc::default(),
-            flushed: None,
-            broken: false,
-            cuts: 0,
             idle_rounds: 0,
         };
         if log.segments.is_empty() {
@@ -113,17 +108,17 @@ impl Log {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
             if !known.clean && end_offset > known.recovery_point {
-                self.sealed.push(Sealed::new(segment, end_offset)?);
+                self.flushes.seal(Sealed::new(segment, end_offset)?);
             }
         }
-        if self.sealed.len() > SEALED_MAX { self.flush_sealed() } else { Ok(()) }
+        if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
     }
 
     /// Offsets that follow from the segments.
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
-        self.recovery_point = self.recovery_point.min(self.log_end);
+        self.flushes.lower(self.log_end);
         self
     }
 

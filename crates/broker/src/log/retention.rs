@@ -10,9 +10,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::Log;
 use super::files::{DELETED, LOG, parse_offset_name, sync_dir};
 use super::flush::Sealed;
-use super::log::Log;
 use super::segment::{Segment, modified_ms};
 use super::steps::step;
 use crate::config::TopicConfig;
@@ -51,7 +51,7 @@ impl Log {
             })
         });
         self.log_start = self.log_start.max(self.segments[0].base_offset);
-        self.forget_sealed();
+        self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
         // There may have been no room for it before.
@@ -78,7 +78,7 @@ impl Log {
             next.discard();
             return Err(error);
         }
-        self.sealed.push(sealed);
+        self.flushes.seal(sealed);
         self.segments.push_back(next);
         self.recent.clear();
         Ok(())

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fullbore_wire::batch::BatchView;
 
 use super::error::AppendError;
-use super::log::{Log, Outcome, Writing};
 use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::Segment;
 use super::stamping::Stamping;
+use super::{Log, Outcome, Writing};
 use crate::config::TopicConfig;
 
 impl Log {
@@ -31,7 +31,7 @@ impl Log {
         now_ms: i64,
         config: &TopicConfig,
     ) -> Result<Outcome, AppendError> {
-        if self.broken {
+        if self.is_broken() {
             return Err(AppendError::Storage);
         }
         let stamping = Stamping::as_is(batch);
@@ -104,12 +104,7 @@ impl Log {
     fn ends_at(&mut self, log_end: i64) -> io::Result<()> {
         self.log_end = log_end;
         self.log_start = self.log_start.min(log_end);
-        // Some wait for the flush of what is gone: they are told that it failed, with those before them, whom nobody can tell apart.
-        self.flushed = None;
-        self.recovery_point = self.recovery_point.min(log_end);
-        self.forget_sealed_past(log_end);
-        self.cuts += 1;
-        self.new_names = true;
+        self.flushes.cut(log_end);
         self.recent.clear();
         self.written = Written::default();
         self.generation.fetch_add(1, Ordering::Release);
@@ -126,7 +121,6 @@ mod tests {
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
-    use crate::log::error::FlushTicket;
     use crate::log::recovery::Known;
     use crate::space::Space;
 
@@ -158,14 +152,14 @@ mod tests {
     async fn who_waits_for_the_flush_of_what_is_cut_off_does_not_wait_for_ever() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
-        let waiting = FlushTicket { upto: 3, flushed: log.subscribe() };
+        let waiting = log.flush_ticket(3);
         let plan = log.plan_flush(true).expect("planned");
         log.truncate_to(1, 0, &config).expect("cut off");
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
         // What is in the log is flushed as ever.
-        let waiting = FlushTicket { upto: 1, flushed: log.subscribe() };
+        let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());
         assert_eq!(waiting.wait().await, Ok(()));

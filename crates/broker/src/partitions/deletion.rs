@@ -12,21 +12,15 @@
 //! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use crate::log::error::AppendError;
-use crate::log::files;
-use crate::replica::replica::Partition;
+use crate::replica::Replica;
 
 /// Partitions waiting, as many as may be in use; past it, who wants another topic deleted waits.
 const WAITING_MAX: usize = 200_000;
@@ -42,9 +36,9 @@ pub struct Deletion {
 
 #[derive(Debug, Default)]
 struct Queue {
-    partitions: VecDeque<Arc<Partition>>,
+    partitions: VecDeque<Arc<Replica>>,
     /// The last ones with their names.
-    by_name: HashMap<(Arc<str>, i32), Arc<Partition>>,
+    by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
     /// What is left of each topic.
     left: HashMap<Uuid, Left>,
     /// Topics of which nothing is left under their names, until that is asked for.
@@ -58,14 +52,6 @@ struct Left {
     partitions: usize,
     /// Whether a folder could not be renamed.
     keeps_folder: bool,
-}
-
-/// Who has a deleted partition's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
-    Free,
-    /// A folder of another topic's: so what is noted under the name is of that.
-    Anothers,
 }
 
 impl Default for Deletion {
@@ -88,7 +74,7 @@ impl Deletion {
     }
 
     /// Has the partitions of a topic taken out of the way. Does not block.
-    pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Partition>]) {
+    pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Replica>]) {
         if partitions.is_empty() {
             return;
         }
@@ -96,7 +82,7 @@ impl Deletion {
         queue.left.entry(topic_id).or_default().partitions += partitions.len();
         for partition in partitions {
             // Cleanings and recoveries give up, and nothing more is noted of it.
-            partition.leaving.store(true, Release);
+            partition.announce_leaving();
             queue.partitions.push_back(partition.clone());
             queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
         }
@@ -104,7 +90,7 @@ impl Deletion {
     }
 
     /// The deleted partition whose folder may still have this partition's name.
-    pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Partition>> {
+    pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
     }
@@ -142,7 +128,7 @@ impl Deletion {
         }
     }
 
-    fn next(&self) -> Option<Arc<Partition>> {
+    fn next(&self) -> Option<Arc<Replica>> {
         let mut queue = self.queue.lock();
         loop {
             match queue.partitions.pop_front() {
@@ -153,7 +139,7 @@ impl Deletion {
         }
     }
 
-    fn done(&self, partition: &Arc<Partition>, keeps_folder: bool) {
+    fn done(&self, partition: &Arc<Replica>, keeps_folder: bool) {
         let mut guard = self.queue.lock();
         let queue = &mut *guard;
         let name = (partition.topic_name(), partition.index());
@@ -175,81 +161,6 @@ impl Deletion {
     }
 }
 
-impl Partition {
-    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the system
-    /// lets the folder keep its name.
-    pub(crate) fn retire(&self) -> bool {
-        // One that never came to have a folder leaves the name to who had it before.
-        self.retire_predecessors();
-        self.retire_itself()
-    }
-
-    /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
-    /// disk is slow, a name may have any number of lives.
-    pub(crate) fn retire_predecessors(&self) {
-        let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
-        while let Some(partition) = next {
-            next = partition.predecessor.lock().clone();
-            line.push(partition);
-        }
-        line.iter().rev().for_each(|partition| _ = partition.retire_itself());
-        *self.predecessor.lock() = None;
-    }
-
-    fn retire_itself(&self) -> bool {
-        let mut retired = self.retired.lock();
-        if let Some(is_away) = *retired {
-            return is_away;
-        }
-        self.leaving.store(true, Release);
-        let left = self.leave(AppendError::Deleted);
-        let was_open = left.is_some();
-        if let Some(log) = left {
-            log.went_with_its_topic();
-            self.log_dir.succession.leave(self.key(), log.producers.stops());
-        }
-        self.log_dir.cleaner.wait_until_left(self);
-        let given_away = self.give_folder_away(was_open);
-        if let Err(error) = &given_away {
-            // Its topic id keeps a topic created later from taking it for its own.
-            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays until the next start");
-        }
-        if !matches!(given_away, Ok(Name::Anothers)) {
-            self.log_dir.checkpoints.forget(self.key());
-            self.log_dir.cleaner.forget(self.topic(), self.index());
-        }
-        // So that who is out of the way keeps nobody else in memory.
-        *self.predecessor.lock() = None;
-        *retired = Some(given_away.is_ok());
-        given_away.is_ok()
-    }
-
-    /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.
-    fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
-        let dir = self.dir();
-        if !was_open && self.is_anothers(&dir)? {
-            return Ok(Name::Anothers);
-        }
-        let unique = u128::from_be_bytes(self.topic_id().0);
-        let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
-        match fs::rename(&dir, &away) {
-            Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        Ok(Name::Free)
-    }
-
-    /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if
-    /// there is something in it.
-    fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
-        match files::read_topic_id(dir)? {
-            Some(topic_id) => Ok(topic_id != self.topic_id()),
-            None => Ok(dir.try_exists()? && files::has_records(dir)?),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::partitions::led_by;
@@ -259,20 +170,20 @@ mod tests {
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
-    use crate::partitions::{Logs, Origin, Settings};
+    use crate::partitions::{LogSettings, Origin, Partitions};
 
     #[test]
     fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
         let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
         logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
         let first = logs.find(&id, 0).expect("it has just been told of");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(logs.deletions_have_room());
-        let slow = first.retired.lock();
+        let slow = first.held_in_its_place();
         logs.delete_topic(id);
         {
             let mut room = pin!(logs.deletions_have_room());

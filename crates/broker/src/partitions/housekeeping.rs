@@ -7,13 +7,18 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::registry::Logs;
+use parking_lot::{Condvar, Mutex};
+
+use super::registry::Registry;
 use crate::log::{retention, segment};
-use crate::replica::replica::{LogState, Partition};
+use crate::replica::Replica;
+use crate::replica::log_dir::LogDir;
+use crate::replica::state::LogState;
 use crate::system::now_ms;
 
 const ROUND: Duration = Duration::from_secs(1);
@@ -35,46 +40,92 @@ const FOLDERS_PER_ROUND: usize = 2_000;
 struct Agenda {
     retention: Instant,
     /// Partitions to which retention is applied once their logs are open, until it is due again.
-    unopened: Vec<Arc<Partition>>,
+    unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
     high_watermarks: Instant,
     /// Partitions whose folders are to be looked into once, when all are told.
-    unlooked: Option<Vec<Arc<Partition>>>,
+    unlooked: Option<Vec<Arc<Replica>>>,
 }
 
-/// Starts the thread; it ends when the logs stop or are dropped.
-pub fn start(logs: Weak<Logs>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || run(&logs))
+/// The thread's work, and how it is told.
+#[derive(Debug)]
+pub struct Housekeeping {
+    registry: Arc<Registry>,
+    intervals: Intervals,
+    /// producer.id.expiration.ms, which may change.
+    producer_id_expiration_ms: AtomicI64,
+    is_stopping: Mutex<bool>,
+    stop: Condvar,
 }
 
-fn run(logs: &Weak<Logs>) {
-    let Some(settings) = logs.upgrade().map(|logs| logs.settings) else {
-        return;
-    };
-    let retention_interval = Duration::from_millis(settings.retention_check_interval_ms);
-    let expiry_interval = Duration::from_millis(settings.producer_id_expiration_check_interval_ms);
-    let now = Instant::now();
-    let mut agenda = Agenda {
-        retention: now + retention_interval.min(FIRST_RETENTION),
-        unopened: Vec::new(),
-        retention_when_full: now,
-        expiry: now + expiry_interval,
-        checkpoint: now + CHECKPOINT_INTERVAL,
-        high_watermarks: now,
-        unlooked: None,
-    };
-    while let Some(logs) = logs.upgrade() {
-        let mut stopping = logs.stopping.lock();
-        if !*stopping {
-            logs.stop.wait_for(&mut stopping, ROUND);
+/// How often things are done.
+#[derive(Debug, Clone, Copy)]
+pub struct Intervals {
+    /// log.retention.check.interval.ms
+    pub retention: Duration,
+    /// producer.id.expiration.check.interval.ms
+    pub expiry: Duration,
+    /// replica.high.watermark.checkpoint.interval.ms
+    pub high_watermarks: Duration,
+}
+
+impl Housekeeping {
+    /// Starts nothing.
+    pub fn new(registry: Arc<Registry>, intervals: Intervals) -> Housekeeping {
+        Housekeeping {
+            registry,
+            intervals,
+            producer_id_expiration_ms: AtomicI64::new(i64::MAX),
+            is_stopping: Mutex::new(false),
+            stop: Condvar::new(),
         }
-        if *stopping {
-            return;
+    }
+
+    /// Starts the thread; it ends after [`Housekeeping::stop`].
+    pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let housekeeping = self.clone();
+        std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || housekeeping.run())
+    }
+
+    /// Makes the thread end.
+    pub fn stop(&self) {
+        *self.is_stopping.lock() = true;
+        self.stop.notify_all();
+    }
+
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
+    }
+
+    fn run(&self) {
+        let now = Instant::now();
+        let mut agenda = Agenda {
+            retention: now + self.intervals.retention.min(FIRST_RETENTION),
+            unopened: Vec::new(),
+            retention_when_full: now,
+            expiry: now + self.intervals.expiry,
+            checkpoint: now + CHECKPOINT_INTERVAL,
+            high_watermarks: now,
+            unlooked: None,
+        };
+        loop {
+            let mut is_stopping = self.is_stopping.lock();
+            if !*is_stopping {
+                self.stop.wait_for(&mut is_stopping, ROUND);
+            }
+            if *is_stopping {
+                return;
+            }
+            drop(is_stopping);
+            self.round(&mut agenda);
         }
-        drop(stopping);
-        logs.round(&mut agenda, retention_interval, expiry_interval);
+    }
+
+    fn log_dir(&self) -> &LogDir {
+        self.registry.log_dir()
     }
 }
 
@@ -88,37 +139,36 @@ fn is_due(at: &mut Instant, interval: Duration) -> bool {
     due
 }
 
-impl Logs {
-    fn round(&self, agenda: &mut Agenda, retention_interval: Duration, expiry_interval: Duration) {
+impl Housekeeping {
+    fn round(&self, agenda: &mut Agenda) {
         self.remove_doomed();
-        let partitions = self.partitions();
+        let partitions = self.registry.partitions();
         close_idle_files(&partitions);
         self.look_for_files_set_aside(agenda, &partitions);
-        let space = &self.log_dir.space;
+        let space = &self.log_dir().space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
-        if is_due(&mut agenda.retention, retention_interval) || is_wanted {
+        if is_due(&mut agenda.retention, self.intervals.retention) || is_wanted {
             agenda.unopened = partitions.iter().filter(|partition| !self.retain(partition)).cloned().collect();
         } else {
             agenda.unopened.retain(|partition| !partition.is_open() || !self.retain(partition));
         }
-        if is_due(&mut agenda.expiry, expiry_interval) {
-            let expiration_ms = self.producer_id_expiration_ms();
+        if is_due(&mut agenda.expiry, self.intervals.expiry) {
+            let expiration_ms = self.producer_id_expiration_ms.load(Relaxed);
             partitions.iter().for_each(|partition| expire(partition, expiration_ms));
         }
         if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)
-            && let Err(error) = self.write_checkpoints()
+            && let Err(error) = self.log_dir().checkpoints.write(&partitions)
             && !space.note(&error)
         {
             tracing::error!(%error, "checkpoints not written");
         }
-        let interval = Duration::from_millis(self.settings.high_watermark_checkpoint_interval_ms);
-        if is_due(&mut agenda.high_watermarks, interval)
-            && let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&partitions)
+        if is_due(&mut agenda.high_watermarks, self.intervals.high_watermarks)
+            && let Err(error) = self.log_dir().checkpoints.write_high_watermarks(&partitions)
             && !space.note(&error)
         {
             tracing::error!(%error, "high watermarks not written");
         }
-        if let Err(error) = self.log_dir.checkpoints.forget_recovered()
+        if let Err(error) = self.log_dir().checkpoints.forget_recovered()
             && !space.note(&error)
         {
             tracing::error!(%error, "list of partitions to be recovered not written");
@@ -126,13 +176,13 @@ impl Logs {
         space.look();
     }
 
-    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Partition>]) {
-        if agenda.unlooked.is_none() && self.log_dir.aside.is_all_told() {
+    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Replica>]) {
+        if agenda.unlooked.is_none() && self.log_dir().aside.is_all_told() {
             agenda.unlooked = Some(partitions.to_vec());
         }
         if let Some(unlooked) = &mut agenda.unlooked {
             for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
-                self.log_dir.aside.look(&partition.dir());
+                self.log_dir().aside.look(&partition.dir());
             }
         }
     }
@@ -140,63 +190,63 @@ impl Logs {
     fn remove_doomed(&self) {
         let now = Instant::now();
         // Who still sends such a file has it open.
-        let all = self.log_dir.space.is_full();
+        let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
-            let mut doomed = self.log_dir.doomed.lock();
+            let mut doomed = self.log_dir().doomed.lock();
             doomed.extract_if(.., |(due, _)| all || *due <= now).collect()
         };
         for (_, path) in due {
             if let Err(error) = remove(&path) {
                 tracing::error!(path = %path.display(), %error, "not removed, tried again");
-                self.log_dir.doom(REMOVE_AGAIN, path);
+                self.log_dir().doom(REMOVE_AGAIN, path);
             }
         }
     }
 
     /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
     /// then asked for.
-    fn retain(&self, partition: &Arc<Partition>) -> bool {
+    fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         // A high watermark that is not the newest keeps more.
-        let mut state = partition.state.lock();
+        let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.replica.high_watermark();
         let log = match &mut state.log {
             LogState::Open(log) => log,
             LogState::Opening(_) => return false,
             LogState::Unopened if retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false) => {
-                self.log_dir.opener.ask_in_time(partition);
+                self.log_dir().opener.ask_in_time(partition);
                 return false;
             }
             LogState::Unopened | LogState::Absent | LogState::Refused(_) | LogState::Gone => return true,
         };
-        let before = log.segments.back().map(|segment| segment.base_offset);
-        let space = &self.log_dir.space;
+        let before = log.active_base_offset();
+        let space = &self.log_dir().space;
         let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
         let delay = Duration::from_millis(config.file_delete_delay_ms);
-        retired.paths.into_iter().for_each(|path| self.log_dir.doom(delay, path));
+        retired.paths.into_iter().for_each(|path| self.log_dir().doom(delay, path));
         if let Err(error) = retired.result
             && !space.note(&error)
         {
-            tracing::error!(dir = %log.dir.display(), %error, "not all that is due to old segments was done");
+            tracing::error!(dir = %log.dir().display(), %error, "not all that is due to old segments was done");
         }
-        if log.segments.back().map(|segment| segment.base_offset) != before {
+        if log.active_base_offset() != before {
             log.close_files(false);
         }
         true
     }
 }
 
-fn close_idle_files(partitions: &[Arc<Partition>]) {
+fn close_idle_files(partitions: &[Arc<Replica>]) {
     let few_left = segment::open_files() > descriptors_max() / 2;
     let idle_rounds = if few_left { IDLE_ROUNDS_WHEN_FEW } else { IDLE_ROUNDS };
     for partition in partitions {
-        let Some(mut state) = partition.state.try_lock() else {
+        let Some(mut state) = partition.try_lock_as_it_is() else {
             continue;
         };
         if let LogState::Open(log) = &mut state.log {
-            log.idle_rounds = log.idle_rounds.saturating_add(1);
-            if log.idle_rounds == idle_rounds || (few_left && log.idle_rounds > idle_rounds) {
+            let idle = log.note_idle_round();
+            if idle == idle_rounds || (few_left && idle > idle_rounds) {
                 log.close_files(true);
             }
         }
@@ -208,9 +258,9 @@ fn descriptors_max() -> usize {
     limit.current.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-fn expire(partition: &Partition, expiration_ms: i64) {
-    if let LogState::Open(log) = &mut partition.state.lock().log {
-        log.producers.expire(now_ms(), expiration_ms);
+fn expire(partition: &Replica, expiration_ms: i64) {
+    if let LogState::Open(log) = &mut partition.lock_as_it_is().log {
+        log.expire_producers(now_ms(), expiration_ms);
     }
 }
 

@@ -1,99 +1,33 @@
-//! Every partition under one data folder, from start to clean shutdown.
+//! Which partitions this broker has, by topic id.
 //!
-//! The registry is read without waiting for anybody and changed by who follows the control plane alone, by topic id and in the
-//! order of the metadata: settings, new partitions and deletions come that way and no other, so that no request brings
-//! the logs back to what it knows. Nothing is opened at start; what a partition's log needs to know before it is opened
-//! is in the checkpoint files.
+//! Read without waiting for anybody; changed by who follows the control plane alone, in the order of the metadata: settings, new
+//! partitions and deletions come that way and no other, so that no request brings the logs back to what it knows.
 //!
 //! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile.
-//!
-//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only
-//! if every log it vouches for is.
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
-use fullbore_rules::replica::{Brokers, PartitionRegistration};
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::RwLock;
 
-use super::housekeeping;
-use crate::config::{BrokerConfig, TopicConfig};
-use crate::log::aside::{self, SetAside};
-use crate::log::error::{AppendError, OpenError};
-use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
-use crate::log::log::Log;
-use crate::partitions::cleaner::{Cleaner, CleanerSettings, CleanerStatus};
-use crate::replica::checkpoints::{Checkpoints, Left};
-use crate::replica::flusher::Flusher;
+use crate::config::TopicConfig;
+use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
-use crate::replica::replica::Partition;
-use crate::replica::role::Cluster;
-use crate::replica::succession::Succession;
-use crate::seldom::Seldom;
-use crate::space::Space;
-use crate::system::is_full;
-
-/// The broker-wide settings of the log; names are Kafka's.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// log.retention.check.interval.ms
-    pub retention_check_interval_ms: u64,
-    /// producer.id.expiration.check.interval.ms
-    pub producer_id_expiration_check_interval_ms: u64,
-    /// fullbore.page.cache.kept.bytes; `None` leaves the page cache to the system.
-    pub page_cache_kept: Option<u64>,
-    /// num.recovery.threads.per.data.dir
-    pub recovery_threads: usize,
-    /// node.id
-    pub node_id: i32,
-    /// replica.lag.time.max.ms
-    pub replica_lag_time_max_ms: i64,
-    /// replica.high.watermark.checkpoint.interval.ms
-    pub high_watermark_checkpoint_interval_ms: u64,
-    /// Those of compaction, until others are put in force.
-    pub cleaner: CleanerSettings,
-}
-
-impl From<&BrokerConfig> for Settings {
-    fn from(config: &BrokerConfig) -> Self {
-        Settings {
-            retention_check_interval_ms: config.log_retention_check_interval_ms,
-            producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
-            page_cache_kept: config.page_cache_kept,
-            recovery_threads: config.recovery_threads,
-            node_id: config.node_id,
-            replica_lag_time_max_ms: i64::try_from(config.replica_lag_time_max_ms).unwrap_or(i64::MAX),
-            high_watermark_checkpoint_interval_ms: config.high_watermark_checkpoint_interval_ms,
-            cleaner: config.cleaner,
-        }
-    }
-}
 
 /// Every partition under one data folder.
 #[derive(Debug)]
-pub struct Logs {
-    pub(crate) log_dir: Arc<LogDir>,
-    pub(crate) settings: Settings,
-    /// producer.id.expiration.ms, which may change.
-    producer_id_expiration_ms: AtomicI64,
+pub struct Registry {
+    log_dir: Arc<LogDir>,
     topics: RwLock<HashMap<Uuid, Topic>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    pub(crate) stopping: Mutex<bool>,
-    pub(crate) stop: Condvar,
 }
 
 #[derive(Debug, Clone)]
 struct Topic {
     name: Arc<str>,
     /// By number.
-    partitions: Vec<Arc<Partition>>,
+    partitions: Vec<Arc<Replica>>,
 }
 
 /// Whether a topic's partitions may have records.
@@ -105,76 +39,38 @@ pub enum Origin {
     New,
 }
 
-impl Logs {
-    /// Opens a folder, which exists and is locked by the caller, and starts threads: those that flush, open and compact, one
-    /// that looks after the page cache, one for deletions, one for retention and other housekeeping. Opens no partition.
-    ///
-    /// # Errors
-    /// [`OpenError`] naming what cannot be read or written.
-    pub fn open(data_dir: &Path, settings: Settings) -> Result<Arc<Logs>, OpenError> {
-        Logs::open_with(data_dir, settings, Arc::new(Space::open(data_dir, 0)))
+impl Registry {
+    /// No partitions yet.
+    pub fn new(log_dir: Arc<LogDir>) -> Registry {
+        Registry { log_dir, topics: RwLock::default() }
     }
 
-    /// As [`Logs::open`], with the folder's room as others of the broker know it.
-    pub(crate) fn open_with(data_dir: &Path, settings: Settings, space: Arc<Space>) -> Result<Arc<Logs>, OpenError> {
-        let failed = |error| OpenError { path: data_dir.to_owned(), error };
-        let path: Arc<Path> = data_dir.into();
-        let checkpoints = Checkpoints::read(&path, space.clone());
-        let doomed = list_doomed(data_dir).map_err(failed)?;
-        remove_marker(data_dir).map_err(failed)?;
-        let log_dir = Arc::new(LogDir {
-            path,
-            checkpoints,
-            cluster: Cluster::new(settings.node_id, settings.replica_lag_time_max_ms),
-            flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
-            opener: Arc::default(),
-            deletion: Arc::default(),
-            succession: Succession::default(),
-            cleaner: Arc::new(Cleaner::new(data_dir, settings.cleaner, space.clone())),
-            aside: aside::Found::default(),
-            doomed: Mutex::new(doomed),
-            momentary: Seldom::default(),
-            space,
-        });
-        let logs = Arc::new(Logs {
-            log_dir: log_dir.clone(),
-            settings,
-            producer_id_expiration_ms: AtomicI64::new(i64::MAX),
-            topics: RwLock::default(),
-            threads: Mutex::default(),
-            stopping: Mutex::new(false),
-            stop: Condvar::new(),
-        });
-        let mut threads = log_dir.flusher.start().map_err(failed)?;
-        threads.push(housekeeping::start(Arc::downgrade(&logs)).map_err(failed)?);
-        threads.push(log_dir.deletion.start().map_err(failed)?);
-        for thread in log_dir.opener.start(settings.recovery_threads) {
-            threads.push(thread.map_err(failed)?);
-        }
-        threads.extend(log_dir.cleaner.start_threads(&Arc::downgrade(&logs)).map_err(failed)?);
-        *logs.threads.lock() = threads;
-        Ok(logs)
+    /// What they share.
+    pub fn log_dir(&self) -> &Arc<LogDir> {
+        &self.log_dir
     }
 
     /// The partition, if there is one. Waits for nobody.
-    pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Partition>> {
+    pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.partitions.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// The brokers that there are from now on.
-    pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
-        self.log_dir.cluster.put_brokers(brokers);
+    /// Every partition known.
+    pub fn partitions(&self) -> Vec<Arc<Replica>> {
+        let topics = self.topics.read();
+        topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
     /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn are opened in time. To be called by one thread at a time, as [`Logs::delete_topic`].
+    /// torn are opened in time. To be called by one thread at a time. `predecessor_of` knows who may still have a folder's name.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,
+        predecessor_of: impl Fn(&Arc<str>, i32) -> Option<Arc<Replica>>,
     ) {
         let known = self.topics.read().get(&id).cloned();
         let mut topic = known.unwrap_or_else(|| Topic { name: name.into(), partitions: Vec::new() });
@@ -187,10 +83,10 @@ impl Logs {
                 Origin::Kept => Some(self.log_dir.checkpoints.known(&(name.to_owned(), index))),
                 Origin::New => None,
             };
-            let predecessor = self.log_dir.deletion.predecessor_of(&topic.name, index);
+            let predecessor = predecessor_of(&topic.name, index);
             let key = (topic.name.clone(), id, index);
             let told = (config.clone(), registered.clone());
-            let partition = Partition::new(key, self.log_dir.clone(), told, known, predecessor);
+            let partition = Replica::new(key, self.log_dir.clone(), told, known, predecessor);
             let partition = Arc::new(partition);
             if known.is_some_and(|known| !known.clean) {
                 self.log_dir.opener.ask_in_time(&partition);
@@ -201,220 +97,8 @@ impl Logs {
         self.topics.write().insert(id, topic);
     }
 
-    /// Whatever was there at the start has been told of.
-    pub fn all_told(&self) {
-        self.log_dir.opener.all_told();
-        self.log_dir.aside.set_all_told();
+    /// The partitions of a topic that is gone from now on.
+    pub fn remove_topic(&self, id: Uuid) -> Vec<Arc<Replica>> {
+        self.topics.write().remove(&id).map_or_else(Vec::new, |topic| topic.partitions)
     }
-
-    /// The topic's partitions are gone at once; [`Logs::deleted`] waits until their folders are out of the way, and their
-    /// files go after file.delete.delay.ms. Waits for nobody.
-    pub fn delete_topic(&self, id: Uuid) {
-        let deleted = self.topics.write().remove(&id);
-        if let Some(deleted) = deleted {
-            self.log_dir.deletion.add(id, &deleted.partitions);
-        }
-    }
-
-    /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.
-    pub async fn deleted(&self, id: Uuid) {
-        self.log_dir.deletion.carried_out(id).await;
-    }
-
-    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told once.
-    pub async fn gone(&self) -> Vec<Uuid> {
-        self.log_dir.deletion.gone().await
-    }
-
-    /// Waits until there is room for further deletions.
-    pub async fn deletions_have_room(&self) {
-        self.log_dir.deletion.has_room().await;
-    }
-
-    /// From now on, forgets producers silent for so long. Until this is said, none is.
-    pub fn expire_producers_after(&self, ms: u64) {
-        self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Ordering::Relaxed);
-    }
-
-    pub(crate) fn producer_id_expiration_ms(&self) -> i64 {
-        self.producer_id_expiration_ms.load(Ordering::Relaxed)
-    }
-
-    /// Partitions that take no records until the next start, because a write or an fsync has failed.
-    pub fn failed_partitions(&self) -> usize {
-        self.log_dir.flusher.failures.count()
-    }
-
-    /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
-    pub fn refused_partitions(&self) -> usize {
-        self.log_dir.flusher.refused.count()
-    }
-
-    /// What power cuts have left beside the logs of all partitions, as far as they were looked at. Goes to the disk.
-    pub fn set_aside(&self) -> SetAside {
-        self.log_dir.aside.total()
-    }
-
-    /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any
-    /// more, acks=all waits for no replica, and no log is opened.
-    pub fn dismiss_waiting(&self) {
-        self.log_dir.opener.stop();
-        for partition in self.partitions() {
-            partition.dismiss_parked(AppendError::Gone);
-            partition.wake_waiters();
-        }
-    }
-
-    /// Puts settings of compaction in force.
-    pub fn configure_cleaner(self: &Arc<Self>, settings: CleanerSettings) {
-        self.log_dir.cleaner.configure(settings);
-        if *self.stopping.lock() {
-            return;
-        }
-        match self.log_dir.cleaner.start_threads(&Arc::downgrade(self)) {
-            Ok(started) => self.threads.lock().extend(started),
-            Err(error) => tracing::error!(%error, "no more threads for compaction"),
-        }
-    }
-
-    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do; false if none is.
-    pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
-        self.log_dir.cleaner.clean_dirtiest(self, now_ms)
-    }
-
-    /// What the cleaner has done.
-    pub fn cleaner_status(&self) -> CleanerStatus {
-        self.log_dir.cleaner.status()
-    }
-
-    /// Every partition known.
-    pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
-        let topics = self.topics.read();
-        topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
-    }
-
-    /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.
-    ///
-    /// # Errors
-    /// What the system says of the data folder.
-    pub fn strays(&self) -> io::Result<Vec<String>> {
-        let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // Before the folders are listed: they have other names soon.
-        known.extend(self.log_dir.deletion.names());
-        let found = list_partitions(&self.log_dir.path)?;
-        let strays = found.iter().filter(|key| !known.contains(*key));
-        let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// Has the log starts of these partitions on the disk when it returns.
-    ///
-    /// # Errors
-    /// What the system says. Segments that are before a log start may be removed all the same.
-    pub fn keep_log_starts(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
-        if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
-    }
-
-    /// Has everything that was written on the disk when it returns.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
-    }
-
-    /// Writes the checkpoint files anew.
-    pub(crate) fn write_checkpoints(&self) -> io::Result<()> {
-        self.log_dir.checkpoints.write(&self.partitions())
-    }
-
-    /// Clean shutdown: everything is on the disk and the next start has nothing to recover. Blocks; appends
-    /// and reads fail from now on. Does nothing the second time.
-    pub fn close(&self) {
-        if std::mem::replace(&mut *self.stopping.lock(), true) {
-            return;
-        }
-        self.stop_threads();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the log has panicked");
-            }
-        }
-        if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
-            tracing::warn!(%error, "high watermarks not written");
-        }
-        if let Err(error) = self.close_partitions() {
-            tracing::error!(%error, dir = %self.log_dir.path.display(), "no clean shutdown, the next start recovers");
-        }
-    }
-
-    fn stop_threads(&self) {
-        self.stop.notify_all();
-        self.log_dir.opener.stop();
-        // Openings under way end early, as with a deletion; who is at a folder is not waited for longer than that.
-        self.partitions().iter().for_each(|partition| partition.hurry());
-        self.log_dir.cleaner.stop();
-        self.log_dir.deletion.stop();
-        self.log_dir.flusher.stop();
-    }
-
-    /// Finishes every open log, has the file system write everything at once, and vouches for it.
-    fn close_partitions(&self) -> io::Result<()> {
-        let mut finished = Ok(());
-        let mut left = Vec::new();
-        for partition in self.partitions() {
-            let Some(mut log) = partition.leave(AppendError::Gone) else {
-                continue;
-            };
-            let result = self.finish(&mut log);
-            let is_whole = !log.broken && result.is_ok();
-            left.push(Left {
-                key: partition.key(),
-                log_start: log.log_start,
-                finished: is_whole.then_some(log.log_end),
-            });
-            finished = finished.and(result);
-        }
-        let dir = &self.log_dir.path;
-        let all = list_partitions(dir)?;
-        self.sync()?;
-        self.log_dir.checkpoints.finish(left, all)?;
-        let marker = dir.join(CLEAN_SHUTDOWN);
-        let space = &self.log_dir.space;
-        space.freeing(is_full, || files::replace(&marker, b"{\"version\":0,\"brokerEpoch\":-1}"))?;
-        files::sync_dir(dir)?;
-        finished
-    }
-
-    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered by
-    /// the next start.
-    fn finish(&self, log: &mut Log) -> io::Result<()> {
-        let space = &self.log_dir.space;
-        if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
-    }
-}
-
-impl Drop for Logs {
-    /// Without [`Logs::close`] this is a crash, as far as the files are concerned; only the threads end.
-    fn drop(&mut self) {
-        *self.stopping.get_mut() = true;
-        self.stop_threads();
-    }
-}
-
-/// Takes the marker away before anything is used, and makes sure that it is gone.
-fn remove_marker(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(CLEAN_SHUTDOWN)) {
-        Ok(()) => files::sync_dir(dir),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Folders of deleted partitions that an earlier run did not get to remove.
-fn list_doomed(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
-    let now = Instant::now();
-    let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));
-    Ok(list_dirs(dir)?.into_iter().filter(|name| is_doomed(name)).map(|name| (now, dir.join(name))).collect())
 }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::replica::Partition;
 use crate::log::boot::Boots;
 use crate::log::files::{
     self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
@@ -69,6 +68,18 @@ pub struct Noted {
     pub high_watermark: i64,
 }
 
+/// A partition as its checkpoints need it.
+pub trait Checkpointed {
+    /// Its name and number.
+    fn key(&self) -> Key;
+
+    /// Whether it is deleted, or about to be.
+    fn is_leaving(&self) -> bool;
+
+    /// The offsets of a log that is open.
+    fn noted(&self) -> Option<Noted>;
+}
+
 /// What became of a log at a clean shutdown.
 #[derive(Debug)]
 pub struct Left {
@@ -110,7 +121,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write_high_watermarks(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
+    pub fn write_high_watermarks(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let high_watermarks = {
@@ -159,7 +170,9 @@ impl Checkpoints {
                 return Ok(());
             }
         }
-        self.write(&[])?;
+        let writing = self.writing.lock();
+        self.write_files()?;
+        drop(writing);
         files::sync_dir(&self.dir)
     }
 
@@ -167,10 +180,10 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
+    pub fn write<P: Checkpointed>(&self, partitions: &[Arc<P>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
-        let (recovery_points, log_starts, unrecovered, stale) = {
+        {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
                 // A deletion is announced first and has the entries forgotten then.
@@ -179,6 +192,14 @@ impl Checkpoints {
                     entries.log_starts.insert(partition.key(), log_start);
                 }
             }
+        }
+        self.write_files()
+    }
+
+    /// Writes the files as the entries are. The caller holds `writing`.
+    fn write_files(&self) -> io::Result<()> {
+        let (recovery_points, log_starts, unrecovered, stale) = {
+            let entries = self.entries.lock();
             let unrecovered = entries.unrecovered.clone();
             (entries.recovery_points.clone(), entries.log_starts.clone(), unrecovered, entries.stale.clone())
         };
@@ -197,7 +218,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write_of(&self, partition: &Partition) -> io::Result<()> {
+    pub fn write_of(&self, partition: &impl Checkpointed) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
         let (recovery_points, log_starts, high_watermarks) = {
@@ -219,7 +240,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn keep_log_starts(&self, partitions: &[Arc<Partition>]) -> io::Result<()> {
+    pub fn keep_log_starts(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let log_starts = {
@@ -285,8 +306,8 @@ impl Checkpoints {
 }
 
 /// The offsets of those of these partitions that are open, as they are now.
-fn noted(partitions: &[Arc<Partition>]) -> impl Iterator<Item = (&Arc<Partition>, Noted)> {
-    partitions.iter().filter_map(|partition| Some((partition, partition.noted()?)))
+fn noted<P: Checkpointed>(partitions: &[Arc<P>]) -> impl Iterator<Item = (&P, Noted)> {
+    partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
 }
 
 impl Entries {
@@ -349,7 +370,8 @@ mod tests {
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
-    use crate::partitions::{Acks, Logs, Origin, Settings, led_by};
+    use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+    use crate::replica::Replica;
 
     fn key(topic: &str) -> Key {
         (topic.to_owned(), 0)
@@ -370,7 +392,7 @@ mod tests {
         checkpoints.forget(key("deleted"));
         checkpoints.purge(&key("another")).expect("nothing to do");
         assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
-        checkpoints.write(&[]).expect("written");
+        checkpoints.write::<Replica>(&[]).expect("written");
         for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }
@@ -390,7 +412,7 @@ mod tests {
     fn high_watermarks_that_could_not_be_written_are_written_the_next_time() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Logs::open(folder.path(), Settings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
         logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topic_defaults), Origin::New);
         let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

@@ -14,7 +14,10 @@ use fullbore_rules::replica::{AlterPartition, FollowerFetch};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::batches;
 
-use super::replica::{LogState, Partition};
+use super::Replica;
+use super::state::LogState;
+use crate::config::TopicConfig;
+use crate::log::Log;
 use crate::log::error::{AppendError, Read, ReadError, StorageError};
 use crate::system::now_ms;
 
@@ -54,7 +57,7 @@ pub enum FollowerRead {
     Records(Read, Option<AlterPartition>),
 }
 
-impl Partition {
+impl Replica {
     /// As follower: where the log ends, which is where to fetch from. Blocks while the log is opened or made.
     ///
     /// # Errors
@@ -62,7 +65,7 @@ impl Partition {
     pub fn position(&self) -> Result<Position, StorageError> {
         let mut state = self.lock();
         let log = self.log_to_write(&mut state)?;
-        Ok(Position { offset: log.log_end, last_epoch: log.epochs.latest() })
+        Ok(Position { offset: log.log_end(), last_epoch: log.epochs().latest() })
     }
 
     /// As follower: appends what the leader sent, as it is, and takes over its high watermark and log start.
@@ -76,15 +79,18 @@ impl Partition {
         state.replica.check_following(from.leader_epoch).map_err(FollowError::Role)?;
         let (config, now_ms) = (self.config(), now_ms());
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
-        log.idle_rounds = 0;
-        let before = log.log_end;
+        log.note_use();
+        let before = log.log_end();
         let appended = append_each(from.records, |batch| log.append_as_is(&batch, now_ms, &config).map(drop));
-        let log_end = log.log_end;
+        let log_end = log.log_end();
         let start = from.log_start.min(log_end);
-        let moved =
-            if start > log.log_start { log.delete_before(start, now_ms, &self.log_dir.flusher.space) } else { Ok(()) };
+        let moved = if start > log.log_start() {
+            log.delete_before(start, now_ms, &self.log_dir.flusher.space)
+        } else {
+            Ok(())
+        };
         if log_end > before {
-            self.log_dir.flusher.enqueue(self, &mut state, config.flush_messages.is_some());
+            self.ask_to_flush(&mut state, config.flush_messages.is_some());
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
@@ -110,8 +116,8 @@ impl Partition {
         leader: EpochEnd,
     ) -> Result<Option<i64>, FollowError> {
         self.cut(leader_epoch, |log, now_ms, config| {
-            let to = truncation(log.epochs.starts(), log.log_end, asked, leader);
-            to.map_or(Ok(None), |to| log.truncate_to(to, now_ms, config).map(|()| Some(log.log_end)))
+            let to = truncation(log.epochs().starts(), log.log_end(), asked, leader);
+            to.map_or(Ok(None), |to| log.truncate_to(to, now_ms, config).map(|()| Some(log.log_end())))
         })
     }
 
@@ -127,7 +133,7 @@ impl Partition {
     fn cut(
         &self,
         leader_epoch: i32,
-        cut: impl FnOnce(&mut crate::log::log::Log, i64, &crate::config::TopicConfig) -> io::Result<Option<i64>>,
+        cut: impl FnOnce(&mut Log, i64, &TopicConfig) -> io::Result<Option<i64>>,
     ) -> Result<Option<i64>, FollowError> {
         let failed = |error| FollowError::Append(AppendError::from(StorageError::io(self.dir().as_ref(), error)));
         let mut state = self.lock();
@@ -140,7 +146,7 @@ impl Partition {
             // Files and memory may not agree: the next start works it out.
             log.give_up();
         }
-        let log_end = log.log_end;
+        let log_end = log.log_end();
         state.mark_if_broken(&self.log_dir.flusher.failures);
         state.replica.truncated(log_end);
         drop(state);
@@ -170,12 +176,12 @@ impl Partition {
         self.log_to_write(&mut state).map_err(code)?;
         let LogState::Open(log) = &mut state.log else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
         let position = Position { offset: fetch.offset, last_epoch: last_fetched_epoch };
-        match divergence(log.epochs.starts(), log.log_end, position) {
+        match divergence(log.epochs().starts(), log.log_end(), position) {
             Divergence::None => {}
             Divergence::At(end) => return Ok(FollowerRead::Diverging(end)),
             Divergence::OutOfRange => return Err(ErrorCode::OFFSET_OUT_OF_RANGE),
         }
-        if fetch.offset < log.log_start {
+        if fetch.offset < log.log_start() {
             return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
         }
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.fetched(fetch, now))?;

@@ -1,5 +1,4 @@
-//! What all partitions of one data folder share: the folder, its checkpoints, and the threads that flush, open, delete and
-//! clean (Kafka's `log.dir`).
+//! What all partitions of one data folder share: the folder, its checkpoints, and the threads that flush and open (Kafka's `log.dir`).
 //!
 //! Not the registry of partitions, which is [`crate::partitions::registry`].
 
@@ -10,13 +9,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::checkpoints::Checkpoints;
+use super::cleanings::Cleanings;
+use super::cluster::Cluster;
 use super::flusher::Flusher;
 use super::opener::Opener;
-use super::role::Cluster;
 use super::succession::Succession;
 use crate::log::aside;
-use crate::partitions::cleaner::Cleaner;
-use crate::partitions::deletion::Deletion;
 use crate::seldom::Seldom;
 use crate::space::Space;
 
@@ -29,9 +27,8 @@ pub struct LogDir {
     pub cluster: Cluster,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
-    pub deletion: Arc<Deletion>,
     pub succession: Succession,
-    pub cleaner: Arc<Cleaner>,
+    pub cleanings: Cleanings,
     /// What power cuts have left beside the logs.
     pub aside: aside::Found,
     /// Files and folders out of use, and when they may be removed.

@@ -7,8 +7,10 @@
 //! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::io;
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -16,9 +18,31 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::replica::Partition;
-use crate::control::CHANGES;
+use crate::system::CHANGES;
 use crate::system::give_way;
+
+/// What has a log that can be opened.
+pub trait Openable: Debug + Send + Sync {
+    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
+    fn open_now(&self);
+
+    /// In which queues it stands.
+    fn asked(&self) -> &Asked;
+}
+
+/// In which of the opener's queues a replica stands: in that for somebody, and in that for nobody.
+#[derive(Debug, Default)]
+pub struct Asked {
+    by_somebody: AtomicBool,
+    in_time: AtomicBool,
+}
+
+impl Asked {
+    /// Whether somebody has asked, and no thread has begun yet.
+    pub fn is_by_somebody(&self) -> bool {
+        self.by_somebody.load(Acquire)
+    }
+}
 
 /// Partitions to be opened.
 #[derive(Debug)]
@@ -30,9 +54,9 @@ pub struct Opener {
 
 #[derive(Debug, Default)]
 struct Queue {
-    asked: VecDeque<Arc<Partition>>,
+    asked: VecDeque<Arc<dyn Openable>>,
     /// Nobody waits for them, and they may be deleted meanwhile.
-    rest: VecDeque<Weak<Partition>>,
+    rest: VecDeque<Weak<dyn Openable>>,
     recovery: Recovery,
     is_stopping: bool,
 }
@@ -107,8 +131,8 @@ impl Opener {
     }
 
     /// Somebody waits for this one.
-    pub fn ask(&self, partition: &Arc<Partition>) {
-        if partition.asked_for.swap(true, AcqRel) {
+    pub fn ask(&self, partition: &Arc<impl Openable + 'static>) {
+        if partition.asked().by_somebody.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
@@ -119,8 +143,8 @@ impl Opener {
     }
 
     /// Is to be opened while nobody waits for another.
-    pub fn ask_in_time(&self, partition: &Arc<Partition>) {
-        if partition.asked_in_time.swap(true, AcqRel) {
+    pub fn ask_in_time(&self, partition: &Arc<impl Openable + 'static>) {
+        if partition.asked().in_time.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
@@ -129,7 +153,8 @@ impl Opener {
                 queue.recovery.partitions += 1;
                 queue.recovery.left += 1;
             }
-            queue.rest.push_back(Arc::downgrade(partition));
+            let weak = Arc::downgrade(partition);
+            queue.rest.push_back(weak);
             self.changed.notify_one();
         }
     }
@@ -149,7 +174,7 @@ impl Opener {
         give_way();
         while let Some((partition, is_asked_for)) = self.next() {
             // Before it is looked at: who asks from now on may ask for another try.
-            let asked = if is_asked_for { &partition.asked_for } else { &partition.asked_in_time };
+            let asked = if is_asked_for { &partition.asked().by_somebody } else { &partition.asked().in_time };
             asked.store(false, Release);
             partition.open_now();
             if !is_asked_for {
@@ -159,7 +184,7 @@ impl Opener {
     }
 
     /// The next one, and whether somebody asks for it.
-    fn next(&self) -> Option<(Arc<Partition>, bool)> {
+    fn next(&self) -> Option<(Arc<dyn Openable>, bool)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {

@@ -1,7 +1,7 @@
 //! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's lock.
 //!
 //! Not what is read or repaired, which is [`crate::log::recovery`]'s matter, nor which thread does it ([`super::opener`]).
-//! Requests ask and wait without a thread ([`Partition::opened`]); background threads open for themselves.
+//! Requests ask and wait without a thread ([`Replica::opened`]); background threads open for themselves.
 //!
 //! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
 
@@ -16,10 +16,13 @@ use std::time::Instant;
 use parking_lot::MutexGuard;
 use tokio::sync::Notify;
 
-use super::replica::{LogState, Partition, State};
+use super::Replica;
+use super::checkpoints::Checkpointed;
+use super::opener::{Asked, Openable};
+use super::state::{LogState, State};
+use crate::log::Log;
 use crate::log::error::StorageError;
 use crate::log::files;
-use crate::log::log::Log;
 use crate::log::recovery::Known;
 use crate::system::is_momentary;
 use crate::system::now_ms;
@@ -33,7 +36,7 @@ enum Step {
     Make,
 }
 
-impl Partition {
+impl Replica {
     /// Whether nobody has to wait for the log to be opened: it is, or there is none, or it cannot be.
     pub fn is_settled(&self) -> bool {
         self.settled.load(Acquire)
@@ -47,7 +50,7 @@ impl Partition {
     /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
     /// stop.
     pub fn is_being_opened(&self) -> bool {
-        let is_asked_for = self.asked_for.load(Acquire) || self.log_dir.opener.is_stopping();
+        let is_asked_for = self.asked.is_by_somebody() || self.log_dir.opener.is_stopping();
         is_asked_for || matches!(self.lock().log, LogState::Opening(_))
     }
 
@@ -94,15 +97,6 @@ impl Partition {
                 () = waiter.notified() => {}
                 _ = stopping.wait_for(|stopping| *stopping) => return Err(StorageError::Gone),
             }
-        }
-    }
-
-    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to
-    /// whoever waits.
-    pub(crate) fn open_now(&self) {
-        let mut state = self.lock();
-        if matches!(state.log, LogState::Unopened) {
-            let _ = self.step(&mut state, Step::Look);
         }
     }
 
@@ -252,7 +246,7 @@ impl Partition {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         let made = self.log_dir.checkpoints.purge(&self.key());
-        let made = made.and_then(|()| self.log_dir.cleaner.purge(self.topic(), self.index()));
+        let made = made.and_then(|()| self.log_dir.cleanings.purge(&self.key()));
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
@@ -261,7 +255,7 @@ impl Partition {
             StorageError::io(dir.as_ref(), error)
         })?;
         let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
-        log.producers.succeed(self.log_dir.succession.take(&self.key()));
+        log.succeed(self.log_dir.succession.take(&self.key()));
         Ok(log)
     }
 
@@ -287,5 +281,18 @@ impl Partition {
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
         tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
         std::fs::rename(dir, aside)
+    }
+}
+
+impl Openable for Replica {
+    fn open_now(&self) {
+        let mut state = self.lock();
+        if matches!(state.log, LogState::Unopened) {
+            let _ = self.step(&mut state, Step::Look);
+        }
+    }
+
+    fn asked(&self) -> &Asked {
+        &self.asked
     }
 }

@@ -9,8 +9,8 @@
 //!
 //! Invariant: every answer promised is given once, whatever happens to the batch; what is counted as held is held.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,17 +19,15 @@ use fullbore_rules::sequence::{Refusal, Stamp};
 use fullbore_wire::batch::BatchView;
 use tokio::sync::oneshot;
 
-use super::replica::{LogState, Partition, State};
-use super::role::Acks;
+use super::ticket::{Acks, Appended};
 use crate::config::BrokerConfig;
-use crate::log::error::{AppendError, Appended};
-use crate::log::log::stamp_of;
+use crate::log::error::AppendError;
 use crate::metrics::Metrics;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
 
-const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
+pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(Refusal::InvalidProducerEpoch);
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
@@ -68,9 +66,14 @@ impl Reordering {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// From now on nothing is parked. What is parked already is for [`Logs::dismiss_waiting`](super::Logs) to answer.
+    /// From now on nothing is parked. What is parked already is for whoever stops the partitions to answer.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is parked any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Memory held now.
@@ -132,7 +135,7 @@ impl ParkedAnswer {
 
 /// One partition's early batches.
 #[derive(Debug, Default)]
-pub(crate) struct Parked {
+pub struct Parked {
     batches: Parking<Early>,
     /// Whether a task sees to it that they expire.
     is_watched: bool,
@@ -140,7 +143,7 @@ pub(crate) struct Parked {
 
 /// One early batch.
 #[derive(Debug)]
-struct Early {
+pub(super) struct Early {
     stamp: Stamp,
     bytes: Bytes,
     acks: Acks,
@@ -162,7 +165,19 @@ impl Early {
         ParkedAnswer(awaited)
     }
 
-    fn appended(self, appended: &Appended) {
+    pub(super) fn batch(&self) -> BatchView<'_> {
+        BatchView::first(&self.bytes).expect("it was a batch when it was parked")
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    pub(super) fn acks(&self) -> Acks {
+        self.acks
+    }
+
+    pub(super) fn appended(self, appended: &Appended) {
         self.held.reordering.metrics.appended(self.bytes.len(), self.stamp.record_count);
         for answer in self.answers {
             // Who does not wait any more finds the batch in the log.
@@ -170,7 +185,7 @@ impl Early {
         }
     }
 
-    fn refuse(self, error: AppendError) {
+    pub(super) fn refuse(self, error: AppendError) {
         for answer in self.answers {
             self.held.reordering.metrics.produce_failed(error.code());
             let _ = answer.send(Err(error));
@@ -178,8 +193,51 @@ impl Early {
     }
 }
 
+/// Batches that have waited long enough.
+pub(super) struct Expired {
+    batches: Vec<Early>,
+    reordering: Arc<Reordering>,
+}
+
+impl Expired {
+    /// Answers them; to be called without a lock.
+    pub(super) fn refuse(self) {
+        self.reordering.metrics.reorder_expired(self.batches.len());
+        refuse_all(self.batches, OUT_OF_ORDER);
+    }
+}
+
 impl Parked {
-    fn park(
+    /// Whether somebody is to see to it that batches expire, who does so from now on.
+    pub(super) fn wants_watch(&mut self) -> bool {
+        !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
+    pub(super) fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
+        let Freed { fenced, next } = self.batches.appended(stamp);
+        refuse_all(fenced, FENCED);
+        next
+    }
+
+    /// Refuses those of a producer.
+    pub(super) fn give_up(&mut self, producer_id: i64, error: AppendError) {
+        refuse_all(self.batches.give_up(producer_id), error);
+    }
+
+    /// Takes out what has waited long enough; and when the next is due.
+    pub(super) fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
+        let batches = self.batches.expire(reordering.now_ms()).into_iter().collect();
+        let due_ms = self.batches.next_due_ms();
+        let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
+        (Expired { batches, reordering: reordering.clone() }, due)
+    }
+
+    pub(super) fn park(
         &mut self,
         batch: &BatchView<'_>,
         stamp: Stamp,
@@ -208,108 +266,4 @@ impl Parked {
 
 fn refuse_all(batches: impl IntoIterator<Item = Early>, error: AppendError) {
     batches.into_iter().for_each(|early| early.refuse(error));
-}
-
-impl Partition {
-    /// As [`Partition::append`], for a producer whose batches come over several connections: one that is ahead waits
-    /// for those before it, or is refused as out of order where it cannot wait (`None`: it may not).
-    ///
-    /// To be called in a tokio runtime, which has the batch expire.
-    ///
-    /// # Errors
-    /// [`AppendError`]; the log is then as it was before.
-    pub fn append_in_turn(
-        self: &Arc<Self>,
-        batch: BatchView<'_>,
-        acks: Acks,
-        now_ms: i64,
-        reordering: Option<&Arc<Reordering>>,
-    ) -> Result<Admission, AppendError> {
-        let mut state = self.lock();
-        state.check_append(acks)?;
-        let config = self.config();
-        self.log_to_write(&mut state)?;
-        state.check_append(acks)?;
-        let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
-        let stamp = log.check(&batch, now_ms, &config)?;
-        if !stamp.is_idempotent() || log.producers.ahead(&stamp) == 0 {
-            return self.append_locked(state, batch, acks, now_ms).map(Admission::Appended);
-        }
-        log.idle_rounds = 0;
-        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
-        if reordering.closed.load(Ordering::SeqCst) {
-            return Err(AppendError::Gone);
-        }
-        let mut parked = state.parked.take().unwrap_or_default();
-        let answer = parked.park(&batch, stamp, acks, reordering);
-        if !parked.batches.is_empty() && !std::mem::replace(&mut parked.is_watched, true) {
-            tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
-        }
-        // While a task watches, it is kept though empty, or the next batch would bring another task.
-        state.parked = Some(parked).filter(|parked| parked.is_watched);
-        answer.map(Admission::Parked)
-    }
-
-    /// What an append means for the batches parked behind it: those that follow are appended, those of an older epoch
-    /// refused. After a failure of the disk those of this producer fail with it, so that none waits for its predecessor
-    /// while that is sent again in vain.
-    pub(crate) fn settle_parked(
-        self: &Arc<Self>,
-        state: &mut State,
-        batch: &BatchView<'_>,
-        failed: Option<AppendError>,
-        now_ms: i64,
-    ) {
-        let Ok(mut stamp) = stamp_of(batch) else { return };
-        let Some(mut parked) = state.parked.take() else { return };
-        let mut failed = failed;
-        while failed.is_none() {
-            let Freed { fenced, next } = parked.batches.appended(&stamp);
-            refuse_all(fenced, FENCED);
-            let Some(early) = next else { break };
-            let batch = BatchView::first(&early.bytes).expect("it was a batch when it was parked");
-            stamp = early.stamp;
-            match self.append_one(state, &batch, early.acks, now_ms) {
-                Ok((appended, _)) => early.appended(&appended),
-                Err(error) => {
-                    failed = Some(error);
-                    early.refuse(error);
-                }
-            }
-        }
-        if let Some(error @ (AppendError::Storage | AppendError::Full)) = failed {
-            refuse_all(parked.batches.give_up(stamp.producer_id), error);
-        }
-        state.parked = Some(parked);
-    }
-
-    /// Refuses what has waited long enough; when the next is due.
-    fn expire_parked(&self, reordering: &Reordering) -> Option<Instant> {
-        let mut state = self.lock();
-        let parked = state.parked.as_mut()?;
-        let expired = parked.batches.expire(reordering.now_ms());
-        let due_ms = parked.batches.next_due_ms();
-        if due_ms.is_none() {
-            state.parked = None;
-        }
-        drop(state);
-        reordering.metrics.reorder_expired(expired.len());
-        refuse_all(expired, OUT_OF_ORDER);
-        reordering.started.checked_add(Duration::from_millis(due_ms?))
-    }
-
-    /// Refuses everything that is parked.
-    pub(crate) fn dismiss_parked(&self, error: AppendError) {
-        let parked = self.lock().parked.take();
-        if let Some(parked) = parked {
-            parked.refuse(error);
-        }
-    }
-}
-
-/// Lives as long as something is parked on the partition.
-async fn expire(partition: Weak<Partition>, reordering: Arc<Reordering>) {
-    while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
-        tokio::time::sleep_until(due.into()).await;
-    }
 }

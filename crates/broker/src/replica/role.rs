@@ -6,153 +6,24 @@
 //!
 //! Invariant: nothing is appended, read or answered by a role older than the newest that was told before the lock was taken.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
 
-use fullbore_rules::replica::{self, Acknowledgement, Brokers, LocalLog, Now, PartitionRegistration};
+use fullbore_rules::replica::{self, Acknowledgement, LocalLog, PartitionRegistration};
 use fullbore_wire::ErrorCode;
-use parking_lot::{MutexGuard, RwLock};
+use parking_lot::MutexGuard;
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
 
-use super::replica::{LogState, Partition, State};
+use super::Replica;
+use super::checkpoints::Checkpointed;
+use super::state::{LogState, State};
+use super::ticket::{Acknowledges, Acks, ReplicationTicket};
+use super::waiters::Registration;
 use crate::config::TopicConfig;
-use crate::log::error::{AppendError, FlushTicket, ReadError};
-use crate::log::log::Log;
+use crate::log::Log;
+use crate::log::error::{AppendError, ReadError};
 
-/// No brokers but this one matter to a leader without followers.
-const NOBODY: &Brokers = &BTreeMap::new();
-
-/// How far a batch must be before its append is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acks {
-    /// In the leader's log.
-    Leader,
-    /// In the logs of all replicas in sync, which are at least the least ISR.
-    All,
-}
-
-/// Who this broker is, and the others, as partitions need them.
-#[derive(Debug)]
-pub struct Cluster {
-    pub node_id: i32,
-    pub replica_lag_time_max_ms: i64,
-    /// Where its milliseconds begin.
-    began: Instant,
-    brokers: RwLock<Arc<Brokers>>,
-}
-
-impl Cluster {
-    /// This broker, before it has heard of any.
-    pub fn new(node_id: i32, replica_lag_time_max_ms: i64) -> Cluster {
-        Cluster { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
-    }
-
-    /// Those that there are now.
-    pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
-        *self.brokers.write() = Arc::clone(brokers);
-    }
-
-    /// What holds at this moment.
-    fn at_this_moment<T>(&self, what: impl FnOnce(&Now<'_>) -> T) -> T {
-        let brokers = Arc::clone(&self.brokers.read());
-        let broker_epoch = brokers.get(&self.node_id).map_or(replica::NO_BROKER_EPOCH, |own| own.epoch);
-        let ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
-        what(&Now { ms, broker_epoch, brokers: &brokers })
-    }
-}
-
-/// Partitions of a new topic, all on this broker and led by it.
-pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> {
-    let registered = PartitionRegistration {
-        replicas: vec![node_id],
-        isr: vec![node_id],
-        leader: Some(node_id),
-        ..PartitionRegistration::default()
-    };
-    // They are alike, and share one.
-    let registered = Arc::new(registered);
-    (0..partitions).map(|_| Arc::clone(&registered)).collect()
-}
-
-/// What an answer waits for: first that the batch is on the disk, where the topic asks for that, and then that it is on every
-/// replica in sync, where the client does.
-#[derive(Debug, Clone)]
-pub struct Ticket {
-    pub(crate) flushed: Option<FlushTicket>,
-    pub(crate) replicated: Option<ReplicationTicket>,
-}
-
-impl Ticket {
-    /// Waits for all of it; for the replicas not longer than until then.
-    ///
-    /// # Errors
-    /// [`AppendError`]; the batch is in the leader's log all the same, and may be lost.
-    pub async fn wait(self, deadline: tokio::time::Instant) -> Result<(), AppendError> {
-        if let Some(flushed) = self.flushed {
-            flushed.wait().await?;
-        }
-        match self.replicated {
-            Some(replicated) => timeout_at(deadline, replicated.wait())
-                .await
-                .unwrap_or(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Resolves when a batch is on every replica in sync, or it is known that it may never be.
-#[derive(Debug, Clone)]
-pub struct ReplicationTicket {
-    partition: Arc<Partition>,
-    leader_epoch: i32,
-    /// The offset after the batch.
-    end_offset: i64,
-}
-
-impl ReplicationTicket {
-    /// Waits for it, for as long as this broker leads.
-    ///
-    /// # Errors
-    /// [`AppendError`]; the batch is in the log, and may be lost.
-    pub async fn wait(self) -> Result<(), AppendError> {
-        let waiter = Arc::new(Notify::new());
-        let registered = self.partition.register(&waiter);
-        loop {
-            if registered.is_over() || self.partition.log_dir.opener.is_stopping() {
-                return Err(AppendError::Gone);
-            }
-            match self.partition.acknowledgement(self.leader_epoch, self.end_offset) {
-                Acknowledgement::Wait => waiter.notified().await,
-                Acknowledgement::Done => return Ok(()),
-                Acknowledgement::Refused(code) => return Err(AppendError::Role(code)),
-            }
-        }
-    }
-}
-
-impl State {
-    /// What holds for a leader. Only with followers does it depend on the time.
-    pub(crate) fn with_now<T>(
-        &mut self,
-        cluster: &Cluster,
-        what: impl FnOnce(&mut replica::Partition, &Now<'_>) -> T,
-    ) -> T {
-        if self.replica.has_followers() {
-            return cluster.at_this_moment(|now| what(&mut self.replica, now));
-        }
-        what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NOBODY })
-    }
-
-    /// Whether a batch may be appended.
-    pub(crate) fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
-        self.replica.check_append(acks == Acks::All).map_err(AppendError::Role)
-    }
-}
-
-impl Partition {
+impl Replica {
     /// From now on the metadata says this of the partition, and these settings are in force. Waits for nobody.
     pub fn follow(&self, registered: &Arc<PartitionRegistration>, config: &Arc<TopicConfig>) {
         let is_same = Arc::ptr_eq(&self.registered.read(), registered) && Arc::ptr_eq(&self.config.read(), config);
@@ -219,7 +90,7 @@ impl Partition {
     /// The role over a log that has just been opened or made.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
-        let found = LocalLog { start_offset: log.log_start, end_offset: log.log_end, high_watermark };
+        let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
         // Whoever waits for this log is woken once it is open.
@@ -267,7 +138,7 @@ impl Partition {
         let ticket = {
             let state = self.lock();
             match &state.log {
-                LogState::Open(log) => self.replication(&state, Acks::All, log.log_end),
+                LogState::Open(log) => self.replication(&state, Acks::All, log.log_end()),
                 _ => None,
             }
         };
@@ -275,10 +146,6 @@ impl Partition {
             Some(ticket) => ticket.wait().await,
             None => Ok(()),
         }
-    }
-
-    fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        self.lock().replica.acknowledgement(leader_epoch, end_offset)
     }
 
     /// Has whoever waits look again.
@@ -296,6 +163,20 @@ impl Partition {
         let leader_epoch = state.replica.leader_epoch();
         let is_done = || state.replica.acknowledgement(leader_epoch, end_offset) == Acknowledgement::Done;
         let waits = acks == Acks::All && !is_done();
-        waits.then(|| ReplicationTicket { partition: Arc::clone(self), leader_epoch, end_offset })
+        waits.then(|| ReplicationTicket::new(self.clone(), leader_epoch, end_offset))
+    }
+}
+
+impl Acknowledges for Replica {
+    fn register(&self, waiter: &Arc<Notify>) -> Registration {
+        Replica::register(self, waiter)
+    }
+
+    fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
+        self.lock().replica.acknowledgement(leader_epoch, end_offset)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.log_dir.opener.is_stopping()
     }
 }

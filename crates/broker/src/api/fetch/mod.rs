@@ -11,7 +11,7 @@ use super::{Completion, Fault, Reply, topics};
 use crate::broker::Shared;
 use crate::control::Image;
 use crate::metrics::Metrics;
-use crate::partitions::{Partition, ReadError};
+use crate::partitions::{ReadError, Replica};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use sessions::{Admitted, Asked, Plan};
@@ -239,13 +239,13 @@ fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
     Attempt { partitions, is_enough: failed || wanted.is_empty() || has_enough, is_opening }
 }
 
-fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<Partition>, ErrorCode> {
+fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<Replica>, ErrorCode> {
     topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
 }
 
 /// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response.
 fn read(
-    found: Result<Arc<Partition>, ErrorCode>,
+    found: Result<Arc<Replica>, ErrorCode>,
     key: &PartitionKey,
     fetch: &FetchPartition,
     left: usize,

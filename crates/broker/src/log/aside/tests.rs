@@ -11,8 +11,8 @@ use bytes::BytesMut;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
 
 use crate::config::{BrokerConfig, Properties, TopicConfig};
+use crate::log::Log;
 use crate::log::error::StorageError;
-use crate::log::log::Log;
 use crate::log::recovery::Known;
 use crate::log::steps::watch;
 
@@ -101,7 +101,7 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_a_power_cut_
     // The page before the recovery point is read, what was flushed before that is not.
     assert_refused(dir, Known { recovery_point: 5, ..POWER_CUT }, &path, len);
     let log = open(dir, Known { recovery_point: 4, ..POWER_CUT }).expect("cut");
-    assert_eq!((log.log_end, log.recovery_point, log.segments.len()), (4, 4, 2));
+    assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
 }
 
 #[test]

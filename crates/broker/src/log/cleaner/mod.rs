@@ -2,6 +2,7 @@
 //!
 //! Not which log and when ([`crate::partitions::cleaner`]), nor which records stay (`fullbore_rules::compaction`).
 
+pub(crate) mod dirty;
 pub(crate) mod error;
 pub(crate) mod output;
 pub(crate) mod reader;

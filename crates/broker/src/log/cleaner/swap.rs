@@ -16,93 +16,33 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Release;
 
-use super::error::CleanError;
+use crate::log::Log;
 use crate::log::error::StorageError;
 use crate::log::files::{CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
-use crate::log::log::Log;
 use crate::log::scan::Scan;
 use crate::log::segment::{Segment, Stage};
 use crate::log::steps::step;
-use crate::replica::replica::{LogState, Partition};
-use crate::system::is_momentary;
-
-/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk. The files
-/// to be removed after file.delete.delay.ms.
-///
-/// # Errors
-/// [`CleanError::Changed`] if they are not there any more; nothing has happened then. With any other error the rest
-/// is done at the next start.
-pub fn replace(
-    partition: &Partition,
-    dir: &Path,
-    mut cleaned: Vec<Segment>,
-    sources: &[i64],
-) -> Result<Vec<PathBuf>, CleanError> {
-    // The first comes last: as long as one is not renamed, a start takes none for whole.
-    let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
-    if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
-        cleaned.into_iter().for_each(Segment::discard);
-        return Err(error.into());
-    }
-    let bases: Vec<i64> = cleaned.iter().map(|segment| segment.base_offset).collect();
-    let old = match exchange(partition, cleaned, sources) {
-        Ok(old) => old,
-        Err(unused) => {
-            unused.into_iter().rev().for_each(Segment::discard);
-            return Err(CleanError::Changed);
-        }
-    };
-    let retired = retire(old).map_err(CleanError::Unsettled)?;
-    settle(partition, &bases)?;
-    step();
-    match sync_dir(dir) {
-        // The next flush of the partition does it.
-        Err(error) if is_momentary(&error) => note_new_names(partition),
-        result => result.map_err(CleanError::Unsettled)?,
-    }
-    Ok(retired)
-}
-
-fn note_new_names(partition: &Partition) {
-    if let LogState::Open(log) = &mut partition.lock().log {
-        log.new_names = true;
-    }
-}
-
-fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
-    let mut retired = Vec::new();
-    for mut segment in old {
-        retired.extend(segment.retire(false)?);
-    }
-    Ok(retired)
-}
-
-/// Changes the list of segments; those that are out of it, or the new ones back if there is no such list.
-fn exchange(partition: &Partition, cleaned: Vec<Segment>, sources: &[i64]) -> Result<Vec<Segment>, Vec<Segment>> {
-    let mut state = partition.lock();
-    let LogState::Open(log) = &mut state.log else { return Err(cleaned) };
-    let Some(first) = log.find_run(sources) else { return Err(cleaned) };
-    log.generation.fetch_add(1, Release);
-    let mut after = log.segments.split_off(first);
-    let kept = after.split_off(sources.len());
-    log.segments.extend(cleaned);
-    log.segments.extend(kept);
-    Ok(after.into())
-}
-
-/// Gives the new files their last names.
-fn settle(partition: &Partition, bases: &[i64]) -> Result<(), CleanError> {
-    let mut state = partition.lock();
-    let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
-    log.generation.fetch_add(1, Release);
-    let swapped = log.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));
-    for segment in swapped {
-        segment.rename_to(Stage::Settled).map_err(CleanError::Unsettled)?;
-    }
-    Ok(())
-}
 
 impl Log {
+    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the active one.
+    /// Those that are out of it, or the new ones back if there are no such segments.
+    pub fn exchange(&mut self, cleaned: Vec<Segment>, sources: &[i64]) -> Result<Vec<Segment>, Vec<Segment>> {
+        let Some(first) = self.find_run(sources) else { return Err(cleaned) };
+        self.generation.fetch_add(1, Release);
+        let mut after = self.segments.split_off(first);
+        let kept = after.split_off(sources.len());
+        self.segments.extend(cleaned);
+        self.segments.extend(kept);
+        Ok(after.into())
+    }
+
+    /// Gives the files of new segments their last names.
+    pub fn settle(&mut self, bases: &[i64]) -> io::Result<()> {
+        self.generation.fetch_add(1, Release);
+        let mut swapped = self.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));
+        swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
+    }
+
     /// Where in the list these segments are, one after the other, and the active one not among them.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;

@@ -16,19 +16,17 @@ use bytes::BytesMut;
 use fullbore_rules::compaction::{Dirty, HashKey, Horizon, Limits, OffsetMap, Source, group, survives};
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decompress, retain, retain_empty};
 
-use super::Cleaner;
-use super::settings::CleanerSettings;
-use crate::config::TopicConfig;
+use super::replace::replace;
+use crate::config::{CleanerSettings, TopicConfig};
+use crate::log::OPENED_MAX;
+use crate::log::cleaner::dirty::DirtySegment;
 use crate::log::cleaner::error::CleanError;
 use crate::log::cleaner::output::Output;
 use crate::log::cleaner::reader::BatchReader;
-use crate::log::cleaner::swap;
-use crate::log::files::LOG;
-use crate::partitions::registry::Logs;
-use crate::replica::replica::{LogState, Partition};
-
-/// The most bytes that a batch may take when it is opened.
-pub const OPENED_MAX: usize = 256 << 20;
+use crate::log::segment::Segment;
+use crate::replica::Replica;
+use crate::replica::log_dir::LogDir;
+use crate::replica::state::LogState;
 
 /// What a cleaning did.
 #[derive(Debug, Default, Clone, Copy)]
@@ -41,21 +39,22 @@ pub struct Tally {
 
 /// One cleaning.
 pub struct Job<'a> {
-    pub cleaner: &'a Cleaner,
-    pub logs: &'a Logs,
-    pub partition: &'a Arc<Partition>,
+    pub pace: &'a dyn Pace,
+    pub log_dir: &'a LogDir,
+    pub partition: &'a Arc<Replica>,
     pub config: Arc<TopicConfig>,
     pub settings: CleanerSettings,
     pub dirty: Dirty,
     pub now_ms: i64,
 }
 
-/// A segment as it was when the cleaning began.
-struct Found {
-    path: PathBuf,
-    source: Source,
-    /// Where the first dirty offset is, at the latest.
-    dirty_position: u64,
+/// How fast a cleaning may go. What is said here ends it, where the log is not to be cleaned any more.
+pub trait Pace {
+    /// To be called before so many bytes are read.
+    fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
+
+    /// To be called before so many bytes are written.
+    fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 
 /// The newest offset of each key, known for offsets before `mapped_to`.
@@ -87,26 +86,14 @@ impl Job<'_> {
         Ok((mapped.mapped_to, tally))
     }
 
-    fn find_segments(&self) -> Result<(Arc<Path>, Vec<Found>), CleanError> {
+    fn find_segments(&self) -> Result<(Arc<Path>, Vec<DirtySegment>), CleanError> {
         let mut state = self.partition.lock();
         let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
-        let ends: Vec<i64> = log.segments.iter().skip(1).map(|segment| segment.base_offset).collect();
-        let mut found = Vec::new();
-        for (segment, end_offset) in log.segments.iter().zip(ends) {
-            if segment.base_offset >= self.dirty.end {
-                break;
-            }
-            let is_cut = (segment.base_offset..end_offset).contains(&self.dirty.first_dirty);
-            let dirty_position = if is_cut { segment.position_before(self.dirty.first_dirty)? } else { 0 };
-            let index_size = (segment.offsets.len() * 8).max(segment.times.len() * 12) as u64;
-            let source = Source { base_offset: segment.base_offset, end_offset, size: segment.size, index_size };
-            found.push(Found { path: segment.path(LOG), source, dirty_position });
-        }
-        Ok((log.dir.clone(), found))
+        Ok((log.dir().clone(), log.segments_to_clean(&self.dirty)?))
     }
 
     /// Reads the dirty part.
-    fn map_keys(&self, found: &[Found]) -> Result<Mapped, CleanError> {
+    fn map_keys(&self, found: &[DirtySegment]) -> Result<Mapped, CleanError> {
         let offsets = usize::try_from(self.dirty.end - self.dirty.first_dirty).unwrap_or(usize::MAX);
         let (bytes, load_factor) = (self.settings.map_bytes(), self.settings.dedupe_load_factor);
         let mut map = OffsetMap::new(hash_key(), bytes, load_factor, offsets);
@@ -114,7 +101,7 @@ impl Job<'_> {
             let mut reader = self.open(found, found.dirty_position)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| self.cleaner.before_read(self.partition, bytes))? else {
+                let Some(batch) = reader.next(&mut |bytes| self.pace.before_read(self.partition, bytes))? else {
                     break;
                 };
                 if batch.last_offset() < self.dirty.first_dirty || batch.is_control() {
@@ -130,7 +117,7 @@ impl Job<'_> {
     }
 
     /// A segment that retention has taken meanwhile is a change; any other missing file is not.
-    fn open(&self, found: &Found, position: u64) -> Result<BatchReader, CleanError> {
+    fn open(&self, found: &DirtySegment, position: u64) -> Result<BatchReader, CleanError> {
         let opened = BatchReader::open(&found.path, position, found.source.size, self.settings.buffer_bytes());
         opened.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if !self.has(found.source.base_offset) => CleanError::Changed,
@@ -141,13 +128,13 @@ impl Job<'_> {
     /// Whether a segment is in the log.
     fn has(&self, base_offset: i64) -> bool {
         let state = self.partition.lock();
-        matches!(&state.log, LogState::Open(log) if log.segments.iter().any(|known| known.base_offset == base_offset))
+        matches!(&state.log, LogState::Open(log) if log.has_segment(base_offset))
     }
 
     fn clean_group(
         &self,
         dir: &Arc<Path>,
-        group: &[Found],
+        group: &[DirtySegment],
         mapped: &Mapped,
         tally: &mut Tally,
     ) -> Result<(), CleanError> {
@@ -172,17 +159,17 @@ impl Job<'_> {
             return Ok(());
         }
         let modified = modified(&group[group.len() - 1].path);
-        let cleaned = match output.finish(modified, &mut |bytes| self.cleaner.before_write(self.partition, bytes)) {
+        let cleaned = match output.finish(modified, &mut |bytes| self.pace.before_write(self.partition, bytes)) {
             Ok(cleaned) => cleaned,
             Err((error, unfinished)) => {
-                unfinished.into_iter().for_each(crate::log::segment::Segment::discard);
+                unfinished.into_iter().for_each(Segment::discard);
                 return Err(error);
             }
         };
         tally.bytes_after += cleaned.iter().map(|segment| segment.size).sum::<u64>();
         tally.records_removed += removed;
         let sources: Vec<i64> = group.iter().map(|found| found.source.base_offset).collect();
-        let retired = swap::replace(self.partition, dir, cleaned, &sources)?;
+        let retired = replace(self.partition, dir, cleaned, &sources)?;
         self.doom(retired);
         Ok(())
     }
@@ -191,8 +178,8 @@ impl Job<'_> {
     fn last_offsets(&self) -> Result<HashMap<i64, i64>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
-            LogState::Open(log) if self.partition.config().cleanup.compact && !log.broken => {
-                Ok(log.producers.last_offsets().collect())
+            LogState::Open(log) if self.partition.config().cleanup.compact && !log.is_broken() => {
+                Ok(log.producers().last_offsets().collect())
             }
             _ => Err(CleanError::Changed),
         }
@@ -205,14 +192,8 @@ impl Job<'_> {
             if let Ok(file) = std::fs::File::open(&path) {
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
             }
-            self.logs.log_dir.doom(delay, path);
+            self.log_dir.doom(delay, path);
         }
-    }
-}
-
-impl Found {
-    fn damaged(&self, position: u64, why: BatchError) -> CleanError {
-        CleanError::Damaged { path: self.path.clone(), position, why }
     }
 }
 
@@ -229,14 +210,14 @@ struct Rewriting<'a> {
 
 impl Rewriting<'_> {
     /// Writes what survives; whether anything has changed, and how many records are gone.
-    fn run(mut self, group: &[Found], output: &mut Output) -> Result<(bool, u64), CleanError> {
-        let (cleaner, partition) = (self.job.cleaner, self.job.partition);
+    fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
+        let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
         for found in group {
             let mut reader = self.job.open(found, 0)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| cleaner.before_read(partition, bytes))? else { break };
+                let Some(batch) = reader.next(&mut |bytes| pace.before_read(partition, bytes))? else { break };
                 let fate = self.judge(&batch).map_err(|why| found.damaged(position, why))?;
                 is_changed |= fate == Fate::Rewritten;
                 let bytes = match fate {
@@ -250,13 +231,13 @@ impl Rewriting<'_> {
                     }
                 };
                 is_changed |= self.left.take().is_some();
-                output.push(bytes, &mut |bytes| cleaner.before_write(partition, bytes))?;
+                output.push(bytes, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
         // What a segment covers is said by its last batch, after a crash too.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
-            output.push(&empty, &mut |bytes| cleaner.before_write(partition, bytes))?;
+            output.push(&empty, &mut |bytes| pace.before_write(partition, bytes))?;
         }
         Ok((is_changed, self.removed))
     }

@@ -12,14 +12,11 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
-use crate::partitions::{Acks, led_by};
-
-use super::Cleaner;
 use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
 use crate::log::cleaner::error::CleanError;
 use crate::log::steps::watch;
-use crate::partitions::registry::Settings;
-use crate::partitions::{Logs, Origin, Partition};
+use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
+use crate::replica::checkpoints::Checkpointed;
 
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
@@ -27,11 +24,11 @@ const KEYS: u8 = 7;
 /// By offset: key and value.
 type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
 
-fn settings() -> (Settings, TopicConfig) {
+fn settings() -> (LogSettings, TopicConfig) {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let mut settings = Settings::from(&broker);
+    let mut settings = LogSettings::from(&broker);
     settings.cleaner.threads = 0;
-    // Logs are opened by the thread whose steps are looked at.
+    // Partitions are opened by the thread whose steps are looked at.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -44,9 +41,9 @@ fn settings() -> (Settings, TopicConfig) {
     (settings, config)
 }
 
-fn open(dir: &Path, segment_bytes: u64) -> (Arc<Logs>, Arc<Partition>) {
+fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     let (settings, config) = settings();
-    let logs = Logs::open(dir, settings).expect("opened");
+    let logs = Partitions::open(dir, settings).expect("opened");
     let config = TopicConfig { segment_bytes, ..config };
     logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
     let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
@@ -54,7 +51,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Logs>, Arc<Partition>) {
 }
 
 /// Appends batches of an idempotent producer and of none; what was written.
-fn fill(partition: &Arc<Partition>) -> Rows {
+fn fill(partition: &Arc<Replica>) -> Rows {
     let mut rows = Rows::new();
     let (mut sequence, mut offset) = (0, 0);
     for n in 0..40_u8 {
@@ -75,7 +72,7 @@ fn fill(partition: &Arc<Partition>) -> Rows {
     rows
 }
 
-fn read(partition: &Partition) -> Rows {
+fn read(partition: &Replica) -> Rows {
     let mut rows = Rows::new();
     let mut offset = 0;
     loop {
@@ -101,7 +98,7 @@ fn read(partition: &Partition) -> Rows {
 }
 
 /// Nothing that survives is lost, nothing has changed, and the producer is known.
-fn check(partition: &Partition, written: &Rows) {
+fn check(partition: &Replica, written: &Rows) {
     let found = read(partition);
     for (offset, row) in &found {
         assert_eq!(written.get(offset), Some(row), "at {offset}");
@@ -113,8 +110,8 @@ fn check(partition: &Partition, written: &Rows) {
     let offsets = partition.offsets().expect("offsets");
     assert_eq!((offsets.log_start, offsets.log_end), (0, written.len() as i64));
     let state = partition.lock();
-    let crate::replica::replica::LogState::Open(log) = &state.log else { panic!("open") };
-    let known: Vec<_> = log.producers.iter().map(|state| (state.producer_id, state.last_sequence)).collect();
+    let crate::replica::state::LogState::Open(log) = &state.log else { panic!("open") };
+    let known: Vec<_> = log.producers().iter().map(|state| (state.producer_id, state.last_sequence)).collect();
     assert_eq!(known, [(9, 47)]);
 }
 
@@ -204,15 +201,14 @@ fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
 #[test]
 fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let (_logs, partition) = open(folder.path(), 1500);
+    let (logs, partition) = open(folder.path(), 1500);
     fill(&partition);
-    let space = Arc::new(crate::space::Space::open(folder.path(), 0));
-    let cleaner = Cleaner::new(folder.path(), settings().0.cleaner, space);
+    let (cleaner, key) = (&logs.cleaner, partition.key());
     partition.retire();
-    cleaner.forget("t", 0);
+    cleaner.cleanings().forget(&key);
     for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {
         cleaner.done(&partition, result);
-        assert_eq!(cleaner.checkpoint_if_free(&partition), Some(None));
+        assert_eq!(cleaner.cleanings().checkpoint_if_free(&key), Some(None));
     }
 }
 
