@@ -4,11 +4,11 @@
 
 pub mod admin;
 pub mod api;
-pub mod broker;
 mod cold;
 pub mod config;
 pub mod control;
 mod coordinator;
+mod error;
 mod follow_image;
 pub mod groups;
 mod log;
@@ -16,11 +16,14 @@ pub mod loggers;
 mod long_work;
 pub mod metrics;
 pub mod net;
+mod node;
 pub mod partitions;
 mod replica;
 mod seldom;
 mod space;
+mod start;
 mod system;
 pub mod telemetry;
 
-pub use broker::{Broker, StartError};
+pub use error::StartError;
+pub use start::Broker;

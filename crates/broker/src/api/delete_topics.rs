@@ -1,6 +1,6 @@
 //! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::control::{Refusal, TopicRef};
 use crate::partitions::Partitions;
 use fullbore_wire::apis::delete_topics::{
@@ -21,14 +21,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let outcomes = match timeout(WAIT_MAX, call.broker.logs.deletions_have_room()).await {
+    let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
         Ok(()) => call.control().delete_topics(asked.iter().map(target).collect()).await,
         Err(_) => asked.iter().map(|_| Err(too_many())).collect(),
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // It is decided, and carried out whoever waits.
-    let _ = timeout(patience, carried_out(&call.broker.logs, deleted)).await;
+    let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
     let responses = asked
         .into_iter()
         .zip(outcomes)

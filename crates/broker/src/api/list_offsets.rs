@@ -1,8 +1,9 @@
 //! ListOffsets 1-11: offsets by time and by position.
 
-use super::{Call, Fault, Reply, topics};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply};
+use super::topics;
 use crate::control::Image;
+use crate::node::Node;
 use crate::partitions::{ReadError, Replica, TimestampOffset};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
@@ -47,7 +48,7 @@ fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
 }
 
 fn answer(
-    broker: &Shared,
+    broker: &Node,
     image: &Image,
     topic: &ListOffsetsTopic,
     repeated: &HashSet<(Text, i32)>,

@@ -10,6 +10,8 @@ mod alter_partition_reassignments;
 mod alter_replica_log_dirs;
 mod alteration;
 mod api_versions;
+mod call;
+mod client;
 mod consumer_group_describe;
 mod consumer_group_heartbeat;
 mod create_acls;
@@ -61,170 +63,13 @@ mod sync_group;
 mod topics;
 mod update_features;
 
+pub use call::{Answer, Call, Completion, Fault, Reply};
+pub use client::Client;
 pub use fetch::sessions::Sessions;
 pub use produce::Decompression;
 
-use crate::broker::Shared;
-use crate::control::{Control, Refusal, shown};
-use crate::coordinator::Unwritten;
-use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
-use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
-use std::collections::HashSet;
-use std::future::Future;
-use std::hash::Hash;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Why a connection is closed instead of answered.
-#[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// The request header is malformed.
-    #[error("malformed request header: {0}")]
-    Header(DecodeError),
-    /// An API this broker does not serve.
-    #[error("API key {0} is not served")]
-    Api(i16),
-    /// A version outside the advertised range.
-    #[error("{} version {version} is not served", api.name())]
-    Version {
-        /// The API.
-        api: ApiKey,
-        /// The version asked for.
-        version: i16,
-    },
-    /// The body is not what the header says.
-    #[error("malformed {} request: {error}", api.name())]
-    Body {
-        /// The API.
-        api: ApiKey,
-        /// What is wrong.
-        error: DecodeError,
-    },
-    /// The answer cannot be said in the version asked for.
-    #[error("answer to {}: {error}", api.name())]
-    Answer {
-        /// The API.
-        api: ApiKey,
-        /// What is wrong.
-        error: EncodeError,
-    },
-    /// A produce with acks=0 failed; closing is the only way to tell.
-    #[error("produce with acks=0 failed: {0}")]
-    Unacknowledged(fullbore_wire::ErrorCode),
-}
-
-/// An answer to be awaited.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
-
-/// An answer on its way.
-pub enum Completion {
-    /// Known at admission.
-    Ready(Frame),
-    /// Known later; nothing happens unless it is awaited.
-    Later(Answer),
-    /// Known later, and until then so many bytes are held, whatever the size of the request.
-    Holding(Answer, usize),
-}
-
-impl Completion {
-    /// Bytes of memory held until the answer is out, for a request of `request_len` bytes.
-    pub fn bytes_held(&self, request_len: usize) -> usize {
-        match self {
-            Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
-            Completion::Later(_) => request_len,
-            Completion::Holding(_, held) => *held,
-        }
-    }
-}
-
-/// Who is at the other end of a connection.
-pub struct Client {
-    /// Its address.
-    pub peer: SocketAddr,
-    /// What it says it is, by ApiVersions (KIP-511); empty until then.
-    pub software_name: Text,
-    /// And its version.
-    pub software_version: Text,
-    /// When it was told the APIs' versions, until its next request.
-    told_versions: Option<Instant>,
-    /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
-    pub round_trip: Option<Duration>,
-    /// What it has asked groups to keep and does not await yet.
-    pub unwritten: Arc<Unwritten>,
-}
-
-impl Client {
-    /// One that has said nothing yet.
-    pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
-        let (software_name, software_version) = (Text::default(), Text::default());
-        Client { peer, software_name, software_version, told_versions: None, round_trip: None, unwritten }
-    }
-
-    /// A request of it has come.
-    fn note_request(&mut self) {
-        if let Some(told) = self.told_versions.take() {
-            self.round_trip = Some(told.elapsed());
-        }
-    }
-}
-
-/// One request being admitted.
-pub struct Call<'a> {
-    /// The broker.
-    pub broker: &'a Arc<Shared>,
-    /// Who sent it.
-    pub client: &'a mut Client,
-    /// The index of the listener it came through: tells which address the client can reach.
-    pub listener: usize,
-    /// The request's header.
-    pub header: RequestHeader,
-    /// At the body.
-    pub reader: Reader,
-}
-
-/// What an answer needs of its request.
-#[derive(Clone, Copy)]
-pub struct Reply {
-    version: Version,
-    correlation_id: i32,
-    /// The index of the listener it came through: tells which addresses the client can reach.
-    listener: usize,
-}
-
-impl Reply {
-    /// The frame of a response.
-    ///
-    /// # Errors
-    /// [`Fault::Answer`].
-    pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
-        encode_response::<R>(response, self.version, self.correlation_id)
-            .map_err(|error| Fault::Answer { api: R::KEY, error })
-    }
-}
-
-impl Call<'_> {
-    /// The control plane, asked by this client.
-    fn control(&self) -> Control {
-        let by = match self.header.client_id.as_deref() {
-            Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
-            _ => self.client.peer.to_string(),
-        };
-        self.broker.control.asked_by(&by)
-    }
-
-    /// The request's body.
-    fn body<R: Request>(&mut self, version: Version) -> Result<R, Fault> {
-        decode_request(&mut self.reader, version).map_err(|error| Fault::Body { api: R::KEY, error })
-    }
-}
-
-/// The first of elements with the same key, in order: a long list of one thing must not cost its length in answers.
-fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
-    let mut seen = HashSet::with_capacity(elements.len());
-    elements.into_iter().filter(|element| seen.insert(key(element))).collect()
-}
+use fullbore_wire::Frame;
+use fullbore_wire::api::ApiKey;
 
 /// Whether an answer to this request may have to wait for other clients, for minutes: a member of a group waits for the
 /// others. It is waited for at admission, not as a [`Completion::Later`]: what the same client sends behind it, say a
@@ -233,14 +78,6 @@ fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
 pub fn waits_for_others(frame: &[u8]) -> bool {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     matches!(key, Some(ApiKey::JoinGroup | ApiKey::SyncGroup))
-}
-
-/// What an answer says of an outcome: its code, and words where there is an error.
-fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
-    match outcome {
-        Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
-    }
 }
 
 /// Admits a request. `None` when it is not to be answered (acks=0).

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+use tokio::sync::watch;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 

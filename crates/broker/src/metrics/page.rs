@@ -4,9 +4,10 @@
 
 use super::families::FAMILIES;
 use super::{Counters, Metrics, Process};
-use crate::broker::Shared;
+use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
 use fullbore_rules::group::State;
+use fullbore_wire::api::ApiKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -15,6 +16,8 @@ use std::fmt;
 /// What is not counted but looked up when the page is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
+    /// The APIs that are served, each with counters.
+    pub served: &'static [ApiKey],
     /// The cluster's id.
     pub cluster_id: String,
     /// The broker's id.
@@ -49,19 +52,20 @@ pub struct Gauges {
 
 impl Gauges {
     /// Looks at a broker. May take milliseconds ([`Process::read`]).
-    pub fn read(broker: &Shared) -> Self {
+    pub fn read(broker: &Node) -> Self {
         let image = broker.control.image();
         Gauges {
+            served: broker.served,
             cluster_id: broker.cluster_id.to_string(),
             node_id: broker.config.node_id,
             topics: image.topics().len(),
             partitions: image.partition_count(),
-            partitions_failed: broker.logs.failed_partitions(),
-            partitions_refused: broker.logs.refused_partitions(),
-            set_aside: broker.logs.set_aside(),
+            partitions_failed: broker.partitions.failed_partitions(),
+            partitions_refused: broker.partitions.refused_partitions(),
+            set_aside: broker.partitions.set_aside(),
             disk_full: broker.space.is_full(),
             disk_reserve_bytes: broker.space.reserved(),
-            cleaner: broker.logs.cleaner_status(),
+            cleaner: broker.partitions.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             groups: broker.groups.count_by_state(),
@@ -133,6 +137,7 @@ mod tests {
     fn shown() -> String {
         let process = Process { resident_bytes: Some(4096), open_fds: Some(12), max_fds: None, cpu_s: 1.5 };
         let gauges = Gauges {
+            served: ApiKey::ALL,
             cluster_id: "c\"1".to_owned(),
             node_id: 7,
             topics: 3,

@@ -1,31 +1,32 @@
-//! The broker as a whole: what it is made of, how it starts and how it stops.
+//! How the broker is put together, starts and stops.
 //!
-//! Start: bind the ports, lock the data folder, open the control plane, open the logs, accept. Ports come first because
+//! Start: bind the ports, lock the data folder, open the control plane, open the partitions, accept. Ports come first because
 //! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
 //! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the
-//! control plane, and then the logs, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
+//! control plane, and then the partitions, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
 //! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
 
 use crate::admin;
-use crate::api::{Decompression, Sessions};
+use crate::api::{self, Decompression, Sessions};
 use crate::config::BrokerConfig;
-use crate::control::{self, Control, Endpoint, FolderLock};
+use crate::control::{Control, Endpoint, FolderLock};
+use crate::error::StartError;
 use crate::follow_image;
-use crate::groups::{Groups, TakeOverError};
+use crate::groups::Groups;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, Limits};
-use crate::partitions::{self, Origin, Partitions, Reordering};
+use crate::node::Node;
+use crate::partitions::{Origin, Partitions, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
-use fullbore_wire::{Text, host_port};
+use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -33,107 +34,9 @@ use tokio::time::timeout;
 /// How long a stop waits for clients to take the answers they are owed.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// Why a broker does not start, one line each.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data folder or its database.
-    #[error("{0}")]
-    Control(#[from] control::OpenError),
-    /// The logs.
-    #[error("{0}")]
-    Partitions(#[from] partitions::OpenError),
-    /// What older versions kept of groups.
-    #[error("{0}")]
-    Groups(#[from] TakeOverError),
-    /// The key or certificates of an SSL listener.
-    #[error("{0}")]
-    Certificates(#[from] fullbore_tls::MaterialError),
-    /// A listener.
-    #[error("cannot listen on {}: {}", host_port(host, port), of_bind(error))]
-    Bind {
-        /// As configured.
-        host: String,
-        /// As configured.
-        port: u16,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The admin page's port.
-    #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
-    BindAdmin {
-        /// As configured.
-        host: String,
-        /// As configured.
-        port: u16,
-        /// What the system says.
-        error: io::Error,
-    },
-}
-
-fn of_bind(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is taken".to_owned(),
-        io::ErrorKind::PermissionDenied => "no permission for this port".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
-        _ => error.to_string(),
-    }
-}
-
-/// What every connection shares.
-pub struct Shared {
-    /// The settings.
-    pub config: Arc<BrokerConfig>,
-    /// The control plane.
-    pub control: Control,
-    /// The classic logs.
-    pub logs: Arc<Partitions>,
-    /// Room on the disk.
-    pub space: Arc<Space>,
-    /// What is held of batches that came before their turn.
-    pub reordering: Arc<Reordering>,
-    /// Consumer groups.
-    pub groups: Arc<Groups>,
-    /// Fetch sessions.
-    pub sessions: Sessions,
-    /// Clients that push their own metrics.
-    pub telemetry: Telemetry,
-    /// Counters.
-    pub metrics: Metrics,
-    /// The levels of the log.
-    pub loggers: Loggers,
-    /// Where what takes long is done.
-    pub long_work: LongWork,
-    /// Bounds the memory of batches that are decompressed.
-    pub decompression: Decompression,
-    /// What one connection may use.
-    pub limits: Limits,
-    /// The cluster's id as clients see it.
-    pub cluster_id: Text,
-    endpoints: Vec<(Text, i32)>,
-    stop: watch::Sender<bool>,
-}
-
-impl Shared {
-    /// Host and port at which a client of this listener reaches the broker.
-    pub fn endpoint(&self, listener: usize) -> (Text, i32) {
-        self.endpoints[listener].clone()
-    }
-
-    /// The wall clock in milliseconds since 1970.
-    pub fn now_ms(&self) -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    }
-
-    /// Becomes true when the broker stops.
-    pub fn stopping(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
-}
-
 /// A running broker.
 pub struct Broker {
-    shared: Arc<Shared>,
+    node: Arc<Node>,
     addrs: Vec<SocketAddr>,
     admin_addr: Option<SocketAddr>,
     serving: JoinHandle<()>,
@@ -162,17 +65,17 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
-        let logs = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
-        follow_image::finish_deletions(&logs, &config, control.take_deleted());
-        follow_images(&control, &logs, &config);
-        logs.all_told();
-        warn_of_strays(&logs);
+        let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        follow_image::finish_deletions(&partitions, &config, control.take_deleted());
+        follow_images(&control, &partitions, &config);
+        partitions.all_told();
+        warn_of_strays(&partitions);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let metrics = Metrics::default();
         let stop = watch::channel(false).0;
-        let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), metrics.clone());
+        let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop).await?;
-        let shared = Arc::new(Shared {
+        let node = Arc::new(Node {
             limits: limits(&config),
             loggers,
             long_work: LongWork::default(),
@@ -182,6 +85,7 @@ impl Broker {
             groups,
             telemetry: Telemetry::new(metrics.clone()),
             metrics,
+            served: api::SERVED,
             cluster_id: Text::from(control.cluster_id().to_string()),
             endpoints: listeners
                 .iter()
@@ -190,20 +94,20 @@ impl Broker {
             stop,
             config,
             control,
-            logs,
+            partitions,
             space,
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
-        let admin = admin_listener.map(|bound| admin::start(bound, &shared));
-        tokio::spawn(forget_deleted(shared.control.clone(), Arc::clone(&shared.logs), shared.stopping()));
-        let serving = tokio::spawn(net::run(Arc::clone(&shared), listeners, shared.stopping()));
-        Ok(Broker { shared, addrs, admin_addr, serving, admin, _lock: lock })
+        let admin = admin_listener.map(|bound| admin::start(bound, &node));
+        tokio::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
+        Ok(Broker { node, addrs, admin_addr, serving, admin, _lock: lock })
     }
 
     /// What every connection shares.
     #[cfg(test)]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Where the first listener accepts clients.
@@ -213,15 +117,15 @@ impl Broker {
 
     /// Host and port at which clients of the first listener reach the broker.
     pub fn advertised(&self) -> (String, i32) {
-        let (host, port) = self.shared.endpoint(0);
+        let (host, port) = self.node.endpoint(0);
         (host.to_string(), port)
     }
 
     /// Every listener with its name, whether it is TLS, and host and port at which its clients reach the broker.
     pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
-        let configured = self.shared.config.listeners.iter();
+        let configured = self.node.config.listeners.iter();
         let reached = |index| {
-            let (host, port) = self.shared.endpoint(index);
+            let (host, port) = self.node.endpoint(index);
             (host.to_string(), port)
         };
         configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
@@ -234,26 +138,26 @@ impl Broker {
 
     /// The cluster's id.
     pub fn cluster_id(&self) -> &str {
-        &self.shared.cluster_id
+        &self.node.cluster_id
     }
 
     /// Stops cleanly: what was admitted is answered, what was appended is on disk.
     pub async fn shutdown(self) {
-        self.shared.stop.send_replace(true);
-        self.shared.reordering.close();
-        self.shared.groups.close();
-        self.shared.logs.dismiss_waiting();
+        self.node.stop.send_replace(true);
+        self.node.reordering.close();
+        self.node.groups.close();
+        self.node.partitions.dismiss_waiting();
         if timeout(STOP_MAX, self.serving).await.is_err() {
             tracing::warn!("some clients did not take their answers in time");
         }
         if let Some(admin) = self.admin {
             admin.abort();
         }
-        let shared = Arc::clone(&self.shared);
+        let node = Arc::clone(&self.node);
         let closing = move || {
-            // What was decided is carried out by the logs, and nothing is decided after that.
-            shared.control.close();
-            shared.logs.close();
+            // What was decided is carried out by the partitions, and nothing is decided after that.
+            node.control.close();
+            node.partitions.close();
         };
         if let Err(error) = tokio::task::spawn_blocking(closing).await {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
@@ -290,21 +194,21 @@ fn raise_descriptor_limit() {
 }
 
 /// Has the logs follow the metadata, from what there is now on.
-fn follow_images(control: &Control, logs: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
-    let (logs, config) = (Arc::clone(logs), Arc::clone(config));
+fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
+    let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
     let mut origin = Origin::Kept;
     control.follow(Box::new(move |before, after| {
-        follow_image::follow(&logs, &config, before, after, origin);
+        follow_image::follow(&partitions, &config, before, after, origin);
         origin = Origin::New;
     }));
 }
 
 /// Has the control plane forget deleted topics once nothing is left of them. What it could not write down is found gone by the
 /// next start.
-async fn forget_deleted(control: Control, logs: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
+async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {
-            gone = logs.gone() => gone,
+            gone = partitions.gone() => gone,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         if let Err(refusal) = control.forget_deleted(gone).await {
@@ -313,8 +217,8 @@ async fn forget_deleted(control: Control, logs: Arc<Partitions>, mut stopping: w
     }
 }
 
-fn warn_of_strays(logs: &Partitions) {
-    if let Ok(strays) = logs.strays()
+fn warn_of_strays(partitions: &Partitions) {
+    if let Ok(strays) = partitions.strays()
         && let Some(first) = strays.first()
     {
         let count = strays.len();

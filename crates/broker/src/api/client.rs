@@ -1,0 +1,38 @@
+//! Who is at the other end of a connection.
+
+use crate::coordinator::Unwritten;
+use fullbore_wire::Text;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who is at the other end of a connection.
+pub struct Client {
+    /// Its address.
+    pub peer: SocketAddr,
+    /// What it says it is, by ApiVersions (KIP-511); empty until then.
+    pub software_name: Text,
+    /// And its version.
+    pub software_version: Text,
+    /// When it was told the APIs' versions, until its next request.
+    pub(super) told_versions: Option<Instant>,
+    /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
+    pub round_trip: Option<Duration>,
+    /// What it has asked groups to keep and does not await yet.
+    pub unwritten: Arc<Unwritten>,
+}
+
+impl Client {
+    /// One that has said nothing yet.
+    pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
+        let (software_name, software_version) = (Text::default(), Text::default());
+        Client { peer, software_name, software_version, told_versions: None, round_trip: None, unwritten }
+    }
+
+    /// A request of it has come.
+    pub(super) fn note_request(&mut self) {
+        if let Some(told) = self.told_versions.take() {
+            self.round_trip = Some(told.elapsed());
+        }
+    }
+}
