@@ -205,7 +205,7 @@ What `fullbore consume` takes with `-X KEY=VALUE` or `--command-config FILE`, an
 `crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To write it anew:
 `UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
 
-    fullbore consume --topic test --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
+    fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
 
 A key that is not here has no effect. Standard error says so without the value, which may be a secret, and with the key that may have been meant:
 `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?`
