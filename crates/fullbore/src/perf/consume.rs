@@ -90,7 +90,7 @@ pub struct Consume {
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A consumer property, before those of the file; may be repeated.
+    /// A consumer property, before those of the file; may be repeated. docs/consumer.md says which count here.
     #[arg(long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
 }
