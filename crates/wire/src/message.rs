@@ -19,7 +19,7 @@
 
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 
-/// One field of a message, for docs/protocol.md.
+/// One field of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct FieldSpec {
     /// The field's name.
@@ -38,7 +38,7 @@ pub struct FieldSpec {
     pub doc: &'static str,
 }
 
-/// One struct of a message, for docs/protocol.md.
+/// One struct of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct StructSpec {
     /// The struct's name.

@@ -3,13 +3,13 @@
 //! Nothing is committed. Invariant: each record from the start on is printed once, in the order of its partition.
 
 use super::printer::{Printer, Shared};
-use super::{Consume, End, Settings, Topics};
+use super::{Consume, End, Topics};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
-use fullbore_client::ClientError;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{Cursor, Growth, Plan, Start, consume_growing};
+use fullbore_client::{ClientError, ConsumerConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) fn read(
     topics: &Topics,
     args: &Consume,
     start: Start,
-    settings: &Settings,
+    settings: &ConsumerConfig,
     shared: &Arc<Shared>,
     stop: &Stop,
 ) -> Result<End, Failure> {
