@@ -1,14 +1,28 @@
-//! Every command of README.md and docs/from-kafka.md does what it is there for. `make test` is what runs this; a `serve` is run on a free port
-//! and a data folder of its own, and the others are told so.
+//! Every command of README.md and of the pages in docs/ that show some does what it is there for, and what docs/troubleshooting.md quotes is in the
+//! source. `make test` is what runs this; a `serve` is run on a free port and a data folder of its own, and the others are told so.
+//!
+//! Commands are the indented lines of a page; what needs Kafka's own tools stands between fences, and is not run.
 
 use fullbore_tests::{Broker, binary};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
+
+/// What a page needs, those before it have made.
+const PAGES: [&str; 5] = [
+    include_str!("../../README.md"),
+    include_str!("../../docs/from-kafka.md"),
+    include_str!("../../docs/consumer.md"),
+    TROUBLESHOOTING,
+    include_str!("../../docs/operating.md"),
+];
 
 /// The commands: indented lines, without their remarks.
 fn commands() -> Vec<String> {
-    let pages = [include_str!("../../README.md"), include_str!("../../docs/from-kafka.md")];
-    let code = pages.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
+    let code = PAGES.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
     code.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned()).collect()
 }
 
@@ -30,60 +44,197 @@ fn links(arguments: &[&str]) {
     assert!(read.is_ok() && line.contains("127.0.0.1:"), "{arguments:?}: {line}");
 }
 
-/// The words of a command with the address of the test's broker for the README's.
-fn told<'a>(words: &[&'a str], addr: &'a str) -> Vec<&'a str> {
-    let words: Vec<&str> = words.iter().map(|word| if *word == "127.0.0.1:9092" { addr } else { *word }).collect();
-    assert!(words.contains(&addr), "{words:?} does not say which broker");
-    words
+/// Where the commands are run.
+struct Place {
+    /// The broker of the pages, at 127.0.0.1:9092.
+    broker: Broker,
+    /// The one that docs/from-kafka.md moves the data from, at 127.0.0.1:19092.
+    old: Broker,
+    /// What one command writes, another reads.
+    folder: TempDir,
 }
 
-fn feeds(from: &[&str], to: &[&str]) {
-    let output = Command::new(binary()).args(from).output().expect("the binary starts");
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(output.status.success() && !said.is_empty(), "{from:?}: {said}");
-    pipes(&said, to);
-}
+impl Place {
+    fn new() -> Place {
+        let broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
+        let place = Place { broker, old: Broker::start(&[]), folder: tempfile::tempdir().expect("a folder") };
+        let old = place.old.addr();
+        place.shell(&format!("fullbore topics create --topic orders --partitions 3 --bootstrap-server {old}"));
+        place.shell(&format!("printf 'one\\ntwo\\n' | fullbore produce --topic orders --bootstrap-server {old}"));
+        let billing = "fullbore consume --topic orders --group billing --from-beginning --exit --bootstrap-server";
+        place.shell(&format!("{billing} {old}"));
+        place
+    }
 
-fn pipes(text: &str, arguments: &[&str]) {
-    let mut tool = Command::new(binary()).args(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
-    tool.stdin.take().expect("piped").write_all(text.as_bytes()).expect("it reads");
-    assert!(tool.wait().expect("it ends").success(), "{arguments:?}");
+    /// What a shell takes a line for, and what that prints.
+    fn shell(&self, line: &str) -> String {
+        let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).env("FULLBORE", binary()).current_dir(&self.folder);
+        let output = bash.output().expect("bash starts");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {printed}{said}");
+        printed
+    }
+
+    /// A command with the addresses of the test's brokers for the pages'.
+    fn told(&self, command: &str) -> String {
+        let (old, new) = (self.old.addr().to_string(), self.broker.addr().to_string());
+        let told = command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &new);
+        assert!(told != command, "{command} does not say which broker");
+        told
+    }
+
+    /// `cp -a data backup`, with the broker stopped meanwhile.
+    fn back_up(&mut self) {
+        self.broker.stop();
+        let copied = Command::new("cp").arg("-a").arg(self.broker.data_dir()).arg(self.backup()).status();
+        assert!(copied.expect("cp starts").success());
+        self.broker.restart();
+    }
+
+    fn backup(&self) -> std::path::PathBuf {
+        self.folder.path().join("backup")
+    }
+
+    /// The copy has what the original has.
+    fn serve_backup(&self) {
+        let mut copy = Broker::start_in(&self.backup(), &[]);
+        self.shell(&format!("fullbore topics describe --topic orders --bootstrap-server {}", copy.addr()));
+        copy.stop();
+    }
+
+    /// Runs a command that is told which broker.
+    fn run(&self, command: &str) {
+        let printed = self.shell(&self.told(command));
+        // What is piped or written to a file prints nothing.
+        let reads = command.starts_with("fullbore consume") && !command.contains(['|', '>']);
+        assert!(!reads || !printed.is_empty(), "{command} reads nothing");
+    }
 }
 
 #[test]
 fn every_command_works() {
-    let broker = Broker::start(&[]);
-    let addr = broker.addr().to_string();
-    // The topic of docs/from-kafka.md.
-    pipes("one\ntwo\n", &["produce", "--topic", "orders", "--bootstrap-server", &addr]);
+    let mut place = Place::new();
     let mut tools = 0;
     for command in commands() {
         let words: Vec<&str> = command.split_whitespace().collect();
         match words.as_slice() {
             ["make", "test"] => {}
             ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
+            ["cp", "-a", "data", "backup"] => place.back_up(),
+            ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
             ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
-            ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", rest @ ..] => {
-                links(&[&["perf", "link", "--listen", "127.0.0.1:0"], rest].concat());
+            ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
+                let to = place.broker.addr().to_string();
+                links(&[&["perf", "link", "--listen", "127.0.0.1:0", "--to", to.as_str()], rest].concat());
             }
-            ["echo", said, "|", "fullbore", rest @ ..] => {
-                pipes(&format!("{said}\n"), &told(rest, &addr));
-                tools += 1;
+            ["curl", "-s", url] => {
+                let path = url.strip_prefix("http://127.0.0.1:9644").expect("the address of the metrics");
+                let page = place.broker.admin_page(path);
+                assert!(page.starts_with("HTTP/1.1 200"), "{url}: {page}");
             }
-            ["fullbore", rest @ ..] if rest.contains(&"|") => {
-                let sides = command.split(" | ").map(|side| side.split_whitespace().skip(1).collect::<Vec<_>>());
-                let sides: Vec<_> = sides.map(|words| told(&words, &addr)).collect();
-                feeds(&sides[0], &sides[1]);
-                tools += 1;
-            }
-            ["fullbore", rest @ ..] => {
-                succeeds(&told(rest, &addr));
+            ["fullbore", ..] | ["echo", _, "|", "fullbore", ..] => {
+                place.run(&command);
                 tools += 1;
             }
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 10, "so many commands are shown that are told which broker");
+    assert_eq!(tools, 19, "so many commands are shown that are told which broker");
+}
+
+/// The sources of every crate as one text.
+fn source() -> String {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let entries =
+        |folder: &Path| std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path());
+    let mut folders: Vec<_> = entries(&crates).map(|folder| folder.join("src")).collect();
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &in_one_piece(&std::fs::read_to_string(&path).expect("UTF-8"));
+            }
+        }
+    }
+    text
+}
+
+/// Rust as it is, but with string literals in one piece: a backslash at the end of a line joins it to the next.
+fn in_one_piece(source: &str) -> String {
+    let (mut text, mut goes_on) = (String::new(), false);
+    for line in source.lines() {
+        let line = if goes_on { line.trim_start() } else { line };
+        goes_on = line.ends_with('\\');
+        text += line.strip_suffix('\\').unwrap_or(line);
+        if !goes_on {
+            text.push('\n');
+        }
+    }
+    text.replace("\\\"", "\"")
+}
+
+/// What stands between backticks in the first column of a table.
+fn quoted(row: &str) -> Vec<&str> {
+    row.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn every_message_that_is_explained_is_in_the_source() {
+    let source = source();
+    let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
+    assert!(messages.len() > 80, "{}", messages.len());
+    for message in messages {
+        // Three dots stand for what differs, and a placeholder may begin or end with punctuation.
+        let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
+        let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
+        assert!(!parts.is_empty(), "{message} cannot be found anywhere");
+        for part in parts {
+            assert!(source.contains(part), "no source says \"{part}\", as in: {message}");
+        }
+    }
+}
+
+#[test]
+fn every_metric_that_is_named_exists() {
+    let metrics = include_str!("../../docs/metrics.md");
+    let is_metric = |name: &&str| {
+        name.starts_with("fullbore_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
+    };
+    for name in PAGES.into_iter().flat_map(|page| page.split('`')).filter(is_metric) {
+        assert!(metrics.contains(&format!("| `{name}` |")), "{name}");
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let docs = std::fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("readable").path());
+    let pages = docs.chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = std::fs::read_to_string(&page).expect("UTF-8");
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.contains("://")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { page.clone() } else { page.parent().expect("in a folder").join(file) };
+            assert!(file.exists(), "{}: {target}", page.display());
+            let headings =
+                if anchor.is_empty() { String::new() } else { std::fs::read_to_string(&file).expect("UTF-8") };
+            let is_there = headings.lines().any(|line| line.starts_with('#') && anchor_of(line) == anchor);
+            assert!(anchor.is_empty() || is_there, "{}: {target}", page.display());
+        }
+    }
+}
+
+/// What GitHub makes of a heading.
+fn anchor_of(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }

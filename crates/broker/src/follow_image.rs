@@ -6,14 +6,14 @@
 //!
 //! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
 
-use crate::classic::{Logs, Origin, led_by};
 use crate::config::BrokerConfig;
 use crate::control::{DeletedTopic, Image, Topic};
+use crate::partitions::{Origin, Partitions, led_by};
 use std::sync::Arc;
 
 /// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is
 /// followed, as whoever has one of these names now comes later.
-pub fn finish_deletions(logs: &Arc<Logs>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
+pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topic_defaults.clone());
     for topic in deleted {
         let partitions = led_by(config.node_id, topic.partitions);
@@ -23,7 +23,7 @@ pub fn finish_deletions(logs: &Arc<Logs>, config: &BrokerConfig, deleted: Vec<De
 }
 
 /// Takes the logs from one image to the next.
-pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
+pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
     after.each_change_since(before, |change| match change {
         (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
@@ -42,6 +42,6 @@ pub fn follow(logs: &Arc<Logs>, config: &BrokerConfig, before: &Image, after: &I
     }
 }
 
-fn put(logs: &Logs, topic: &Topic, origin: Origin) {
+fn put(logs: &Partitions, topic: &Topic, origin: Origin) {
     logs.put_topic((&topic.name, topic.id), &topic.partitions, &topic.config, origin);
 }

@@ -4,20 +4,26 @@
 
 pub mod admin;
 pub mod api;
-pub mod broker;
-pub mod classic;
 mod cold;
 pub mod config;
 pub mod control;
 mod coordinator;
+mod error;
 mod follow_image;
 pub mod groups;
+mod log;
 pub mod loggers;
 mod long_work;
 pub mod metrics;
 pub mod net;
+mod node;
+pub mod partitions;
+mod replica;
 mod seldom;
 mod space;
+mod start;
+mod system;
 pub mod telemetry;
 
-pub use broker::{Broker, StartError};
+pub use error::StartError;
+pub use start::Broker;

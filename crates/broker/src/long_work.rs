@@ -2,7 +2,7 @@
 //!
 //! The thread that does it is the one that has the request, so that nothing is copied and the order of admission stays;
 //! what else that thread would have served goes to another one meanwhile. Not for recovery, which takes seconds: see
-//! [`classic`](crate::classic).
+//! [`classic`](crate::partitions).
 //!
 //! Invariant: at most [`PLACES`] at a time, first come, first served, so that the runtime has threads left. Whoever has one does not
 //! wait in it for another's: that is waited for before. A connection has one request at a time in the queue, and at most one

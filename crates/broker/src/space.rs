@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 
-use crate::classic::is_momentary;
 use crate::seldom::Seldom;
+use crate::system::{is_full, is_momentary};
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
@@ -67,11 +67,6 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
 /// The right to write what frees nothing. The reserve is not given up while there is one.
 pub struct Admission<'a> {
     _whole: RwLockReadGuard<'a, bool>,
-}
-
-/// Whether the system refused a write because there is no room.
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Bytes that are kept where so many are configured, on a file system of so many.

@@ -7,6 +7,7 @@
 //! * [`admin`]: topics, configurations and groups, asked about and changed.
 //! * [`consume`]: reading whole topics.
 //! * [`group`]: a member of a consumer group.
+//! * [`consumer_config`]: the settings of both by Kafka's names.
 //! * [`error`]: what goes wrong, and what helps.
 //!
 //! Works with any Kafka; nothing here knows Fullbore's broker.
@@ -15,6 +16,7 @@ pub mod admin;
 pub mod blocking;
 pub mod config;
 pub mod consume;
+pub mod consumer_config;
 pub mod error;
 pub mod group;
 pub mod key;
@@ -23,5 +25,6 @@ pub mod security;
 pub mod tokio;
 
 pub use config::ClientConfig;
+pub use consumer_config::ConsumerConfig;
 pub use error::{ClientError, ConfigError, ConnectionError, MetadataError};
 pub use security::Security;

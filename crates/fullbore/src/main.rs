@@ -34,7 +34,7 @@ use std::process::ExitCode;
 #[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
-    /// Log to standard error what goes on below.
+    /// Log to standard error what goes over connections.
     #[arg(long, global = true, value_name = "WHAT")]
     debug: Vec<log::Debug>,
     #[command(subcommand)]

@@ -173,7 +173,7 @@ impl Visit for Specs {
 }
 
 impl ApiKey {
-    /// The declarations, for docs/protocol.md and for tests.
+    /// The declarations, for crates/broker/PROTOCOL.md and for tests.
     pub fn spec(self) -> ApiSpec {
         self.visit(Specs)
     }

@@ -1,8 +1,8 @@
-//! What a declaration of a message says of itself, for docs/protocol.md.
+//! What a declaration of a message says of itself, for crates/broker/PROTOCOL.md.
 
 use std::ops::RangeInclusive;
 
-/// One field of a message, for docs/protocol.md.
+/// One field of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct FieldSpec {
     /// The field's name.
@@ -21,7 +21,7 @@ pub struct FieldSpec {
     pub doc: &'static str,
 }
 
-/// One struct of a message, for docs/protocol.md.
+/// One struct of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct StructSpec {
     /// The struct's name.

@@ -1,6 +1,6 @@
 //! Whether the broker serves. Not here: whether it serves well, which the metrics tell.
 
-use crate::broker::Shared;
+use crate::node::Node;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,10 +29,10 @@ pub(super) enum Unhealthy {
 ///
 /// # Errors
 /// The first thing found wrong.
-pub(super) fn health(broker: &Shared) -> Result<(), Unhealthy> {
+pub(super) fn health(broker: &Node) -> Result<(), Unhealthy> {
     let stopping = *broker.stopping().borrow();
     let folder = &broker.config.data_dir;
-    judge(stopping, broker.control.is_serving(), broker.logs.failed_partitions(), broker.space.is_full(), folder)
+    judge(stopping, broker.control.is_serving(), broker.partitions.failed_partitions(), broker.space.is_full(), folder)
 }
 
 fn judge(stopping: bool, control_serves: bool, failed: usize, full: bool, folder: &Path) -> Result<(), Unhealthy> {

@@ -5,9 +5,10 @@
 mod health;
 mod server;
 
-use crate::broker::{Shared, StartError};
 use crate::config::BrokerConfig;
+use crate::error::StartError;
 use crate::metrics::{Gauges, page};
+use crate::node::Node;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -42,11 +43,11 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
 }
 
 /// Serves the admin page until the task is aborted.
-pub fn start(bound: Bound, broker: &Arc<Shared>) -> JoinHandle<()> {
+pub fn start(bound: Bound, broker: &Arc<Node>) -> JoinHandle<()> {
     tokio::spawn(server::run(bound.listener, routes(Arc::clone(broker)), server::CONNECTION_MAX))
 }
 
-fn routes(broker: Arc<Shared>) -> Router {
+fn routes(broker: Arc<Node>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
@@ -54,7 +55,7 @@ fn routes(broker: Arc<Shared>) -> Router {
         .with_state(broker)
 }
 
-async fn index(State(broker): State<Arc<Shared>>) -> String {
+async fn index(State(broker): State<Arc<Node>>) -> String {
     let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node_id);
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
@@ -64,7 +65,7 @@ async fn index(State(broker): State<Arc<Shared>>) -> String {
     )
 }
 
-async fn metrics(State(broker): State<Arc<Shared>>) -> Response {
+async fn metrics(State(broker): State<Arc<Node>>) -> Response {
     // Counting descriptors reads a folder, which is no work for a thread that serves clients.
     match spawn_blocking(move || page(&broker.metrics, Gauges::read(&broker))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
@@ -72,7 +73,7 @@ async fn metrics(State(broker): State<Arc<Shared>>) -> Response {
     }
 }
 
-async fn healthz(State(broker): State<Arc<Shared>>) -> (StatusCode, String) {
+async fn healthz(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
     match spawn_blocking(move || health(&broker)).await {
         Ok(Ok(())) => (StatusCode::OK, "ok\n".to_owned()),
         Ok(Err(unhealthy)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{unhealthy}\n")),

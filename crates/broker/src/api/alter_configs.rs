@@ -1,7 +1,7 @@
 //! AlterConfigs 0-2, deprecated since Kafka 2.3: what a resource sets is replaced as a whole.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, told};
 use crate::control::{ConfigChange, Refusal};
 use fullbore_wire::Frame;
 use fullbore_wire::apis::alter_configs::{

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments 0-1. A partition is on this broker and there is no other, so that a move is either done
 //! already or refused, and there is never one to cancel.
 
-use super::{Call, Fault, Reply, once, told};
+use super::call::{Call, Fault, Reply, once, told};
 use crate::control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,

@@ -1,6 +1,7 @@
 //! AlterReplicaLogDirs 1-2. There is one data folder: a partition is in it already, and there is no other to move it to.
 
-use super::{Call, Fault, Reply, describe_log_dirs};
+use super::call::{Call, Fault, Reply};
+use super::describe_log_dirs;
 use crate::control::Image;
 use fullbore_wire::apis::alter_replica_log_dirs::{
     AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult, AlterReplicaLogDirsRequest,

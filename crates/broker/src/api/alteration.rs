@@ -5,12 +5,12 @@
 //! the outcomes are there, what was changed is on disk, but for loggers, and in force.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
-use crate::broker::Shared;
 use crate::config::Resource;
 use crate::control::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerScope, ConfigChange, Control, Refusal, check_name,
 };
+use crate::node::Node;
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ pub struct Alteration<'a> {
 
 /// Makes them; the outcomes are in the order asked.
 pub async fn alter(
-    broker: &Shared,
+    broker: &Node,
     control: &Control,
     alterations: Vec<Alteration<'_>>,
     validate_only: bool,
@@ -82,7 +82,7 @@ struct Done {
 }
 
 impl Wanted {
-    fn add(&mut self, broker: &Shared, asked: Alteration<'_>, validate_only: bool) -> Result<Place, Refusal> {
+    fn add(&mut self, broker: &Node, asked: Alteration<'_>, validate_only: bool) -> Result<Place, Refusal> {
         let Alteration { name, changes, .. } = asked;
         match asked.resource_type {
             TOPIC => {

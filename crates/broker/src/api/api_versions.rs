@@ -1,7 +1,8 @@
 //! ApiVersions 0-4. The first request of most clients: what this broker serves, and its features.
 
-use super::{Call, Fault, Reply, SERVED, features};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply};
+use super::features;
+use crate::node::Node;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
@@ -24,14 +25,14 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// The answer to a version this broker does not know: the layout of version 0 with the whole list, so that the client
 /// can ask again.
-pub fn unsupported(broker: &Shared, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
+pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }
         .frame::<ApiVersionsRequest>(&answer(broker, ErrorCode::UNSUPPORTED_VERSION))
 }
 
 /// The largest version of an API that this broker serves.
-pub fn max_of(broker: &Shared, key: ApiKey) -> i16 {
+pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     match key {
         ApiKey::Produce => broker.config.produce_version_max,
         _ => *key.versions().end(),
@@ -40,7 +41,7 @@ pub fn max_of(broker: &Shared, key: ApiKey) -> i16 {
 
 /// Whether clients are told of an API. Once they know of those for telemetry, most ask at every start and log it, so they
 /// hear of them only while there is a subscription; Kafka tells of them only where it has a receiver.
-fn is_offered(broker: &Shared, key: ApiKey) -> bool {
+fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
             broker.control.image().client_metrics().next().is_some()
@@ -49,7 +50,7 @@ fn is_offered(broker: &Shared, key: ApiKey) -> bool {
     }
 }
 
-fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
+fn answer(broker: &Node, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
         // KAFKA-18659: librdkafka switches features off unless Produce reaches down to 0, though 3 is the floor.
@@ -58,7 +59,7 @@ fn answer(broker: &Shared, error_code: ErrorCode) -> ApiVersionsResponse {
     };
     ApiVersionsResponse {
         error_code,
-        api_keys: SERVED.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
+        api_keys: broker.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
         supported_features: features::supported(),
         finalized_features_epoch: features::epoch(broker),
         finalized_features: features::finalized(),

@@ -1,19 +1,82 @@
-//! One request being admitted, with what it can be asked for.
+//! One request, its client and its answer, as every API handles them.
 
 use super::client::Client;
-use super::reply::Fault;
-use crate::broker::Shared;
-use crate::control::{Control, shown};
-use fullbore_wire::api::{Request, RequestHeader, decode_request};
-use fullbore_wire::{Reader, Version};
+use crate::control::{Control, Refusal, shown};
+use crate::node::Node;
+use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
 use std::collections::HashSet;
+use std::future::Future;
 use std::hash::Hash;
+use std::pin::Pin;
 use std::sync::Arc;
+
+/// Why a connection is closed instead of answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The request header is malformed.
+    #[error("malformed request header: {0}")]
+    Header(DecodeError),
+    /// An API this broker does not serve.
+    #[error("API key {0} is not served")]
+    Api(i16),
+    /// A version outside the advertised range.
+    #[error("{} version {version} is not served", api.name())]
+    Version {
+        /// The API.
+        api: ApiKey,
+        /// The version asked for.
+        version: i16,
+    },
+    /// The body is not what the header says.
+    #[error("malformed {} request: {error}", api.name())]
+    Body {
+        /// The API.
+        api: ApiKey,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// The answer cannot be said in the version asked for.
+    #[error("answer to {}: {error}", api.name())]
+    Answer {
+        /// The API.
+        api: ApiKey,
+        /// What is wrong.
+        error: EncodeError,
+    },
+    /// A produce with acks=0 failed; closing is the only way to tell.
+    #[error("produce with acks=0 failed: {0}")]
+    Unacknowledged(fullbore_wire::ErrorCode),
+}
+
+/// An answer to be awaited.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
+
+/// An answer on its way.
+pub enum Completion {
+    /// Known at admission.
+    Ready(Frame),
+    /// Known later; nothing happens unless it is awaited.
+    Later(Answer),
+    /// Known later, and until then so many bytes are held, whatever the size of the request.
+    Holding(Answer, usize),
+}
+
+impl Completion {
+    /// Bytes of memory held until the answer is out, for a request of `request_len` bytes.
+    pub fn bytes_held(&self, request_len: usize) -> usize {
+        match self {
+            Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
+            Completion::Later(_) => request_len,
+            Completion::Holding(_, held) => *held,
+        }
+    }
+}
 
 /// One request being admitted.
 pub struct Call<'a> {
     /// The broker.
-    pub broker: &'a Arc<Shared>,
+    pub broker: &'a Arc<Node>,
     /// Who sent it.
     pub client: &'a mut Client,
     /// The index of the listener it came through: tells which address the client can reach.
@@ -22,6 +85,26 @@ pub struct Call<'a> {
     pub header: RequestHeader,
     /// At the body.
     pub reader: Reader,
+}
+
+/// What an answer needs of its request.
+#[derive(Clone, Copy)]
+pub struct Reply {
+    pub(super) version: Version,
+    pub(super) correlation_id: i32,
+    /// The index of the listener it came through: tells which addresses the client can reach.
+    pub(super) listener: usize,
+}
+
+impl Reply {
+    /// The frame of a response.
+    ///
+    /// # Errors
+    /// [`Fault::Answer`].
+    pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
+        encode_response::<R>(response, self.version, self.correlation_id)
+            .map_err(|error| Fault::Answer { api: R::KEY, error })
+    }
 }
 
 impl Call<'_> {
@@ -44,4 +127,12 @@ impl Call<'_> {
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let mut seen = HashSet::with_capacity(elements.len());
     elements.into_iter().filter(|element| seen.insert(key(element))).collect()
+}
+
+/// What an answer says of an outcome: its code, and words where there is an error.
+pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
+    match outcome {
+        Ok(()) => (ErrorCode::NONE, None),
+        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+    }
 }

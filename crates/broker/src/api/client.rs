@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, as far as it has said.
+//! Who is at the other end of a connection.
 
 use crate::coordinator::Unwritten;
 use fullbore_wire::Text;

@@ -1,6 +1,7 @@
 //! ConsumerGroupDescribe 0-1: groups of the consumer protocol, their members, what these have and are to have.
 
-use super::{Call, Fault, Reply, once, operations};
+use super::call::{Call, Fault, Reply, once};
+use super::operations;
 use crate::control::Image;
 use crate::groups::Missing;
 use fullbore_rules::group::consumer::{ConsumerGroup, Partition, Settings};

@@ -1,6 +1,7 @@
 //! ConsumerGroupHeartbeat 0-1 (KIP-848): the fields, the regular expression, then the group.
 
-use super::{Call, Fault, Reply, join_group};
+use super::call::{Call, Fault, Reply};
+use super::join_group;
 use crate::control::Image;
 use crate::groups::{Missing, TopicRegex};
 use fullbore_rules::group::consumer::{self, JOINING, Refusal, Resolved};

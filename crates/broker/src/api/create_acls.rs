@@ -1,6 +1,6 @@
 //! CreateAcls 1-3. There is no authorizer that would keep an entry: SECURITY_DISABLED for each, as by Kafka without one.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::create_acls::{AclCreationResult, CreateAclsRequest, CreateAclsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 

@@ -1,9 +1,9 @@
 //! CreateTopics 2-7.
 
-use super::{Call, Fault, Reply};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply};
 use crate::config::describe_topic;
 use crate::control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
+use crate::node::Node;
 use fullbore_wire::apis::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
 };
@@ -56,7 +56,7 @@ fn wanted(topic: &CreatableTopic) -> CreateTopic {
     }
 }
 
-fn created(broker: &Shared, image: &Image, topic: &Topic) -> CreatableTopicResult {
+fn created(broker: &Node, image: &Image, topic: &Topic) -> CreatableTopicResult {
     let configs = describe_topic(&broker.config, image.dynamic(), &topic.overrides).unwrap_or_default();
     CreatableTopicResult {
         name: Text::from(topic.name.as_str()),

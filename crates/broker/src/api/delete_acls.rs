@@ -1,7 +1,7 @@
 //! DeleteAcls 1-3. There is no authorizer that would have entries: SECURITY_DISABLED for each filter, as by Kafka without
 //! one.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::delete_acls::{DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 

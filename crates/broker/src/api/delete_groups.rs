@@ -1,6 +1,6 @@
 //! DeleteGroups 0-3: each group that has no members, with its offsets.
 
-use super::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once};
 use crate::groups::Missing;
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};

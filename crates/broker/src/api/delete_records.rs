@@ -1,9 +1,10 @@
 //! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk: no crash brings a record back.
 
-use super::{Call, Fault, Reply, once, topics};
-use crate::broker::Shared;
-use crate::classic::Partition;
+use super::call::{Call, Fault, Reply, once};
+use super::topics;
 use crate::control::{Image, is_internal};
+use crate::node::Node;
+use crate::partitions::Replica;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
@@ -16,7 +17,7 @@ use std::sync::Arc;
 const NO_LOW_WATERMARK: i64 = -1;
 
 /// A partition and its log start now, or why that was not moved.
-type Moved = Result<(Arc<Partition>, i64), ErrorCode>;
+type Moved = Result<(Arc<Replica>, i64), ErrorCode>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
@@ -31,7 +32,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// Blocks on the disk.
-fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopicResult> {
+fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopicResult> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
         let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
@@ -44,7 +45,7 @@ fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsT
     let moved: Vec<_> = asked.into_iter().map(moved_of).collect();
     let outcomes = moved.iter().flat_map(|(_, partitions)| partitions);
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| Some(moved.as_ref().ok()?.0.clone())).collect();
-    let kept = broker.logs.keep_log_starts(&partitions).map_err(|error| {
+    let kept = broker.partitions.keep_log_starts(&partitions).map_err(|error| {
         tracing::error!(%error, "log starts not written");
         ErrorCode::KAFKA_STORAGE_ERROR
     });
@@ -65,7 +66,7 @@ fn delete(broker: &Shared, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsT
         .collect()
 }
 
-fn move_log_start(broker: &Shared, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
+fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
     let topic = topics::find(image, &topic.name, Uuid::ZERO)?;
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);

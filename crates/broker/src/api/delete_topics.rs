@@ -1,8 +1,8 @@
 //! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
 
-use super::{Call, Fault, Reply};
-use crate::classic::Logs;
+use super::call::{Call, Fault, Reply};
 use crate::control::{Refusal, TopicRef};
+use crate::partitions::Partitions;
 use fullbore_wire::apis::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };
@@ -21,14 +21,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let outcomes = match timeout(WAIT_MAX, call.broker.logs.deletions_have_room()).await {
+    let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
         Ok(()) => call.control().delete_topics(asked.iter().map(target).collect()).await,
         Err(_) => asked.iter().map(|_| Err(too_many())).collect(),
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // It is decided, and carried out whoever waits.
-    let _ = timeout(patience, carried_out(&call.broker.logs, deleted)).await;
+    let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
     let responses = asked
         .into_iter()
         .zip(outcomes)
@@ -57,7 +57,7 @@ fn too_many() -> Refusal {
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 
-async fn carried_out(logs: &Logs, topics: impl Iterator<Item = Uuid>) {
+async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     for id in topics {
         logs.deleted(id).await;
     }

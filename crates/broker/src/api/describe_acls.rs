@@ -1,6 +1,6 @@
 //! DescribeAcls 1-3. There is no authorizer, and so no list: SECURITY_DISABLED, as by Kafka without one.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::describe_acls::{DescribeAclsRequest, DescribeAclsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 

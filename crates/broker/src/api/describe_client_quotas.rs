@@ -1,7 +1,7 @@
 //! DescribeClientQuotas 0-1. There are none, whoever is asked for; what cannot be asked is refused as by Kafka
 //! (`ClientQuotasImage.describe`).
 
-use super::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, told};
 use crate::control::Refusal;
 use fullbore_wire::apis::describe_client_quotas::{
     ComponentData, DescribeClientQuotasRequest, DescribeClientQuotasResponse,

@@ -1,6 +1,7 @@
 //! DescribeCluster 0-2.
 
-use super::{Call, Fault, Reply, nodes, operations};
+use super::call::{Call, Fault, Reply};
+use super::{nodes, operations};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 

@@ -1,10 +1,10 @@
 //! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name), of groups
 //! and of subscriptions to clients' metrics.
 
-use super::{Call, Fault, Reply, once};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply, once};
 use crate::config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use crate::control::Refusal;
+use crate::node::Node;
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,
@@ -25,7 +25,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(
-    broker: &Shared,
+    broker: &Node,
     request: &DescribeConfigsRequest,
     resource: &DescribeConfigsResource,
 ) -> DescribeConfigsResult {
@@ -50,7 +50,7 @@ fn describe(
     result
 }
 
-fn entries(broker: &Shared, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
+fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
     let image = broker.control.image();
     match resource.resource_type {

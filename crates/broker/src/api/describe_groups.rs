@@ -1,6 +1,7 @@
 //! DescribeGroups 0-6: groups of the classic protocol. One that is not there is `Dead`, and from version 6 on an error.
 
-use super::{Call, Fault, Reply, once, operations};
+use super::call::{Call, Fault, Reply, once};
+use super::operations;
 use crate::groups::Missing;
 use fullbore_rules::group::{Group, State};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup};

@@ -1,8 +1,8 @@
 //! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume.
 
-use super::{Call, Fault, Reply, once};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply, once};
 use crate::control::Topic;
+use crate::node::Node;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
     DescribeLogDirsResult, DescribeLogDirsTopic,
@@ -20,7 +20,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results: vec![result], ..Default::default() })
 }
 
-fn describe(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
+fn describe(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
     let (log_dir, folder) = (folder(broker), &broker.config.data_dir);
     let described = topics(broker, asked).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
     match described {
@@ -39,7 +39,7 @@ fn describe(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> Desc
 }
 
 /// The data folder as clients are told it, and as they must name it.
-pub fn folder(broker: &Shared) -> Text {
+pub fn folder(broker: &Node) -> Text {
     let folder = &broker.config.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
@@ -50,7 +50,7 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
 }
 
 /// Those asked for that there are, or all. What is not there is left out, as Kafka does.
-fn topics(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
+fn topics(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
     match asked {
         None => image.topics().map(|topic| of_topic(broker, topic, (0..topic.partition_count()).collect())).collect(),
@@ -66,10 +66,10 @@ fn topics(broker: &Shared, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Re
     }
 }
 
-fn of_topic(broker: &Shared, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
+fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
         // Deleted since the image was made: left out, as it would be a moment later.
-        let log = broker.logs.find(&topic.id, partition_index)?;
+        let log = broker.partitions.find(&topic.id, partition_index)?;
         let size = log.size().map(|size| i64::try_from(size).unwrap_or(i64::MAX));
         // The one replica is never behind, and logs do not move between directories.
         let aside = log.set_aside();

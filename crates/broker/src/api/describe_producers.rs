@@ -1,8 +1,9 @@
 //! DescribeProducers 0: what a partition's leader remembers of its idempotent producers.
 
-use super::{Call, Fault, Reply, once, topics};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply, once};
+use super::topics;
 use crate::control::Image;
+use crate::node::Node;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_rules::sequence;
 use fullbore_wire::apis::describe_producers::{
@@ -23,7 +24,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-fn describe(broker: &Shared, image: &Image, asked: TopicRequest) -> TopicResponse {
+fn describe(broker: &Node, image: &Image, asked: TopicRequest) -> TopicResponse {
     let partition = |partition_index| {
         let found = topics::find(image, &asked.name, Uuid::ZERO)
             .and_then(|topic| topics::opened(broker, topic, partition_index))

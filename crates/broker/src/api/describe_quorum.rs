@@ -2,11 +2,11 @@
 //! of a node that is broker and controller at once: it leads, has the only vote and lags behind nobody. Its epoch is
 //! the number of starts, its offset the number of changes.
 
-use super::{Call, Fault, Reply};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply};
+use crate::node::Node;
 use fullbore_wire::apis::describe_quorum::{
-    DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node, PartitionData, PartitionRequest, ReplicaState,
-    TopicData, TopicRequest,
+    DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node as QuorumNode, PartitionData, PartitionRequest,
+    ReplicaState, TopicData, TopicRequest,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -29,7 +29,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeQuorumRequest>(&response)
 }
 
-fn leader(broker: &Shared) -> PartitionData {
+fn leader(broker: &Node) -> PartitionData {
     let now_ms = broker.now_ms();
     let end = i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX);
     let voter = ReplicaState {
@@ -49,12 +49,12 @@ fn leader(broker: &Shared) -> PartitionData {
     }
 }
 
-fn node(broker: &Shared, listener: usize) -> Node {
+fn node(broker: &Node, listener: usize) -> QuorumNode {
     let (host, port) = broker.endpoint(listener);
     let name = Text::from(broker.config.listeners[listener].name.as_str());
     let port = u16::try_from(port).expect("a listener's port is one");
     let listeners = vec![Listener { name, host, port, ..Default::default() }];
-    Node { node_id: broker.config.node_id, listeners, ..Default::default() }
+    QuorumNode { node_id: broker.config.node_id, listeners, ..Default::default() }
 }
 
 fn unknown(asked: TopicRequest) -> TopicData {

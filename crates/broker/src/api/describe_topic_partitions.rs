@@ -1,6 +1,7 @@
 //! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
 
-use super::{Call, Fault, Reply, nodes, operations};
+use super::call::{Call, Fault, Reply};
+use super::{nodes, operations};
 use crate::control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,

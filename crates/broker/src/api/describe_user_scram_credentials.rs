@@ -1,7 +1,7 @@
 //! DescribeUserScramCredentials 0. There are no users with credentials; one asked for by name is not found, as by Kafka
 //! (`ScramImage.describe`).
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::describe_user_scram_credentials::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, DescribeUserScramCredentialsResult,
 };

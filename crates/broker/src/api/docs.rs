@@ -1,4 +1,4 @@
-//! The page docs/protocol.md: what the wire declares, and which of it this broker serves. A test holds the committed
+//! The page crates/broker/PROTOCOL.md: what the wire declares, and which of it this broker serves. A test holds the committed
 //! page to it.
 
 use super::SERVED;
@@ -26,13 +26,13 @@ the same for the same reason.
 
 #[test]
 fn committed_page_is_what_is_declared_and_served() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("PROTOCOL.md");
     let expected = document();
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &expected).expect("docs/ can be written");
+        std::fs::write(&path, &expected).expect("PROTOCOL.md can be written");
     }
-    let found = std::fs::read_to_string(&path).expect("docs/protocol.md can be read");
-    assert!(found == expected, "docs/protocol.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page");
+    let found = std::fs::read_to_string(&path).expect("PROTOCOL.md can be read");
+    assert!(found == expected, "PROTOCOL.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page");
 }
 
 fn document() -> String {

@@ -1,6 +1,6 @@
 //! ElectLeaders 0-2. With one broker every partition has its preferred leader, and none needs an unclean election.
 
-use super::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once};
 use crate::control::Image;
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,

@@ -3,10 +3,8 @@
 //! Only what holds here: a client that finds `transaction.version` takes part in the transactions of KIP-890, and one that
 //! finds `share.version` in share groups. A feature that is not told has level 0. No level can be changed.
 
-use super::SERVED;
-use crate::broker::Shared;
+use crate::node::Node;
 use fullbore_wire::Text;
-use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
 /// A name and a level.
@@ -19,7 +17,7 @@ const GROUPS: Feature = ("group.version", 1);
 
 /// Every feature, in the order of the names.
 pub fn all() -> impl Iterator<Item = Feature> {
-    SERVED.contains(&ApiKey::ConsumerGroupHeartbeat).then_some(GROUPS).into_iter().chain([METADATA])
+    [GROUPS, METADATA].into_iter()
 }
 
 pub fn supported() -> Vec<SupportedFeatureKey> {
@@ -43,6 +41,6 @@ pub fn finalized() -> Vec<FinalizedFeatureKey> {
 }
 
 /// That of the metadata, which never goes back.
-pub fn epoch(broker: &Shared) -> i64 {
+pub fn epoch(broker: &Node) -> i64 {
     i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,9 @@
 //! FindCoordinator 0-6. The coordinator of a group is who leads its partition of the topic that groups are kept in, which is made if there is
 //! none. Transactions are not served yet.
 
-use super::{Call, Fault, Reply, nodes};
-use crate::control::{CONSUMER_OFFSETS, Endpoint, Image, Node};
+use super::call::{Call, Fault, Reply};
+use super::nodes;
+use crate::control::{CONSUMER_OFFSETS, Endpoint, Image, Node as RegisteredBroker};
 use crate::groups::Missing;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::coordinator::partition_for;
@@ -66,7 +67,11 @@ fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coord
 }
 
 /// Who leads the partition that the group is kept in.
-fn of_group<'i>(call: &'i Call<'_>, image: &'i Image, group: &str) -> Option<(i32, &'i Node, &'i Endpoint)> {
+fn of_group<'i>(
+    call: &'i Call<'_>,
+    image: &'i Image,
+    group: &str,
+) -> Option<(i32, &'i RegisteredBroker, &'i Endpoint)> {
     let topic = image.topic(CONSUMER_OFFSETS)?;
     let leader = topic.partition(partition_for(group, topic.partition_count()))?.leader?;
     nodes::reached(call.broker, image, call.listener).find(|(id, ..)| *id == leader)

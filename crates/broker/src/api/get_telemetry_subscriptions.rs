@@ -1,6 +1,6 @@
 //! GetTelemetrySubscriptions 0: which of its metrics a client is to push, and when.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::telemetry::Asking;
 use fullbore_wire::apis::get_telemetry_subscriptions::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,

@@ -1,6 +1,6 @@
 //! Heartbeat 0-4.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
 use fullbore_rules::group::Answer;
 use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};

@@ -1,7 +1,7 @@
 //! IncrementalAlterConfigs 0-1: changes to what resources set.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, told};
 use crate::control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,

@@ -1,6 +1,6 @@
 //! InitProducerId 0-6, for idempotent producers. Transactions are not served yet.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::{ErrorCode, Frame};
 

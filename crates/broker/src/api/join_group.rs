@@ -1,6 +1,6 @@
 //! JoinGroup 0-9. The decision is `rules::group::classic`'s; the answer may be long in coming.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
 use fullbore_rules::group::Answer;
 use fullbore_rules::group::classic::Joining;

@@ -1,8 +1,8 @@
 //! What clients are told of partitions that another broker leads, or nobody.
 
-use crate::broker::Broker;
 use crate::config::{BrokerConfig, Properties};
 use crate::control::{CreateTopic, CreateTopics, Endpoint, Node, Topic};
+use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::api::{Request, decode_response, encode_request};
@@ -39,7 +39,7 @@ impl Opened {
         let broker = Broker::start(config).await.expect("started");
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
         let asked = CreateTopics { topics: vec![topic], validate_only: false };
-        broker.shared().control.create_topics(asked).await.remove(0).expect("created");
+        broker.node().control.create_topics(asked).await.remove(0).expect("created");
         let client = TcpStream::connect(broker.addr()).expect("connected");
         Opened { broker, client, _folder: folder }
     }
@@ -51,7 +51,7 @@ impl Opened {
 
     /// The same, the other broker having a listener of this name only.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
-        self.broker.shared().control.publish(|image| {
+        self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let endpoints = [(listener.to_owned(), at)].into();
             image.put_node(OTHER, Node { registration: Default::default(), rack: None, endpoints });
@@ -89,7 +89,7 @@ impl Opened {
 
     fn fetch(&mut self, current_leader_epoch: i32) -> (PartitionData, Vec<NodeEndpoint>) {
         let partition = FetchPartition { current_leader_epoch, partition_max_bytes: 1000, ..Default::default() };
-        let topic_id = self.broker.shared().control.image().topic(TOPIC).expect("there").id;
+        let topic_id = self.broker.node().control.image().topic(TOPIC).expect("there").id;
         let topics = vec![FetchTopic { topic_id, partitions: vec![partition], ..Default::default() }];
         let request = FetchRequest { topics, max_bytes: 1000, min_bytes: 0, session_epoch: -1, ..Default::default() };
         let mut response = self.call(&request, 17);

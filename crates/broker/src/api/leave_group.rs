@@ -1,6 +1,6 @@
 //! LeaveGroup 0-5. Before version 3 one member leaves, and its error is that of the request.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
 use fullbore_rules::group::Answer;
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse};

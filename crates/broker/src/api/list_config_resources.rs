@@ -1,10 +1,10 @@
 //! ListConfigResources 0-1: the names of what has a configuration. Version 0 asks for clients' metrics alone (KIP-714), 1 for
 //! the types it names, or all (KIP-1142).
 
+use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
-use super::{Call, Fault, Reply};
-use crate::broker::Shared;
 use crate::config::Resource;
+use crate::node::Node;
 use fullbore_wire::apis::list_config_resources::{
     ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
 };
@@ -33,7 +33,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ListConfigResourcesRequest>(&response)
 }
 
-fn names(broker: &Shared, resource_type: i8) -> Vec<Text> {
+fn names(broker: &Node, resource_type: i8) -> Vec<Text> {
     let image = broker.control.image();
     match resource_type {
         TOPIC => image.topics().map(|topic| Text::from(topic.name.as_str())).collect(),

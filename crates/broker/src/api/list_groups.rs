@@ -1,6 +1,6 @@
 //! ListGroups 0-5: every group of this broker, by state and type; while some are being loaded, with an error beside those that are.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};

@@ -1,9 +1,10 @@
 //! ListOffsets 1-11: offsets by time and by position.
 
-use super::{Call, Fault, Reply, topics};
-use crate::broker::Shared;
-use crate::classic::{Partition, ReadError, TimestampOffset};
+use super::call::{Call, Fault, Reply};
+use super::topics;
 use crate::control::Image;
+use crate::node::Node;
+use crate::partitions::{ReadError, Replica, TimestampOffset};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,
@@ -47,7 +48,7 @@ fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
 }
 
 fn answer(
-    broker: &Shared,
+    broker: &Node,
     image: &Image,
     topic: &ListOffsetsTopic,
     repeated: &HashSet<(Text, i32)>,
@@ -84,7 +85,7 @@ fn answer(
 }
 
 /// The offset for a timestamp or one of the special ones, as far as `version` knows them.
-fn look_up(partition: &Partition, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
+fn look_up(partition: &Replica, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
     let code = |error: ReadError| error.code();
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     match timestamp {

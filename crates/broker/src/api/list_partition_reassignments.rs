@@ -1,6 +1,6 @@
 //! ListPartitionReassignments 0: none, since there is one broker and a partition cannot be on its way to another.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use fullbore_wire::Frame;
 use fullbore_wire::apis::list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,

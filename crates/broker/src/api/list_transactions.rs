@@ -1,6 +1,6 @@
 //! ListTransactions 0-2. There are none, since transactions are not served yet; filters that are none are told.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::groups::TopicRegex;
 use fullbore_wire::apis::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};

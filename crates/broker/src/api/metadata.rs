@@ -1,6 +1,7 @@
 //! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
 
-use super::{Call, Fault, Reply, nodes, once, operations};
+use super::call::{Call, Fault, Reply, once};
+use super::{nodes, operations};
 use crate::control::{CreateTopic, CreateTopics, Image, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::metadata::{

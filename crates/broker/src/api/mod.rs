@@ -59,24 +59,17 @@ mod offset_for_leader_epoch;
 mod operations;
 mod produce;
 mod push_telemetry;
-mod reply;
-mod served;
 mod sync_group;
 mod topics;
 mod update_features;
 
+pub use call::{Answer, Call, Completion, Fault, Reply};
+pub use client::Client;
 pub use fetch::sessions::Sessions;
 pub use produce::Decompression;
 
-pub use call::Call;
-pub use client::Client;
-pub use reply::{Answer, Completion, Fault};
-pub use served::SERVED;
-
-use call::once;
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
-use reply::{Reply, told};
 
 /// Whether an answer to this request may have to wait for other clients, for minutes: a member of a group waits for the
 /// others. It is waited for at admission, not as a [`Completion::Later`]: what the same client sends behind it, say a
@@ -110,19 +103,11 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// An arm for each API that is served.
+/// One declaration for what is served and what is advertised: an API with an arm is both, any other is neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
-        /// What has an arm is what clients are told of.
-        const _: () = {
-            let carried_out = [$( ApiKey::$api, )*];
-            assert!(carried_out.len() == SERVED.len());
-            let mut at = 0;
-            while at < SERVED.len() {
-                assert!(carried_out[at] as usize == SERVED[at] as usize);
-                at += 1;
-            }
-        };
+        /// The APIs this broker serves, in key order. The wire knows more.
+        pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
         async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
             Ok(match api {

@@ -1,7 +1,7 @@
 //! The brokers of the cluster as the client of a listener sees them, and who leads a partition (KIP-951).
 
-use crate::broker::Shared;
-use crate::control::{Endpoint, Image, Node, Topic};
+use crate::control::{Endpoint, Image, Node as RegisteredBroker, Topic};
+use crate::node::Node;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
@@ -12,25 +12,25 @@ pub const NO_LEADER: i32 = -1;
 
 /// The brokers that serve, with where a client of this listener reaches them, by id.
 pub fn reached<'i>(
-    broker: &'i Shared,
+    broker: &'i Node,
     image: &'i Image,
     listener: usize,
-) -> impl Iterator<Item = (i32, &'i Node, &'i Endpoint)> {
+) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
     let name = name_of(broker, listener);
     image.nodes().iter().filter_map(move |(id, node)| Some((*id, node, at(node, name)?)))
 }
 
-fn name_of(broker: &Shared, listener: usize) -> &str {
+fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
 /// Where a client of the listener of this name reaches the broker, if that serves.
-fn at<'i>(node: &'i Node, listener: &str) -> Option<&'i Endpoint> {
+fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }
 
 /// The leader's id, or why a client of this listener finds none.
-pub fn leader(broker: &Shared, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
+pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
     let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
     match partition.leader.filter(is_reached) {
         Some(id) => (id, ErrorCode::NONE),
@@ -40,7 +40,7 @@ pub fn leader(broker: &Shared, image: &Image, listener: usize, partition: &Parti
 
 /// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells.
 pub fn leader_elsewhere(
-    broker: &Shared,
+    broker: &Node,
     image: &Image,
     listener: usize,
     (topic, index): (&Topic, i32),
@@ -55,9 +55,9 @@ pub fn leader_elsewhere(
 }
 
 /// Where the client of a listener reaches these brokers, each once.
-pub fn endpoints(broker: &Shared, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
+pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
     let named = reached(broker, image, listener).filter(|(id, ..)| ids.contains(id));
-    let endpoint = |(node_id, node, at): (i32, &Node, &Endpoint)| NodeEndpoint {
+    let endpoint = |(node_id, node, at): (i32, &RegisteredBroker, &Endpoint)| NodeEndpoint {
         node_id,
         host: at.host.clone(),
         port: i32::from(at.port),

@@ -3,10 +3,10 @@
 //! Whether the committer may is the group's to say, and is asked under its lock together with the write: offsets of two
 //! generations are written in the order of the generations.
 
-use super::{Call, Completion, Fault, Reply};
-use crate::broker::Shared;
+use super::call::{Call, Completion, Fault, Reply};
 use crate::control::{Image, Topic};
 use crate::groups::{CommitOffset, Committed, Missing, TopicName};
+use crate::node::Node;
 use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
@@ -88,7 +88,7 @@ impl Wanted {
         }
     }
 
-    fn answer(&self, broker: &Shared, reply: Reply) -> Result<Frame, Fault> {
+    fn answer(&self, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
             broker.metrics.offset_committed(partition.error_code);
         }
@@ -96,7 +96,7 @@ impl Wanted {
     }
 }
 
-fn check(broker: &Shared, version: i16, request: &OffsetCommitRequest) -> Wanted {
+fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> Wanted {
     let image = broker.control.image();
     let now = broker.now_ms();
     let expires_ms = match request.retention_time_ms {
@@ -142,7 +142,7 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
 }
 
 /// In Java's characters, as Kafka counts.
-fn is_too_large(broker: &Shared, partition: &OffsetCommitRequestPartition) -> bool {
+fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
     let max = broker.config.offset_metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
     metadata.len() > max && metadata.encode_utf16().count() > max

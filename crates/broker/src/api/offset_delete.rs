@@ -1,9 +1,9 @@
 //! OffsetDelete 0 (KIP-496): the group, then each partition; topics that a member reads keep their offsets.
 
-use super::{Call, Fault, Reply};
-use crate::broker::Shared;
+use super::call::{Call, Fault, Reply};
 use crate::control::Image;
 use crate::groups::{DeleteOffset, Missing, TopicName};
+use crate::node::Node;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::apis::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteRequestTopic, OffsetDeleteResponse, OffsetDeleteResponsePartition,
@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<OffsetDeleteRequest>(&response)
 }
 
-async fn delete(broker: &Shared, request: &OffsetDeleteRequest) -> Result<Vec<OffsetDeleteResponseTopic>, ErrorCode> {
+async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<OffsetDeleteResponseTopic>, ErrorCode> {
     let id = &request.group_id;
     if id.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);

@@ -3,10 +3,10 @@
 //! What is named twice is answered once: a short request must not ask for the same long metadata a million times. There
 //! are no transactions, so that every offset is stable.
 
-use super::{Call, Completion, Fault, Reply, once};
-use crate::broker::Shared;
+use super::call::{Call, Completion, Fault, Reply, once};
 use crate::control::Image;
 use crate::groups::{Committed, GroupOffsets, Missing, TopicOffsets};
+use crate::node::Node;
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponse,
@@ -34,7 +34,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply) })))
 }
 
-fn fetch(broker: &Shared, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
+fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
     let version = reply.version.number;
     let image = broker.control.image();
     let of = |group| answer(broker, &image, version, group);
@@ -82,7 +82,7 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     }
 }
 
-fn answer(broker: &Shared, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
     let member = asked.member_id.as_deref();
     let check = |group: &Group| group.check_fetch(member, asked.member_epoch);

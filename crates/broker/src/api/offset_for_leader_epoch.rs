@@ -1,6 +1,7 @@
 //! OffsetForLeaderEpoch 2-4: where an epoch's records end, for clients that check for truncation (KIP-320).
 
-use super::{Call, Fault, Reply, topics};
+use super::call::{Call, Fault, Reply};
+use super::topics;
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,

@@ -12,11 +12,12 @@ mod wrong_records;
 
 pub use decompression::Decompression;
 
-use super::{Completion, Fault, Reply, nodes, topics};
-use crate::broker::Shared;
-use crate::classic::{Acks, Admission, Appended, ParkedAnswer, Ticket};
+use super::call::{Completion, Fault, Reply};
+use super::{nodes, topics};
 use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
+use crate::node::Node;
+use crate::partitions::{Acks, Admission, Appended, ParkedAnswer, Ticket};
 use decompression::Turn;
 use destination::Destination;
 use fullbore_wire::apis::produce::{
@@ -49,7 +50,7 @@ const NOT_SAID: i32 = -1;
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
 pub async fn admit(
-    broker: &Arc<Shared>,
+    broker: &Arc<Node>,
     request: ProduceRequest,
     client_id: Option<&str>,
     reply: Reply,
@@ -88,7 +89,7 @@ pub async fn admit(
 }
 
 /// Waits until no log has to be opened; whether the request takes long all the same.
-async fn prepare(broker: &Shared, image: &Image, request: &ProduceRequest) -> bool {
+async fn prepare(broker: &Node, image: &Image, request: &ProduceRequest) -> bool {
     let (mut bytes, mut work, mut is_unwritten, mut unsettled) = (0, 0_usize, false, Vec::new());
     for topic in &request.topic_data {
         let Ok(found) = topics::find(image, &topic.name, topic.topic_id) else { continue };
@@ -131,7 +132,7 @@ const PENDING_COST: usize = 256;
 
 /// Waits for what is pending, then answers.
 async fn after(
-    broker: Arc<Shared>,
+    broker: Arc<Node>,
     mut response: ProduceResponse,
     pending: Vec<Pending>,
     deadline: tokio::time::Instant,
@@ -167,7 +168,7 @@ async fn after(
 }
 
 /// Tells who leads the partitions that another broker leads, and where that is (KIP-951).
-fn tell_leaders(broker: &Shared, response: &mut ProduceResponse, listener: usize) {
+fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
         return;
@@ -188,7 +189,7 @@ fn tell_leaders(broker: &Shared, response: &mut ProduceResponse, listener: usize
 
 /// One request on its way through its partitions, in order: what is answered of it shows how far it has come.
 struct Appending<'a> {
-    broker: &'a Shared,
+    broker: &'a Node,
     image: &'a Image,
     request: &'a ProduceRequest,
     version: i16,
@@ -209,7 +210,7 @@ enum Pause {
 
 impl<'a> Appending<'a> {
     fn new(
-        broker: &'a Shared,
+        broker: &'a Node,
         image: &'a Image,
         request: &'a ProduceRequest,
         version: i16,

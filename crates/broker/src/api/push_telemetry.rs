@@ -1,7 +1,7 @@
 //! PushTelemetry 0: a client's metrics, which are counted and not read.
 
+use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
-use super::{Call, Fault, Reply};
 use crate::telemetry::Asking;
 use fullbore_rules::telemetry::{Push, Refusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};

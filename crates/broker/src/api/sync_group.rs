@@ -1,6 +1,6 @@
 //! SyncGroup 0-5. The answer comes with the leader's.
 
-use super::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
 use fullbore_rules::group::Answer;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};

@@ -1,7 +1,8 @@
 //! UpdateFeatures 0-2. Every feature has the one level at which this broker is ([`features`]): asking for that changes
 //! nothing, and any other is refused.
 
-use super::{Call, Fault, Reply, features, told};
+use super::call::{Call, Fault, Reply, told};
+use super::features;
 use crate::control::Refusal;
 use fullbore_wire::apis::update_features::{
     FeatureUpdateKey, UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse,

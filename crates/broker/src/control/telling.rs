@@ -14,7 +14,7 @@ use super::image::Topic;
 use crate::config::Resource;
 
 /// The log's target of these lines.
-pub(crate) const CHANGES: &str = "fullbore::changes";
+pub(crate) use crate::system::CHANGES;
 /// Topics, or whatever else a command changes, that are named.
 const NAMED_MAX: usize = 10;
 /// Settings of each that are named.

@@ -1,7 +1,8 @@
 //! A write on its way into the log.
 
-use super::Shard;
-use crate::classic::{AppendError, FlushTicket};
+use super::shard::{Records, Shard};
+use super::unreplicated::Told;
+use crate::partitions::{AppendError, FlushTicket};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,30 @@ pub struct Pending<T> {
     outcome: Option<oneshot::Receiver<Outcome<T>>>,
 }
 
-impl<T> Pending<T> {
-    pub(super) fn new(shard: Arc<Shard>, outcome: oneshot::Receiver<Outcome<T>>) -> Self {
-        Pending { shard, outcome: Some(outcome) }
+impl Shard {
+    /// Asks for records to be kept. `told` is called once they are or cannot be, before the next write is told of, and what it
+    /// returns goes to who awaits. It takes no lock that anybody holds while asking for a write. Nothing is appended before somebody
+    /// awaits, calls [`Shard::flush`], or much waits.
+    pub fn write<T: Send + 'static>(
+        self: &Arc<Self>,
+        records: Records,
+        told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
+    ) -> Pending<T> {
+        let (answer, pending) = oneshot::channel();
+        let told: Told = Box::new(move |result| {
+            let outcome = match result {
+                Ok(durable) => (told(Ok(())), durable),
+                Err(error) => (told(Err(error)), None),
+            };
+            // Who went away does not want to know.
+            let _ = answer.send(outcome);
+        });
+        self.ask(records, told);
+        Pending { shard: Arc::clone(self), outcome: Some(pending) }
     }
+}
 
+impl<T> Pending<T> {
     /// Where it goes.
     pub fn shard(&self) -> &Arc<Shard> {
         &self.shard
@@ -50,7 +70,7 @@ impl<T> Pending<T> {
                 loop {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
-                        Err(_) if !self.shard.unreplicated.is_empty() => return Err(TIMED_OUT),
+                        Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
                         // Somebody is writing, which takes as long as the disk does.
                         Err(_) => {}
                     }

@@ -1,7 +1,7 @@
 //! Reading an internal topic's partition from its start to its end.
 
-use crate::classic::{Partition, ReadError};
 use crate::cold;
+use crate::partitions::{OPENED_MAX, ReadError, Replica};
 use bytes::Bytes;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
@@ -9,9 +9,6 @@ use std::io;
 
 /// Bytes read at once; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// What a batch may open to.
-const OPENED_MAX: usize = 256 << 20;
-
 /// Why a partition cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -35,7 +32,7 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// [`ReplayError`]; what came before was given.
-pub fn replay(partition: &Partition, mut each: impl FnMut(Bytes, Option<Bytes>)) -> Result<(), ReplayError> {
+pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -> Result<(), ReplayError> {
     let offsets = partition.offsets()?;
     let mut next = offsets.log_start;
     while next < offsets.high_watermark {

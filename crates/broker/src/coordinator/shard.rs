@@ -6,16 +6,16 @@
 //! Invariants: writes are appended, and told of, in the order in which they were asked for. After each unlock of the writer
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
-use super::Pending;
-use super::unreplicated::{Appended, Unreplicated};
-use crate::classic::{AppendError, FlushTicket, Partition, now_ms};
+use super::unreplicated::{Appended, Told, Unreplicated};
+use crate::partitions::{AppendError, Replica};
+use crate::system::now_ms;
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering, fence};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// Bytes of a batch that several writes share, where the topic allows as much. A larger write has batches of its own.
 const BATCH_BYTES: usize = 512 << 10;
@@ -45,9 +45,6 @@ impl Records {
     }
 }
 
-/// Called when the records of a write are kept, or cannot be.
-pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
-
 struct Write {
     records: Records,
     told: Told,
@@ -70,7 +67,7 @@ pub enum Status {
 
 /// One partition of an internal topic.
 pub struct Shard {
-    partition: Arc<Partition>,
+    partition: Arc<Replica>,
     compression: Compression,
     /// Whether there was one before it for this partition.
     is_successor: bool,
@@ -80,12 +77,12 @@ pub struct Shard {
     waiting: Mutex<Vec<Write>>,
     /// Held while writes are appended and told of: the memory in which batches are built.
     writer: Mutex<BytesMut>,
-    pub(super) unreplicated: Unreplicated,
+    unreplicated: Arc<Unreplicated>,
 }
 
 impl Shard {
     /// Nothing of it is read yet, unless it was never written. Its batches will be compressed so.
-    pub fn new(partition: Arc<Partition>, compression: Compression) -> Arc<Shard> {
+    pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
 
@@ -94,7 +91,7 @@ impl Shard {
         Shard::following(Arc::clone(&shard.partition), shard.compression, true)
     }
 
-    fn following(partition: Arc<Partition>, compression: Compression, is_successor: bool) -> Arc<Shard> {
+    fn following(partition: Arc<Replica>, compression: Compression, is_successor: bool) -> Arc<Shard> {
         let leads_in = partition.leads_in();
         let status = match leads_in {
             None => Status::Elsewhere,
@@ -109,12 +106,12 @@ impl Shard {
             status: watch::Sender::new(status),
             waiting: Mutex::default(),
             writer: Mutex::default(),
-            unreplicated: Unreplicated::default(),
+            unreplicated: Arc::default(),
         })
     }
 
     /// Its log.
-    pub fn partition(&self) -> &Arc<Partition> {
+    pub fn partition(&self) -> &Arc<Replica> {
         &self.partition
     }
 
@@ -159,23 +156,8 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Asks for records to be kept. `told` is called once they are or cannot be, before the next write is told of, and what it
-    /// returns goes to who awaits. It takes no lock that anybody holds while asking for a write. Nothing is appended before somebody
-    /// awaits, calls [`Shard::flush`], or much waits.
-    pub fn write<T: Send + 'static>(
-        self: &Arc<Self>,
-        records: Records,
-        told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
-    ) -> Pending<T> {
-        let (answer, pending) = oneshot::channel();
-        let told: Told = Box::new(move |result| {
-            let outcome = match result {
-                Ok(durable) => (told(Ok(())), durable),
-                Err(error) => (told(Err(error)), None),
-            };
-            // Who went away does not want to know.
-            let _ = answer.send(outcome);
-        });
+    /// Has a write wait to be appended. Nothing is before somebody calls [`Shard::flush`], or much waits.
+    pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
         let waiting = {
             let mut waiting = self.waiting.lock();
             waiting.push(Write { records, told });
@@ -184,7 +166,17 @@ impl Shard {
         if waiting >= WAITING_MAX && self.partition.is_open() {
             self.flush();
         }
-        Pending::new(Arc::clone(self), pending)
+    }
+
+    /// Whether all that is appended is on every replica in sync, and told of.
+    pub(super) fn is_replicated(&self) -> bool {
+        self.unreplicated.is_empty()
+    }
+
+    /// Tells what came of writes once it is true; what could not be said before is appended then.
+    fn tell_in_turn(self: &Arc<Self>, appended: Appended, told: Vec<Told>) {
+        let shard = Arc::clone(self);
+        self.unreplicated.tell_in_turn(appended, told, move || shard.flush_elsewhere());
     }
 
     /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no log yet.
@@ -272,7 +264,7 @@ impl<'a> Batch<'a> {
                         return;
                     }
                     let appended = self.append_all(records());
-                    self.shard.unreplicated.tell_in_turn(self.shard, appended, vec![told]);
+                    self.shard.tell_in_turn(appended, vec![told]);
                     continue;
                 }
             };
@@ -282,7 +274,7 @@ impl<'a> Batch<'a> {
             }
             if bytes > self.bytes_max {
                 let appended = self.append_all(records.into_iter());
-                self.shard.unreplicated.tell_in_turn(self.shard, appended, vec![told]);
+                self.shard.tell_in_turn(appended, vec![told]);
             } else {
                 self.records.extend(records);
                 self.bytes += bytes;
@@ -297,7 +289,7 @@ impl<'a> Batch<'a> {
         let appended = self.append_records();
         let told = std::mem::take(&mut self.told);
         if !told.is_empty() {
-            self.shard.unreplicated.tell_in_turn(self.shard, appended, told);
+            self.shard.tell_in_turn(appended, told);
         }
     }
 

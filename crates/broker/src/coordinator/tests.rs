@@ -1,8 +1,8 @@
 //! Shards on a real log.
 
 use super::*;
-use crate::classic::{AppendError, Logs, Origin, led_by};
 use crate::config::{BrokerConfig, Properties};
+use crate::partitions::{AppendError, Origin, Partitions, led_by};
 use bytes::Bytes;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 struct Opened {
     shard: Arc<Shard>,
-    logs: Arc<Logs>,
+    logs: Arc<Partitions>,
     folder: tempfile::TempDir,
 }
 
@@ -25,9 +25,9 @@ fn opened(compression: Compression, text: &str) -> Opened {
     Opened { shard: Arc::clone(&topic.shards()[0]), logs, folder }
 }
 
-fn logs(folder: &std::path::Path, text: &str, origin: Origin) -> Arc<Logs> {
+fn logs(folder: &std::path::Path, text: &str, origin: Origin) -> Arc<Partitions> {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
-    let logs = Logs::open(folder, (&config).into()).expect("opens");
+    let logs = Partitions::open(folder, (&config).into()).expect("opens");
     logs.put_topic(("__state", ID), &led_by(1, 1), &Arc::new(config.topic_defaults), origin);
     logs
 }

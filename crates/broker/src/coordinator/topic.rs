@@ -1,7 +1,7 @@
 //! The shards of one internal topic.
 
 use super::{Shard, Status};
-use crate::classic::Logs;
+use crate::partitions::Partitions;
 use fullbore_wire::batch::Compression;
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
@@ -15,7 +15,7 @@ pub struct InternalTopic {
 
 impl InternalTopic {
     /// The topic of this id, of which nothing is read yet. Its batches will be compressed so.
-    pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Logs) -> InternalTopic {
+    pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Partitions) -> InternalTopic {
         let found = (0..partitions).filter_map(|index| logs.find(&id, index));
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }

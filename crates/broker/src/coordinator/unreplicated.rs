@@ -2,12 +2,13 @@
 //!
 //! Where this broker has the only replica, there are none.
 
-use super::Shard;
-use super::shard::Told;
-use crate::classic::{AppendError, FlushTicket, ReplicationTicket};
+use crate::partitions::{AppendError, FlushTicket, ReplicationTicket};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Called when the records of a write are kept, or cannot be.
+pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// What came of an append.
 pub(super) type Appended = Result<(Option<FlushTicket>, Option<ReplicationTicket>), AppendError>;
@@ -21,8 +22,8 @@ impl Unreplicated {
         self.0.lock().is_empty()
     }
 
-    /// Tells what came of writes, now or after those before them.
-    pub fn tell_in_turn(&self, shard: &Arc<Shard>, appended: Appended, told: Vec<Told>) {
+    /// Tells what came of writes, now or after those before them; `then` is called once nothing waits any more.
+    pub fn tell_in_turn(self: &Arc<Self>, appended: Appended, told: Vec<Told>, then: impl FnOnce() + Send + 'static) {
         let waits = |appended: &Appended| matches!(appended, Ok((_, Some(_))));
         let mut waiting = self.0.lock();
         if waiting.is_empty() && !waits(&appended) {
@@ -31,7 +32,7 @@ impl Unreplicated {
         }
         waiting.push_back((appended, told));
         if waiting.len() == 1 {
-            tokio::spawn(wait(Arc::clone(shard)));
+            tokio::spawn(wait(Arc::clone(self), then));
         }
     }
 }
@@ -41,10 +42,10 @@ fn tell(appended: Appended, told: Vec<Told>) {
     told.into_iter().for_each(|told| told(result.clone()));
 }
 
-/// Until nothing waits; and then has appended what could not be said before.
-async fn wait(shard: Arc<Shard>) {
+/// Until nothing waits.
+async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
     loop {
-        let first = shard.unreplicated.0.lock().front().map(|(appended, _)| appended.clone());
+        let first = unreplicated.0.lock().front().map(|(appended, _)| appended.clone());
         let Some(mut appended) = first else { break };
         if let Ok((_, replicated @ Some(_))) = &mut appended
             && let Some(ticket) = replicated.take()
@@ -52,14 +53,14 @@ async fn wait(shard: Arc<Shard>) {
         {
             appended = Err(error);
         }
-        let told = shard.unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
+        let told = unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
         // Those behind stay behind while it is told of.
         tell(appended, told.unwrap_or_default());
-        let mut waiting = shard.unreplicated.0.lock();
+        let mut waiting = unreplicated.0.lock();
         waiting.pop_front();
         if waiting.is_empty() {
             break;
         }
     }
-    shard.flush_elsewhere();
+    then();
 }

@@ -9,6 +9,7 @@
 
 mod clock;
 mod commit;
+mod due;
 mod entry;
 mod expiry;
 mod keep;
@@ -16,6 +17,7 @@ mod load;
 mod offsets;
 mod records;
 mod regex;
+mod start;
 mod take_over;
 #[cfg(test)]
 mod tests;
@@ -28,11 +30,11 @@ pub use offsets::{CommitOffset, Committed, GroupOffsets, Offsets, TopicName, Top
 pub use regex::TopicRegex;
 pub use take_over::TakeOverError;
 
-use crate::classic::{AppendError, Logs};
 use crate::config::{BrokerConfig, OffsetsTopicConfig};
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
+use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};
@@ -43,7 +45,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use timer::Timer;
-use tokio::sync::watch;
 
 /// What to do with an event for a group that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub struct Groups {
     bytes: AtomicUsize,
     settings: Settings,
     control: Control,
-    logs: Arc<Logs>,
+    logs: Arc<Partitions>,
     /// None while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
     topic_config: OffsetsTopicConfig,
@@ -91,11 +92,17 @@ pub struct Groups {
 
 impl Groups {
     /// No groups yet: see [`Groups::start`].
-    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
         Groups::by(Clock::start(), config, control, logs, metrics)
     }
 
-    fn by(clock: Clock, config: &BrokerConfig, control: Control, logs: Arc<Logs>, metrics: Metrics) -> Arc<Groups> {
+    fn by(
+        clock: Clock,
+        config: &BrokerConfig,
+        control: Control,
+        logs: Arc<Partitions>,
+        metrics: Metrics,
+    ) -> Arc<Groups> {
         Arc::new(Groups {
             table: Mutex::default(),
             groups_max: config.groups.groups_max,
@@ -118,24 +125,6 @@ impl Groups {
             unkept: Seldom::default(),
             unmade: Seldom::default(),
         })
-    }
-
-    /// Begins to load the groups, takes over what an older version kept elsewhere, and does what is due until the broker stops.
-    ///
-    /// # Errors
-    /// [`TakeOverError`]; nothing is lost then.
-    pub async fn start(
-        self: &Arc<Self>,
-        config: &BrokerConfig,
-        stop: &watch::Sender<bool>,
-    ) -> Result<(), TakeOverError> {
-        self.adopt();
-        self.take_over().await?;
-        tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));
-        tokio::spawn(timer::run(Arc::clone(self), stop.subscribe()));
-        let (retention, every) = (config.offsets_retention_ms, config.offsets_retention_check_interval_ms);
-        tokio::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
-        Ok(())
     }
 
     /// What groups have committed. Whoever was answered a commit sees it, or a newer one.

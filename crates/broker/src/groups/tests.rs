@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+use tokio::sync::watch;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
@@ -24,7 +25,7 @@ struct Opened {
     groups: Arc<Groups>,
     config: Arc<BrokerConfig>,
     control: Control,
-    logs: Arc<Logs>,
+    logs: Arc<Partitions>,
     stop: watch::Sender<bool>,
     _lock: FolderLock,
 }
@@ -42,12 +43,12 @@ fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
     let lock = FolderLock::take(folder).expect("free");
     let space = Arc::new(Space::open(lock.folder(), 0));
     let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), Default::default()).expect("opens");
-    let logs = Logs::open_with(folder, config.as_ref().into(), space).expect("opens");
+    let logs = Partitions::open_with(folder, config.as_ref().into(), space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
-    let mut origin = crate::classic::Origin::Kept;
+    let mut origin = crate::partitions::Origin::Kept;
     control.follow(Box::new(move |before, after| {
         crate::follow_image::follow(&followed, &of_config, before, after, origin);
-        origin = crate::classic::Origin::New;
+        origin = crate::partitions::Origin::New;
     }));
     let groups = Groups::by(clock, &config, control.clone(), Arc::clone(&logs), Metrics::default());
     Opened { groups, config, control, logs, stop: watch::Sender::new(false), _lock: lock }

@@ -1,24 +1,18 @@
-//! When which group has something to do: one heap and one task for all groups.
+//! When which group has something to do: one heap for all groups, which one task looks at (`due`).
 //!
 //! A deadline that moves back, as with every heartbeat, costs nothing here: the old one fires, the group finds nothing
 //! due, and says when to look again. Invariant: a group with a deadline has an alarm in the heap no later than that.
 
-use super::Groups;
 use super::entry::Entry;
 use parking_lot::Mutex;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::sync::Notify;
 
 /// Alarms beside which the heap is looked through for those that were overtaken.
 const OVERTAKEN_MIN: usize = 4096;
-/// The longest sleep; the clock is looked at again after it.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
 /// A group is to be looked at.
 pub(super) struct Alarm {
     /// Milliseconds on the groups' clock.
@@ -79,7 +73,7 @@ impl Timer {
     }
 
     /// An alarm whose time has come, or else when to look again.
-    fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
+    pub fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
         let mut alarms = self.alarms.lock();
         match alarms.heap.peek() {
             None => Err(None),
@@ -87,25 +81,9 @@ impl Timer {
             Some(_) => Ok(alarms.heap.pop().expect("it was just there").0),
         }
     }
-}
 
-/// Until the broker stops.
-pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
-    loop {
-        let now = groups.now_ms();
-        let next = match groups.timer.due(now) {
-            Ok(alarm) => {
-                groups.fire(&alarm);
-                // Thousands may be due at once, and requests are waiting.
-                tokio::task::yield_now().await;
-                continue;
-            }
-            Err(next) => next,
-        };
-        let wait = next.and_then(|next| u64::try_from(next - now).ok()).map_or(SLEEP_MAX, Duration::from_millis);
-        tokio::select! {
-            _ = stop.wait_for(|stopping| *stopping) => return,
-            _ = timeout(wait.min(SLEEP_MAX), groups.timer.sooner.notified()) => {}
-        }
+    /// Waits until there is an alarm that is earlier than all before.
+    pub async fn sooner(&self) {
+        self.sooner.notified().await;
     }
 }

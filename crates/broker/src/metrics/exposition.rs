@@ -31,8 +31,8 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classic::{CleanerStatus, SetAside};
     use crate::metrics::Process;
+    use crate::partitions::{CleanerStatus, SetAside};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
     use std::collections::{HashMap, HashSet};
@@ -61,6 +61,7 @@ mod tests {
     fn shown() -> String {
         let process = Process { resident_bytes: Some(4096), open_fds: Some(12), max_fds: None, cpu_s: 1.5 };
         let gauges = Gauges {
+            served: ApiKey::ALL,
             cluster_id: "c\"1".to_owned(),
             node_id: 7,
             topics: 3,

@@ -4,7 +4,6 @@
 
 use super::errors::Errors;
 use super::gauges::Page;
-use crate::api::SERVED;
 use fullbore_rules::group::State;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
@@ -220,7 +219,7 @@ fn counter(mut encoder: MetricEncoder<'_>, value: impl EncodeCounterValue) -> fm
 }
 
 fn durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-    SERVED.iter().try_for_each(|api| {
+    page.gauges.served.iter().try_for_each(|api| {
         let seen = page.counters().api(*api).duration.seen();
         let labels = [("api", api.name())];
         encoder.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seen.sum_s, seen.count, &seen.buckets, None)
@@ -228,7 +227,7 @@ fn durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
 }
 
 fn response_bytes(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-    SERVED.iter().try_for_each(|api| {
+    page.gauges.served.iter().try_for_each(|api| {
         let labels = [("api", api.name())];
         counter(encoder.encode_family(&labels)?, page.counters().api(*api).response_bytes.get())
     })

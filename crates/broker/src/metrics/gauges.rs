@@ -1,13 +1,16 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
 use super::{Counters, Metrics, Process};
-use crate::broker::Shared;
-use crate::classic::{CleanerStatus, SetAside};
+use crate::node::Node;
+use crate::partitions::{CleanerStatus, SetAside};
 use fullbore_rules::group::State;
+use fullbore_wire::api::ApiKey;
 
 /// What is not counted but looked up when the page is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
+    /// The APIs that are served, each with counters.
+    pub served: &'static [ApiKey],
     /// The cluster's id.
     pub cluster_id: String,
     /// The broker's id.
@@ -42,19 +45,20 @@ pub struct Gauges {
 
 impl Gauges {
     /// Looks at a broker. May take milliseconds ([`Process::read`]).
-    pub fn read(broker: &Shared) -> Self {
+    pub fn read(broker: &Node) -> Self {
         let image = broker.control.image();
         Gauges {
+            served: broker.served,
             cluster_id: broker.cluster_id.to_string(),
             node_id: broker.config.node_id,
             topics: image.topics().len(),
             partitions: image.partition_count(),
-            partitions_failed: broker.logs.failed_partitions(),
-            partitions_refused: broker.logs.refused_partitions(),
-            set_aside: broker.logs.set_aside(),
+            partitions_failed: broker.partitions.failed_partitions(),
+            partitions_refused: broker.partitions.refused_partitions(),
+            set_aside: broker.partitions.set_aside(),
             disk_full: broker.space.is_full(),
             disk_reserve_bytes: broker.space.reserved(),
-            cleaner: broker.logs.cleaner_status(),
+            cleaner: broker.partitions.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             groups: broker.groups.count_by_state(),

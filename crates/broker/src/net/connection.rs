@@ -11,8 +11,8 @@ use super::input::{Input, InputError};
 use super::output;
 use super::stream::Stream;
 use crate::api::{self, Call, Client, Completion, Fault};
-use crate::broker::Shared;
 use crate::coordinator::Unwritten;
+use crate::node::Node;
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
@@ -23,19 +23,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-
-/// What one connection may use.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Bytes of one request (`socket.request.max.bytes`).
-    pub request_bytes_max: usize,
-    /// Requests admitted and not yet answered.
-    pub requests_max: usize,
-    /// Bytes those requests and their answers hold in memory; one is always let in.
-    pub bytes_max: usize,
-    /// Time without a byte from or to the client, while no answer is awaited (`connections.max.idle.ms`).
-    pub idle_max: Option<Duration>,
-}
 
 /// Where the events of the protocol log go: every request and response, at debug. No contents, no secrets.
 const PROTOCOL: &str = "fullbore::protocol";
@@ -103,13 +90,7 @@ enum Ended {
 }
 
 /// Serves one client until either side is done.
-pub async fn serve(
-    broker: &Arc<Shared>,
-    stream: Stream,
-    peer: SocketAddr,
-    listener: usize,
-    stop: watch::Receiver<bool>,
-) {
+pub async fn serve(broker: &Arc<Node>, stream: Stream, peer: SocketAddr, listener: usize, stop: watch::Receiver<bool>) {
     let queue = Handover::new(broker.limits.requests_max);
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
@@ -148,7 +129,7 @@ pub async fn serve(
 
 /// The reading half: until the client closes, the broker stops, or a request is beyond answering.
 async fn read(
-    broker: &Arc<Shared>,
+    broker: &Arc<Node>,
     stream: &Stream,
     (mut client, listener): (Client, usize),
     queue: &Handover<Admitted>,
@@ -209,7 +190,7 @@ async fn end_idle(idleness: &Idleness, max: Option<Duration>) -> Ended {
 
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.
 async fn admit(
-    broker: &Arc<Shared>,
+    broker: &Arc<Node>,
     client: &mut Client,
     listener: usize,
     frame: Bytes,
@@ -227,7 +208,7 @@ async fn admit(
 /// The writing half: until the reading half is done and everything is answered. Answers that are ready when one leaves
 /// leave with it.
 async fn write(
-    broker: &Arc<Shared>,
+    broker: &Arc<Node>,
     stream: &Stream,
     queue: &Handover<Admitted>,
     idleness: &Idleness,
@@ -330,7 +311,7 @@ mod tests {
     /// seldom awaited: box that one, and pin where it is made what is handed on.
     #[test]
     fn the_task_of_a_connection_is_small() {
-        let task = |broker: Arc<Shared>, stream, peer, stop| async move { serve(&broker, stream, peer, 0, stop).await };
+        let task = |broker: Arc<Node>, stream, peer, stop| async move { serve(&broker, stream, peer, 0, stop).await };
         let size = size_of_future(task);
         assert!(size <= 6 * 1024, "{size} bytes");
     }

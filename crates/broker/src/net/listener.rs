@@ -7,8 +7,8 @@
 use super::connection;
 use super::stream::Stream;
 use super::tls::Certificates;
-use crate::broker::Shared;
 use crate::config::{BrokerConfig, Listener};
+use crate::node::Node;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -87,7 +87,7 @@ struct Admitted {
 
 /// One admitted connection's place under the limits, given back when dropped.
 struct Place {
-    broker: Arc<Shared>,
+    broker: Arc<Node>,
     admission: Arc<Admission>,
     ip: IpAddr,
     _open: mpsc::Sender<()>,
@@ -95,12 +95,7 @@ struct Place {
 
 impl Admission {
     /// A place for a connection from `ip`, or the limit it is over.
-    fn enter(
-        self: &Arc<Self>,
-        broker: &Arc<Shared>,
-        ip: IpAddr,
-        open: &mpsc::Sender<()>,
-    ) -> Result<Place, &'static str> {
+    fn enter(self: &Arc<Self>, broker: &Arc<Node>, ip: IpAddr, open: &mpsc::Sender<()>) -> Result<Place, &'static str> {
         // A client over IPv4 of a listener on [::] is the same one.
         let ip = ip.to_canonical();
         let image = broker.control.image();
@@ -135,7 +130,7 @@ impl Drop for Place {
 }
 
 /// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
-pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
+pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(Admission::default());
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
@@ -169,7 +164,7 @@ pub async fn run(broker: Arc<Shared>, listeners: Vec<Bound>, stop: watch::Receiv
 }
 
 async fn accept(
-    broker: Arc<Shared>,
+    broker: Arc<Node>,
     socket: TcpListener,
     door: Door,
     admission: Arc<Admission>,

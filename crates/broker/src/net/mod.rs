@@ -4,11 +4,12 @@ mod connection;
 mod handover;
 mod idleness;
 mod input;
+mod limits;
 mod listener;
 mod output;
 mod stream;
 mod tls;
 
-pub use connection::Limits;
+pub use limits::Limits;
 pub use listener::{Bound, bind, run};
 pub use tls::Certificates;

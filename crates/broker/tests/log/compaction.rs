@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{Acks, Partition};
 use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
+use fullbore_broker::partitions::{Acks, Replica};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct World {
     folder: Folder,
-    partition: Arc<Partition>,
+    partition: Arc<Replica>,
     history: Vec<Row>,
     now_ms: i64,
     log_start: i64,
@@ -301,7 +301,7 @@ fn records_are_left_alone_for_the_least_lag_and_cleaned_after_the_largest_though
     for n in 0..20 {
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
     }
-    let records = |partition: &Partition| {
+    let records = |partition: &Replica| {
         let (mut count, mut offset) = (0, 0);
         while offset < partition.offsets().expect("offsets").log_end {
             let bytes = bytes(&partition.read(offset, 1 << 20, true).expect("read").records);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::classic::{Acks, AppendError, Appended, Logs, Origin, Partition, Settings, led_by};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_broker::partitions::{Acks, AppendError, Appended, LogSettings, Origin, Partitions, Replica, led_by};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
@@ -20,8 +20,8 @@ pub const NOW: i64 = 1_700_000_000_000;
 pub struct Folder {
     pub dir: PathBuf,
     pub config: TopicConfig,
-    pub settings: Settings,
-    pub logs: Arc<Logs>,
+    pub settings: LogSettings,
+    pub logs: Arc<Partitions>,
     /// Removes the folder at the end.
     _temporary: Option<tempfile::TempDir>,
 }
@@ -39,12 +39,12 @@ impl Folder {
 
     pub fn at(dir: &Path) -> Folder {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let settings = Settings::from(&broker);
+        let settings = LogSettings::from(&broker);
         Folder {
             dir: dir.to_owned(),
             config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..broker.topic_defaults },
             settings,
-            logs: Logs::open(dir, settings).expect("opened"),
+            logs: Partitions::open(dir, settings).expect("opened"),
             _temporary: None,
         }
     }
@@ -55,18 +55,18 @@ impl Folder {
         self
     }
 
-    pub fn partition(&self) -> Arc<Partition> {
+    pub fn partition(&self) -> Arc<Replica> {
         self.partition_of(TOPIC, ID, 0)
     }
 
     /// A partition of any topic, from now on with the settings that are to be in force.
-    pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Partition> {
+    pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 
     /// As kill -9 would: nothing is finished, written or flushed.
-    pub fn crash(&mut self) -> Arc<Partition> {
+    pub fn crash(&mut self) -> Arc<Replica> {
         self.kill();
         self.partition()
     }
@@ -77,16 +77,16 @@ impl Folder {
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }
-        self.logs = Logs::open(&self.dir, self.settings).expect("opened");
+        self.logs = Partitions::open(&self.dir, self.settings).expect("opened");
     }
 
     /// As after a power cut: a crash, and another boot.
-    pub fn power_cut(&mut self) -> Arc<Partition> {
+    pub fn power_cut(&mut self) -> Arc<Replica> {
         fs::write(self.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         self.crash()
     }
 
-    pub fn restart(&mut self) -> Arc<Partition> {
+    pub fn restart(&mut self) -> Arc<Replica> {
         self.logs.close();
         self.crash()
     }
@@ -131,12 +131,12 @@ pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, rec
     timed(stamp, Compression::None, &vec![NOW; records], b"value")
 }
 
-pub fn append(partition: &Arc<Partition>, batch: &[u8]) -> Result<Appended, AppendError> {
+pub fn append(partition: &Arc<Replica>, batch: &[u8]) -> Result<Appended, AppendError> {
     partition.append(BatchView::first(batch).expect("a batch"), Acks::Leader, NOW)
 }
 
 /// The offset an accepted batch got.
-pub fn offset(partition: &Arc<Partition>, batch: &[u8]) -> i64 {
+pub fn offset(partition: &Arc<Replica>, batch: &[u8]) -> i64 {
     append(partition, batch).expect("appended").base_offset
 }
 
@@ -153,7 +153,7 @@ pub fn bytes(records: &Records) -> Bytes {
 }
 
 /// Every batch from `offset` on, each with a valid checksum, none leaving a gap to the one before.
-pub fn read_all(partition: &Partition, mut offset: i64) -> Vec<Bytes> {
+pub fn read_all(partition: &Replica, mut offset: i64) -> Vec<Bytes> {
     let mut all = Vec::new();
     loop {
         let read = partition.read(offset, 1 << 20, true).expect("read");
@@ -182,7 +182,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Has this broker lead the partition, which nobody follows, in an epoch of this number.
-pub fn lead(partition: &Partition, leader_epoch: i32) {
+pub fn lead(partition: &Replica, leader_epoch: i32) {
     let before = PartitionRegistration::clone(&led_by(1, 1)[0]);
     let registered = PartitionRegistration { leader_epoch, partition_epoch: leader_epoch, ..before };
     partition.follow(&Arc::new(registered), &partition.config());

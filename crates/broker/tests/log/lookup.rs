@@ -1,6 +1,6 @@
 //! Finding batches by offset and time, against a search from end to end.
 
-use fullbore_broker::classic::{EpochEnd, ReadError, TimestampOffset};
+use fullbore_broker::partitions::{EpochEnd, ReadError, TimestampOffset};
 use fullbore_wire::batch::{BatchView, Compression, Stamp, batches};
 use proptest::prelude::*;
 

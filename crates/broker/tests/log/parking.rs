@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Acks, Admission, AppendError, ParkedAnswer, Partition, Reordering};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::metrics::Metrics;
+use fullbore_broker::partitions::{Acks, Admission, AppendError, ParkedAnswer, Reordering, Replica};
 use fullbore_rules::sequence::Refusal;
 use fullbore_wire::batch::BatchView;
 
@@ -15,11 +15,11 @@ fn reordering(settings: &str) -> Arc<Reordering> {
     Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
 }
 
-fn admit(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
+fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
     partition.append_in_turn(BatchView::first(batch).expect("a batch"), Acks::Leader, NOW, Some(reordering))
 }
 
-fn park(partition: &Arc<Partition>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
+fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
     match admit(partition, batch, reordering).expect("there is room") {
         Admission::Parked(answer) => answer,
         Admission::Appended(appended) => panic!("appended: {appended:?}"),

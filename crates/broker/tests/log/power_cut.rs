@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fullbore_broker::classic::{AppendError, Logs, Partition};
+use fullbore_broker::partitions::{AppendError, Partitions, Replica};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
@@ -36,13 +36,13 @@ fn punch(folder: &Folder, name: &str, hole: Range<usize>) -> (Vec<u8>, Vec<u8>) 
     (whole, damaged)
 }
 
-fn assert_refused(partition: &Arc<Partition>, what: &str) {
+fn assert_refused(partition: &Arc<Replica>, what: &str) {
     let sent = append(partition, &plain(1, b"v"));
     assert_eq!(sent.map(|appended| appended.base_offset), Err(AppendError::Storage), "{what}");
 }
 
 /// The log holds `kept` batches, knows the last of them, and goes on after them.
-fn assert_goes_on(partition: &Arc<Partition>, kept: i32) {
+fn assert_goes_on(partition: &Arc<Replica>, kept: i32) {
     assert_eq!(partition.offsets().expect("recovered").log_end, i64::from(kept));
     assert_eq!(read_all(partition, 0).len(), kept as usize);
     for n in (kept - WINDOW).max(0)..kept {
@@ -200,7 +200,7 @@ fn a_partition_not_opened_after_a_power_cut_is_still_cut_later() {
         punch(&folder, SEGMENT, ends[6]..ends[7]);
         fs::write(folder.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         for _ in 0..3 {
-            folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+            folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
             if stops {
                 folder.logs.close();
             }
@@ -227,7 +227,7 @@ fn a_partition_that_was_recovered_is_damaged_by_no_power_cut_before_that() {
 fn damage_after_a_clean_stop_is_no_power_cuts_even_to_a_partition_not_opened_since_a_kill() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
-    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
     folder.logs.close();
     punch(&folder, SEGMENT, ends[6]..ends[7]);
     assert_refused(&folder.power_cut(), "stopped in between");

@@ -4,8 +4,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::classic::{Logs, Origin, led_by};
 use fullbore_broker::config::CleanupPolicy;
+use fullbore_broker::partitions::{Origin, Partitions, led_by};
 use fullbore_wire::Uuid;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
@@ -14,7 +14,7 @@ use crate::folder::*;
 const NEXT: Uuid = Uuid([8; 16]);
 
 /// Deletes the topic and makes it again under another id.
-fn make_again(folder: &Folder) -> Arc<fullbore_broker::classic::Partition> {
+fn make_again(folder: &Folder) -> Arc<fullbore_broker::partitions::Replica> {
     folder.logs.delete_topic(ID);
     folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     folder.logs.find(&NEXT, 0).expect("it has just been told of")
@@ -133,7 +133,7 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
     // Whoever opens it to read waits until somebody opens it to write.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
     folder.settings.recovery_threads = 1;
-    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
     folder.partition();
     let mut pipe = None;
     wait_until("the log is being opened", || {

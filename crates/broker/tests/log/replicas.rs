@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_broker::classic::{
-    Acks, AppendError, Appended, FollowError, FollowerRead, FromLeader, Logs, Origin, Partition, Ticket,
+use fullbore_broker::partitions::{
+    Acks, AppendError, Appended, FollowError, FollowerRead, FromLeader, Origin, Partitions, Replica, Ticket,
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -23,7 +23,7 @@ const EPOCH: i64 = 7;
 struct Broker {
     id: i32,
     folder: Folder,
-    partition: Arc<Partition>,
+    partition: Arc<Replica>,
 }
 
 /// Brokers 1 to `count` and what the metadata says.
@@ -50,7 +50,7 @@ impl Cluster {
         &self.brokers[usize::try_from(id - 1).expect("from 1 on")]
     }
 
-    fn partition(&self, id: i32) -> &Arc<Partition> {
+    fn partition(&self, id: i32) -> &Arc<Replica> {
         &self.of(id).partition
     }
 
@@ -121,8 +121,8 @@ impl Cluster {
     }
 }
 
-fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> Arc<Partition> {
-    folder.logs = Logs::open(&folder.dir, folder.settings).expect("opened");
+fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> Arc<Replica> {
+    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
     let alive = BrokerRegistration { epoch: EPOCH, ..Default::default() };
     let brokers: Brokers = (1..=count).map(|id| (id, alive)).collect::<BTreeMap<_, _>>();
     folder.logs.put_brokers(&Arc::new(brokers));
@@ -347,7 +347,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
 }
 
 /// All that a leader sends a follower that has nothing.
-fn read_all_bytes(leader: &Arc<Partition>) -> Vec<u8> {
+fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: leader.leader_epoch(), offset: 0 };
     match leader.read_as_follower(&fetch, None, (1 << 20, true)).expect("answered") {
         FollowerRead::Records(read, _) => bytes_of(read.records),
@@ -447,7 +447,7 @@ proptest! {
 }
 
 /// What readers see up to the high watermark.
-fn visible(partition: &Partition, high_watermark: i64) -> Vec<u8> {
+fn visible(partition: &Replica, high_watermark: i64) -> Vec<u8> {
     let (mut bytes, mut next) = (Vec::new(), 0);
     while next < high_watermark {
         let read = bytes_of(partition.read(next, 1 << 20, true).expect("read").records);

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_broker::classic::{Partition, ReadError};
+use fullbore_broker::partitions::{ReadError, Replica};
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -24,13 +24,13 @@ fn folder() -> Folder {
     folder
 }
 
-fn fill(partition: &Arc<Partition>, timestamps: impl IntoIterator<Item = i64>) {
+fn fill(partition: &Arc<Replica>, timestamps: impl IntoIterator<Item = i64>) {
     for timestamp in timestamps {
         offset(partition, &timed(Stamp::NONE, Compression::None, &[timestamp], &[1; 400]));
     }
 }
 
-fn log_start(partition: &Partition) -> i64 {
+fn log_start(partition: &Replica) -> i64 {
     partition.offsets().expect("open").log_start
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use fullbore_broker::classic::AppendError;
+use fullbore_broker::partitions::AppendError;
 use fullbore_wire::batch::{Compression, Stamp};
 
 use crate::folder::*;

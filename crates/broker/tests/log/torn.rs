@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fullbore_broker::classic::AppendError;
+use fullbore_broker::partitions::AppendError;
 
 use crate::folder::*;
 

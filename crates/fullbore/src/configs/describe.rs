@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Describe {
     #[command(flatten)]
     entity: Entity,
-    /// Those that nobody set, too.
+    /// Print the configurations that nobody set, too.
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -15,13 +15,13 @@ const QUOTAS: &str = "quotas of users, clients and IP addresses are not offered 
 #[command(group = ArgGroup::new("short").args(["topic", "broker", "broker_defaults", "broker_logger", "group",
     "client_metrics"]).conflicts_with("entity_type"))]
 pub struct Entity {
-    /// What it is: topics, brokers, broker-loggers, groups or client-metrics.
+    /// What is meant: topics, brokers, broker-loggers, groups or client-metrics.
     #[arg(long, value_name = "TYPE")]
     entity_type: Option<String>,
-    /// Its name: a topic's, a broker's id, a group's.
+    /// The name of what is meant: a topic's, a broker's id, a group's.
     #[arg(long, value_name = "NAME", requires = "entity_type")]
     entity_name: Option<String>,
-    /// What holds for all brokers.
+    /// The defaults of all brokers.
     #[arg(long, requires = "entity_type")]
     entity_default: bool,
     /// A topic.
@@ -30,7 +30,7 @@ pub struct Entity {
     /// A broker, by its id.
     #[arg(long, value_name = "ID")]
     broker: Option<String>,
-    /// What holds for all brokers.
+    /// The defaults of all brokers.
     #[arg(long)]
     broker_defaults: bool,
     /// The log levels of a broker, by its id.
@@ -39,7 +39,7 @@ pub struct Entity {
     /// A consumer group.
     #[arg(long)]
     group: Option<String>,
-    /// What clients are asked to measure, by the name of the request.
+    /// A subscription to what clients measure, by its name.
     #[arg(long, value_name = "NAME")]
     client_metrics: Option<String>,
 }
@@ -56,7 +56,7 @@ pub struct Meant {
 /// One thing that has configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// What holds for all brokers.
+    /// The defaults of all brokers.
     Defaults,
     /// The one with this name.
     Named(String),

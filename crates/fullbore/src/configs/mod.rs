@@ -23,7 +23,7 @@ pub struct Configs {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Print configurations, where each is from, and where else it could be from.
+    /// Print configurations, where each value is from, and those that it hides.
     ///
     /// Without a name those of every topic, broker, group or client metric; without --all those that were set while brokers
     /// run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source", "is_sensitive",
@@ -34,7 +34,7 @@ enum Action {
   fullbore configs describe --entity-type brokers
   fullbore configs describe --broker-defaults")]
     Describe(describe::Describe),
-    /// Set configurations, or delete them so that they fall back to what is below; all of them or none.
+    /// Set configurations, or delete them so that the broker's or the default holds again; all of them or none.
     ///
     /// --json prints {"altered": {"type", "name"}}.
     #[command(after_help = "Examples:

@@ -100,7 +100,7 @@ pub struct Consume {
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     pub(super) command_config: Option<PathBuf>,
-    /// A consumer property, before those of the file; may be repeated.
+    /// A consumer property, before those of the file; may be repeated. docs/consumer.md has all of them.
     #[arg(short = 'X', long, visible_alias = "command-property", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(super) consumer_property: Vec<(String, String)>,
     /// kafka-console-consumer.sh's print.key, print.value, print.headers, print.timestamp, print.partition, print.offset,

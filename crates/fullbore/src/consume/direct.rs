@@ -5,13 +5,12 @@
 use super::args::Consume;
 use super::printer::{Printer, Shared};
 use super::reading::{End, Topics};
-use super::settings::Settings;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
-use fullbore_client::ClientError;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{Cursor, Growth, Plan, Start, consume_growing};
+use fullbore_client::{ClientError, ConsumerConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ pub(super) fn read(
     topics: &Topics,
     args: &Consume,
     start: Start,
-    settings: &Settings,
+    settings: &ConsumerConfig,
     shared: &Arc<Shared>,
     stop: &Stop,
 ) -> Result<End, Failure> {

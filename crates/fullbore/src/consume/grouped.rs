@@ -8,14 +8,13 @@ use super::args::Consume;
 use super::outlet::Place;
 use super::printer::{Printer, Shared};
 use super::reading::{End, INTERRUPTED_PATIENCE, Topics};
-use super::settings::Settings;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
-use fullbore_client::ClientError;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{ConsumeError, Cursor, Placed, Plan, Start, consume};
 use fullbore_client::group::{Committed, Member, Position, Target};
+use fullbore_client::{ClientError, ConsumerConfig};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub(super) struct Grouped<'a> {
     cluster: &'a mut Cluster,
     member: Member,
     args: &'a Consume,
-    settings: &'a Settings,
+    settings: &'a ConsumerConfig,
     topics: &'a Topics,
     shared: &'a Arc<Shared>,
     stop: &'a Stop,
@@ -75,7 +74,7 @@ impl<'a> Grouped<'a> {
         cluster: &'a mut Cluster,
         member: Member,
         args: &'a Consume,
-        settings: &'a Settings,
+        settings: &'a ConsumerConfig,
         topics: &'a Topics,
         shared: &'a Arc<Shared>,
         stop: &'a Stop,
@@ -110,7 +109,7 @@ impl<'a> Grouped<'a> {
     }
 
     fn commits(&self) -> bool {
-        self.settings.commit_interval.is_some()
+        self.settings.commits
     }
 
     fn follow(&mut self) -> Result<bool, Failure> {
@@ -253,7 +252,7 @@ impl<'a> Grouped<'a> {
         };
         let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =
             self;
-        let mut next_commit = settings.commit_interval.map(|interval| Instant::now() + interval);
+        let mut next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
         let mut failed = None;
         let outcome = consume(cluster, cursors, &plan, |progress| {
             let now = progress.deleted();
@@ -264,7 +263,7 @@ impl<'a> Grouped<'a> {
             troubles.0.of_run(progress, fails_with.as_deref());
             troubles.1.observe(member.trouble());
             if next_commit.is_some_and(|at| Instant::now() >= at) {
-                next_commit = settings.commit_interval.map(|interval| Instant::now() + interval);
+                next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
                 failed = commit(member, shared, places, deleted, committed, Duration::ZERO).err();
             }
             let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();

@@ -21,12 +21,14 @@ use crate::client::{self, client_properties, without_effect};
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::stop::Stop;
+use fullbore_client::ConsumerConfig;
 use fullbore_client::consume::Start;
 use fullbore_client::group::Member;
 use grouped::Grouped;
 use outlet::Outlet;
 use printer::Shared;
 use reading::{End, INTERRUPTED_PATIENCE};
+use settings::member_of;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -34,31 +36,13 @@ use std::time::{Duration, Instant};
 /// The client id when no property names one.
 const CLIENT_ID: &str = "fullbore-consume";
 
-/// The properties it takes beside those that every client takes.
-const PROPERTIES: &[&str] = &[
-    "auto.commit.interval.ms",
-    "auto.offset.reset",
-    "check.crcs",
-    "enable.auto.commit",
-    "exclude.internal.topics",
-    "fetch.max.bytes",
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "group.instance.id",
-    "group.protocol",
-    "group.remote.assignor",
-    "heartbeat.interval.ms",
-    "isolation.level",
-    "max.partition.fetch.bytes",
-    "max.poll.interval.ms",
-    "metadata.max.age.ms",
-    "partition.assignment.strategy",
-    "session.timeout.ms",
-];
-
 /// What is to be known of a property that it does not take.
 fn notice(key: &str) -> Option<String> {
-    without_effect(key, "this consumer", PROPERTIES)
+    if key == "group.id" {
+        return Some("has no effect on this consumer; name the group with --group".to_owned());
+    }
+    let own: Vec<&'static str> = ConsumerConfig::settings().map(|setting| setting.name).collect();
+    without_effect(key, "this consumer", &own)
 }
 
 /// Runs the command.
@@ -75,7 +59,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
     let shared = Arc::new(Shared { style, outlet: outlet.clone(), left, until });
-    let outcome = match settings.group(&args, topics.all.clone())? {
+    let outcome = match member_of(&args, &settings, topics.all.clone())? {
         None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID);

@@ -81,17 +81,11 @@ fn properties_shape_the_fetch() {
 }
 
 #[test]
-fn the_properties_that_are_meant_are_those_that_are_taken() {
-    let args = parse(&[]).expect("valid");
-    for key in PROPERTIES {
-        let mut properties = Properties::default();
-        properties.set(*key, "");
-        let mut settings = args.settings(&Properties::default()).expect("nothing is set");
-        let taken = settings.set_fetch(key, "").or_else(|| settings.set_group(key, "")).is_some();
-        assert!(taken || args.settings(&properties).is_err(), "{key}");
-    }
+fn what_is_not_taken_is_told() {
     let told = |key| notice(key).expect("not taken");
     assert_eq!(told("fetch.min.byte"), "has no effect on this consumer; did you mean fetch.min.bytes?");
     assert_eq!(told("max.poll.records"), "has no effect on this consumer");
+    assert_eq!(told("group.id"), "has no effect on this consumer; name the group with --group");
     assert!(told("ssl.truststore.locaton").ends_with("; did you mean ssl.truststore.location?"));
+    assert_eq!(notice("session.timeout.ms"), None);
 }

@@ -26,16 +26,6 @@ use std::time::{Duration, SystemTime};
 /// The client id when no property names one; Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-consumer-client";
 
-/// What it takes beside what every client takes.
-const PROPERTIES: &[&str] = &[
-    "fetch.max.wait.ms",
-    "fetch.min.bytes",
-    "fetch.max.bytes",
-    "max.partition.fetch.bytes",
-    "check.crcs",
-    "isolation.level",
-];
-
 /// Read a topic as fast as it comes and print what kafka-consumer-perf-test prints.
 ///
 /// All partitions are read by manual assignment: there is no consumer group and nothing is committed, so
@@ -100,7 +90,7 @@ pub struct Consume {
     /// A file of consumer properties.
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
-    /// A consumer property, before those of the file; may be repeated.
+    /// A consumer property, before those of the file; may be repeated. docs/consumer.md says which count here.
     #[arg(long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
 }
@@ -223,25 +213,19 @@ impl<'a> Reporter<'a> {
 
 impl Consume {
     fn properties(&self) -> Result<Properties, Failure> {
-        let notice = |key: &str| without_effect(key, "perf consume", PROPERTIES);
+        let own: Vec<&'static str> = FetchSettings::settings().map(|setting| setting.name).collect();
+        let notice = |key: &str| without_effect(key, "perf consume", &own);
         client_properties(self.command_config.as_deref(), &self.command_property, &notice)
     }
 
     fn plan(&self, properties: &Properties) -> Result<Plan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
-            let number = || value.parse::<i32>().ok().filter(|n| *n >= 0).ok_or_else(|| wrong("must be 0 or more"));
-            match key {
-                "fetch.max.wait.ms" => fetch.max_wait_ms = number()?,
-                "fetch.min.bytes" => fetch.min_bytes = number()?,
-                "fetch.max.bytes" => fetch.max_bytes = number()?,
-                "max.partition.fetch.bytes" => fetch.partition_max_bytes = number()?,
-                "check.crcs" => fetch.check_crcs = value.parse().map_err(|_| wrong("must be true or false"))?,
-                "isolation.level" if value != "read_uncommitted" => return Err(wrong("must be read_uncommitted")),
-                // Every client's, or told to have no effect.
-                _ => {}
+            if key == "isolation.level" && value != "read_uncommitted" {
+                return Err(Failure::new(format!("{key}={value}: must be read_uncommitted")));
             }
+            // Others are every client's, or told to have no effect.
+            fetch.set(key, value)?;
         }
         let start = if self.from_latest { Start::Latest } else { Start::Earliest };
         fetch.reset = Some(start);

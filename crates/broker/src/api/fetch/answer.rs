@@ -1,14 +1,15 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 
 use super::partition::Fetched;
-use crate::api::{Fault, Reply, nodes, topics};
-use crate::broker::Shared;
+use crate::api::call::{Fault, Reply};
+use crate::api::{nodes, topics};
+use crate::node::Node;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};
 use fullbore_wire::{ErrorCode, Frame};
 use std::collections::BTreeSet;
 
 /// The response to a fetch that was carried out.
-pub fn of(broker: &Shared, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
+pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
     let mut leaders = BTreeSet::new();
     for Fetched { key, mut data } in shown {

@@ -9,10 +9,10 @@ mod partition;
 pub mod sessions;
 
 use super::{Completion, Fault, Reply, topics};
-use crate::broker::Shared;
-use crate::classic::{Partition, ReadError};
 use crate::control::Image;
 use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::partitions::{ReadError, Replica};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use partition::{Fetched, PartitionKey, Wanted};
@@ -39,7 +39,7 @@ const PENDING_BYTES: usize = 2048;
 ///
 /// # Errors
 /// When the response cannot be written.
-pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
+pub fn admit(broker: &Arc<Node>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let replica = request.replica_id.max(request.replica_state.replica_id);
     if replica >= 0 {
         return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
@@ -91,12 +91,12 @@ pub fn admit(broker: &Arc<Shared>, request: FetchRequest, reply: Reply) -> Resul
 }
 
 /// Waits, and answers.
-async fn answer_later(broker: &Shared, mut plan: Plan, limits: &Limits, reply: Reply) -> Result<Frame, Fault> {
+async fn answer_later(broker: &Node, mut plan: Plan, limits: &Limits, reply: Reply) -> Result<Frame, Fault> {
     let fetched = wait(broker, &mut plan, limits).await;
     answer_now(broker, plan, fetched, reply)
 }
 
-fn answer_now(broker: &Shared, plan: Plan, fetched: Result<Attempt, ErrorCode>, reply: Reply) -> Result<Frame, Fault> {
+fn answer_now(broker: &Node, plan: Plan, fetched: Result<Attempt, ErrorCode>, reply: Reply) -> Result<Frame, Fault> {
     match fetched.and_then(|fetched| plan.shown(fetched.partitions)) {
         Ok(shown) => {
             count(&shown, &broker.metrics);
@@ -106,7 +106,7 @@ fn answer_now(broker: &Shared, plan: Plan, fetched: Result<Attempt, ErrorCode>, 
     }
 }
 
-fn refused(broker: &Shared, code: ErrorCode, reply: Reply) -> Result<Frame, Fault> {
+fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault> {
     broker.metrics.fetch_failed(code);
     answer::error(code, 0, reply)
 }
@@ -141,7 +141,7 @@ struct Attempt {
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.
-async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
+async fn wait(broker: &Node, plan: &mut Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
     let mut stop = broker.stopping();
@@ -172,13 +172,13 @@ async fn wait(broker: &Shared, plan: &mut Plan, limits: &Limits) -> Result<Attem
 }
 
 /// Reads every partition once; very many of them off the threads that serve connections.
-async fn look(broker: &Shared, plan: &Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
+async fn look(broker: &Node, plan: &Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     let attempt = || attempt(broker, &wanted, limits);
     Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
 }
 
-fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
+fn register(broker: &Node, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
     let image = broker.control.image();
     let found = |wanted: &Wanted| partition(broker, &image, &wanted.key).ok();
     let registered =
@@ -188,7 +188,7 @@ fn register(broker: &Shared, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<()
 
 /// Reads every partition once, in the order asked. A log that could not be opened since the fetch began is an error: to ask
 /// again is its client's matter.
-fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
+fn attempt(broker: &Node, wanted: &[Wanted], limits: &Limits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut failed, mut is_opening) = (0, false, false);
@@ -213,13 +213,13 @@ fn attempt(broker: &Shared, wanted: &[Wanted], limits: &Limits) -> Attempt {
     Attempt { partitions, is_enough: failed || wanted.is_empty() || has_enough, is_opening }
 }
 
-fn partition(broker: &Shared, image: &Image, key: &PartitionKey) -> Result<Arc<Partition>, ErrorCode> {
+fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<Arc<Replica>, ErrorCode> {
     topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
 }
 
 /// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response.
 fn read(
-    found: Result<Arc<Partition>, ErrorCode>,
+    found: Result<Arc<Replica>, ErrorCode>,
     key: &PartitionKey,
     fetch: &FetchPartition,
     left: usize,

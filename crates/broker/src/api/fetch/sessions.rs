@@ -8,7 +8,7 @@
 //! session has gone on without it, as Kafka does.
 
 use super::partition::{Fetched, PartitionKey, Wanted, keys};
-use crate::classic::Registration;
+use crate::partitions::Registration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use parking_lot::{Mutex, MutexGuard};

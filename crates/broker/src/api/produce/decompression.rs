@@ -6,8 +6,8 @@
 //! Invariant: at any time at most [`SMALL_MAX`] for each place of [`LongWork`](crate::long_work::LongWork), 64 MiB in all, and one
 //! batch of what its topic allows, 256 MiB at most.
 
-use crate::classic::OPENED_MAX;
 use crate::config::TopicConfig;
+use crate::partitions::OPENED_MAX;
 use bytes::Bytes;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, decompress};
 use tokio::sync::{Semaphore, SemaphorePermit};

@@ -1,6 +1,6 @@
 //! Why a partition's batch was not taken, and how its client is told.
 
-use crate::classic::AppendError;
+use crate::partitions::AppendError;
 use fullbore_wire::apis::produce::{BatchIndexAndErrorMessage, PartitionProduceResponse};
 use fullbore_wire::batch::BatchError;
 use fullbore_wire::{ErrorCode, Text};

@@ -20,7 +20,7 @@ use fullbore_client::admin::{GroupDescription, Groups};
 pub struct Describe {
     #[command(flatten)]
     which: Which,
-    /// Print the offsets and the lag of every partition; that is what is printed unless told.
+    /// Print the offsets and the lag of every partition; the default.
     #[arg(long)]
     offsets: bool,
     /// Print the members.

@@ -62,10 +62,10 @@ pub struct Reset {
     /// To what this file says, as --export writes it: TOPIC,PARTITION,OFFSET, with several groups GROUP before it.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
-    /// Only show what would be done; that is what happens unless told.
+    /// Only show what would be done; the default.
     #[arg(long)]
     dry_run: bool,
-    /// Do it.
+    /// Set the offsets.
     #[arg(long)]
     execute: bool,
     /// Print the new offsets as CSV, for --from-file.

@@ -135,7 +135,7 @@ impl Cluster {
         answers
     }
 
-    /// As `classic/parking.rs` does.
+    /// As `replica/reorder.rs` does.
     fn park(&mut self, node: usize, attempt: Attempt) -> Vec<(Attempt, Answer)> {
         if self.bug == Some(Bug::DoesNotWait) {
             let offset = self.append(&attempt);

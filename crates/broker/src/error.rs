@@ -1,0 +1,53 @@
+//! Why a broker does not start.
+
+use crate::control;
+use crate::groups::TakeOverError;
+use crate::partitions;
+use fullbore_wire::host_port;
+use std::io;
+
+/// Why a broker does not start, one line each.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data folder or its database.
+    #[error("{0}")]
+    Control(#[from] control::OpenError),
+    /// The partitions.
+    #[error("{0}")]
+    Partitions(#[from] partitions::OpenError),
+    /// What older versions kept of groups.
+    #[error("{0}")]
+    Groups(#[from] TakeOverError),
+    /// The key or certificates of an SSL listener.
+    #[error("{0}")]
+    Certificates(#[from] fullbore_tls::MaterialError),
+    /// A listener.
+    #[error("cannot listen on {}: {}", host_port(host, port), of_bind(error))]
+    Bind {
+        /// As configured.
+        host: String,
+        /// As configured.
+        port: u16,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The admin page's port.
+    #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
+    BindAdmin {
+        /// As configured.
+        host: String,
+        /// As configured.
+        port: u16,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+fn of_bind(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is taken".to_owned(),
+        io::ErrorKind::PermissionDenied => "no permission for this port".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,31 @@
+//! The task that does what is due in groups, when it is.
+
+use super::Groups;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// The longest sleep; the clock is looked at again after it.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Until the broker stops.
+pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
+    loop {
+        let now = groups.now_ms();
+        let next = match groups.timer.due(now) {
+            Ok(alarm) => {
+                groups.fire(&alarm);
+                // Thousands may be due at once, and requests are waiting.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(next) => next,
+        };
+        let wait = next.and_then(|next| u64::try_from(next - now).ok()).map_or(SLEEP_MAX, Duration::from_millis);
+        tokio::select! {
+            _ = stop.wait_for(|stopping| *stopping) => return,
+            _ = timeout(wait.min(SLEEP_MAX), groups.timer.sooner()) => {}
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Records behind a hole that a power cut has left: they are kept beside the log, under names that no start takes for
+//! segments, for whoever wants to look what was in them.
+//!
+//! Not whether that may be done, and not the cut itself: those are [`super::recovery`]'s. The files are not removed
+//! but with their partition.
+//!
+//! Invariant: a byte is out of the log only when it is on the disk under its other name. A crash in between leaves a log
+//! that is shorter and has the same hole, and the next start begins anew.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use super::Log;
+use super::files::{ASIDE, LOG, OFFSET_INDEX, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
+use super::scan::find_last_batch;
+use super::segment::Segment;
+use super::steps::step;
+
+mod found;
+#[cfg(test)]
+mod tests;
+
+pub use found::{Found, SetAside};
+
+/// What is out of the log.
+#[derive(Debug)]
+pub struct Aside {
+    /// The first of the files; their names end alike.
+    pub first: PathBuf,
+    pub files: usize,
+    /// The offset after the last record that was found in them.
+    pub end_offset: i64,
+}
+
+impl Log {
+    /// Copies what a segment has from a byte on, and takes the segments after it out of the log. The caller then cuts the
+    /// segment. `next_offset` is the one that is due at this byte.
+    ///
+    /// # Errors
+    /// What the system says; the log still has everything, or is refused by the next start as it is by this one.
+    pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
+        let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
+        let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
+        let mut files = Vec::new();
+        if from < self.segments[index].size {
+            let path = offset_path(&self.dir, next_offset, &suffix);
+            copy_rest(&mut self.segments[index], from, &path)?;
+            files.push(path);
+        }
+        while self.segments.len() > index + 1 {
+            step();
+            let last = self.segments.back_mut().expect("there are more");
+            files.extend(rename(last, &self.dir, &suffix)?);
+            self.segments.pop_back();
+        }
+        step();
+        sync_dir(&self.dir)?;
+        let first = files.iter().min().cloned().expect("records follow");
+        Ok(Aside { first, files: files.len(), end_offset })
+    }
+
+    /// The offset after the last whole batch there is.
+    fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
+        for at in (index..self.segments.len()).rev() {
+            let segment = &mut self.segments[at];
+            let start = if at == index { from } else { 0 };
+            let file = segment.file()?;
+            if let Some(batch) = find_last_batch(stop, &file, start, segment.size, next_offset)? {
+                return Ok(batch.last_offset() + 1);
+            }
+        }
+        Ok(next_offset)
+    }
+}
+
+/// One more than the largest number that files set aside have.
+fn next_number(dir: &Path) -> io::Result<u64> {
+    let mut largest = 0;
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let suffix = name.to_str().and_then(parse_offset_name).map_or("", |(_, suffix)| suffix);
+        let number = suffix.rsplit_once(ASIDE).and_then(|(_, number)| number.parse().ok());
+        largest = largest.max(number.unwrap_or(0));
+    }
+    Ok(largest + 1)
+}
+
+/// The file has its name once it is whole and on the disk.
+fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
+    let beside = to.with_added_extension("tmp");
+    let copied = (|| {
+        // A file of its own, since this one's position moves.
+        let mut source = File::open(segment.path(LOG))?;
+        source.seek(SeekFrom::Start(from))?;
+        let mut target = File::create(&beside)?;
+        step();
+        let expected = segment.size - from;
+        let copied = io::copy(&mut source.take(expected), &mut target)?;
+        if copied != expected {
+            return Err(io::Error::other(format!("{copied} of {expected} bytes copied")));
+        }
+        target.sync_all()?;
+        step();
+        fs::rename(&beside, to)
+    })();
+    if copied.is_err() {
+        // Gives back the room it took; a start removes it as well.
+        let _ = fs::remove_file(&beside);
+    }
+    copied
+}
+
+/// The new path; none of a segment that was empty, which is removed. Indexes can be made anew.
+fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<PathBuf>> {
+    segment.close_file();
+    let to = offset_path(dir, segment.base_offset, suffix);
+    let is_empty = segment.size == 0;
+    if is_empty {
+        fs::remove_file(segment.path(LOG))?;
+    } else {
+        fs::rename(segment.path(LOG), &to)?;
+    }
+    for index in [OFFSET_INDEX, TIME_INDEX] {
+        step();
+        match fs::remove_file(segment.path(index)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok((!is_empty).then_some(to))
+}

@@ -1,0 +1,192 @@
+//! Which leader wrote from which offset on (KIP-101), kept in `leader-epoch-checkpoint`.
+//!
+//! Not a decision about truncation; that is the follower's. Format: Kafka's `LeaderEpochCheckpointFile`.
+//!
+//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. Where it could not be written, the
+//! next call that might change it writes it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::EpochEnd;
+use super::files::{LEADER_EPOCHS, replace};
+
+/// The epochs of one partition's log.
+#[derive(Debug)]
+pub struct Epochs {
+    dir: Arc<Path>,
+    /// Epoch and the offset of its first record.
+    starts: Vec<(i32, i64)>,
+    /// Whether the file is older than that.
+    unsaved: bool,
+}
+
+impl Epochs {
+    /// No epochs, whatever the file says.
+    pub fn empty(dir: &Arc<Path>) -> Epochs {
+        Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
+    }
+
+    /// What the file says; `None` if it is missing or damaged, when the batches have to be asked.
+    pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
+        let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
+        let starts = parse(&text)?;
+        Some(Epochs { dir: dir.clone(), starts, unsaved: false })
+    }
+
+    /// The newest epoch.
+    pub fn latest(&self) -> Option<i32> {
+        self.starts.last().map(|&(epoch, _)| epoch)
+    }
+
+    /// Each epoch with the offset of its first record.
+    pub fn starts(&self) -> &[(i32, i64)] {
+        &self.starts
+    }
+
+    /// The first offset of the first epoch: the log start, since it moves with that.
+    pub fn log_start(&self) -> Option<i64> {
+        self.starts.first().map(|&(_, start)| start)
+    }
+
+    /// Takes note, in memory, that `epoch` writes at `offset`; whether that is news.
+    pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
+        if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
+            return false;
+        }
+        // An epoch that wrote nothing leaves no trace.
+        while self.starts.last().is_some_and(|&(_, start)| start >= offset) {
+            self.starts.pop();
+        }
+        self.starts.push((epoch, offset));
+        true
+    }
+
+    /// As [`Epochs::note`], and in the file before it returns.
+    pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
+        let before = self.starts.clone();
+        if self.latest() == Some(epoch) || !self.note(epoch, offset) {
+            return if self.unsaved { self.save() } else { Ok(()) };
+        }
+        // The first epoch need not be on the disk: a file that a power cut takes away is made of the batches
+        // anew. A file that is old would be believed.
+        let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
+        saved.inspect_err(|_| self.starts = before)
+    }
+
+    /// Forgets what was written at or past `log_end`.
+    pub fn truncate_to(&mut self, log_end: i64) -> io::Result<()> {
+        let kept = self.starts.partition_point(|&(_, start)| start < log_end);
+        self.cut(|starts| starts.truncate(kept))
+    }
+
+    /// Forgets the epochs whose records are all before `log_start`.
+    pub fn advance_to(&mut self, log_start: i64) -> io::Result<()> {
+        let passed = self.starts.partition_point(|&(_, start)| start <= log_start);
+        self.cut(|starts| {
+            starts.drain(..passed.saturating_sub(1));
+            if let Some(first) = starts.first_mut().filter(|_| passed > 0) {
+                first.1 = log_start;
+            }
+        })
+    }
+
+    fn cut(&mut self, change: impl FnOnce(&mut Vec<(i32, i64)>)) -> io::Result<()> {
+        let before = self.starts.clone();
+        change(&mut self.starts);
+        if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
+    }
+
+    /// Where `epoch` ends, for a log that ends at `log_end` and whose leader's epoch is `current`.
+    pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
+        let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
+        if epoch < 0 || epoch > current {
+            return end(-1, -1);
+        }
+        if epoch == current {
+            return end(epoch, log_end);
+        }
+        let next = self.starts.partition_point(|&(known, _)| known <= epoch);
+        let end_offset = self.starts.get(next).map_or(log_end, |&(_, start)| start);
+        match next {
+            0 => end(epoch, end_offset),
+            _ => end(self.starts[next - 1].0, end_offset),
+        }
+    }
+
+    /// Writes the file.
+    pub fn save(&mut self) -> io::Result<()> {
+        self.unsaved = true;
+        replace(&self.path(), self.text().as_bytes())?;
+        self.unsaved = false;
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("0\n{}\n", self.starts.len());
+        for (epoch, start) in &self.starts {
+            text.push_str(&format!("{epoch} {start}\n"));
+        }
+        text
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(LEADER_EPOCHS)
+    }
+}
+
+fn parse(text: &str) -> Option<Vec<(i32, i64)>> {
+    let mut lines = text.lines();
+    if lines.next()? != "0" {
+        return None;
+    }
+    let count: usize = lines.next()?.parse().ok()?;
+    let rows: Option<Vec<(i32, i64)>> = lines
+        .map(|line| {
+            let (epoch, start) = line.split_once(' ')?;
+            Some((epoch.parse().ok()?, start.parse().ok()?))
+        })
+        .collect();
+    rows.filter(|rows| rows.len() == count && rows.windows(2).all(|pair| pair[0] < pair[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_ends_where_the_next_begins() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = dir.path().into();
+        fs::create_dir_all(&dir).expect("created");
+        let mut epochs = Epochs::empty(&dir);
+        for (epoch, offset) in [(1, 0), (1, 5), (3, 10), (4, 20), (6, 20)] {
+            epochs.assign(epoch, offset).expect("written");
+        }
+        let ask = |epochs: &Epochs, epoch| {
+            let EpochEnd { leader_epoch, end_offset } = epochs.end_of(epoch, 6, 30);
+            (leader_epoch, end_offset)
+        };
+        let answers =
+            [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (7, (-1, -1))];
+        for (epoch, expected) in answers {
+            assert_eq!(ask(&epochs, epoch), expected, "epoch {epoch}");
+        }
+        let text = fs::read_to_string(epochs.path()).expect("read");
+        assert_eq!(text, "0\n3\n1 0\n3 10\n6 20\n");
+        epochs.advance_to(12).expect("written");
+        epochs.truncate_to(20).expect("written");
+        let loaded = Epochs::load(&dir).expect("a whole file");
+        assert_eq!((loaded.starts, epochs.starts), (vec![(3, 12)], vec![(3, 12)]));
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn a_damaged_file_is_no_answer() {
+        for text in ["", "0\n2\n1 0\n", "0\n2\n2 0\n1 5\n", "1\n0\n", "0\n1\nx 0\n"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}

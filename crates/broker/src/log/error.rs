@@ -1,0 +1,221 @@
+//! What is found in a log, and why a call can fail.
+//!
+//! Not responses on the wire; each error only names its Kafka error code.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fullbore_rules::sequence::Refusal;
+use fullbore_wire::{ErrorCode, Records};
+
+use crate::system::is_full;
+
+/// A slice of the log, and the partition's offsets at that moment.
+#[derive(Debug)]
+pub struct Read {
+    /// Whole batches first; the last one may be cut where the byte limit fell.
+    pub records: Records,
+    /// The offset after the last record that consumers may see.
+    pub high_watermark: i64,
+    /// The offset before which every transaction is decided.
+    pub last_stable_offset: i64,
+    /// The first offset of the partition.
+    pub log_start_offset: i64,
+}
+
+/// The partition's limits; `log_start <= high_watermark <= log_end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offsets {
+    /// The first offset there is.
+    pub log_start: i64,
+    /// The offset after the last record that consumers may see.
+    pub high_watermark: i64,
+    /// The offset the next record gets.
+    pub log_end: i64,
+}
+
+/// An answer of ListOffsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimestampOffset {
+    /// The record's offset.
+    pub offset: i64,
+    /// The record's timestamp in ms.
+    pub timestamp: i64,
+    /// The epoch of the leader that appended it.
+    pub leader_epoch: i32,
+}
+
+/// An answer of OffsetForLeaderEpoch; -1 and -1 if the epoch is not known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochEnd {
+    /// The largest known epoch that is not larger than the one asked for.
+    pub leader_epoch: i32,
+    /// The offset after its last record.
+    pub end_offset: i64,
+}
+
+/// Why a batch was not appended. The log is as it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// The producer's sequence does not allow it.
+    #[error("refused by the producer's sequence: {0:?}")]
+    Sequence(Refusal),
+    /// Larger than max.message.bytes.
+    #[error("the batch is larger than max.message.bytes")]
+    TooLarge,
+    /// Larger than segment.bytes.
+    #[error("the batch is larger than a segment")]
+    LargerThanSegment,
+    /// A timestamp too far behind or ahead of the broker's clock.
+    #[error("a timestamp is out of the allowed range")]
+    Timestamp,
+    /// Header fields that no batch of a client has.
+    #[error("the batch header is not valid")]
+    InvalidRecord,
+    /// The disk is broken; the broker's own log says more.
+    #[error("the log cannot be written")]
+    Storage,
+    /// The disk has no room for it.
+    #[error("the disk is full")]
+    Full,
+    /// The partition is deleted, or the broker is stopping.
+    #[error("the partition is gone")]
+    Gone,
+    /// The partition's role on this broker does not allow it, or it is not on enough replicas.
+    #[error("{}", .0.message())]
+    Role(ErrorCode),
+    /// The topic was deleted while the batch was parked.
+    #[error("the topic is deleted")]
+    Deleted,
+}
+
+impl AppendError {
+    /// Kafka's code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            AppendError::Sequence(Refusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            AppendError::Sequence(Refusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
+            AppendError::Sequence(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
+            AppendError::Sequence(Refusal::InvalidRecord) | AppendError::InvalidRecord => ErrorCode::INVALID_RECORD,
+            AppendError::TooLarge => ErrorCode::MESSAGE_TOO_LARGE,
+            AppendError::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
+            AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
+            AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
+            AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            AppendError::Role(code) => *code,
+            AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        }
+    }
+}
+
+/// Why nothing could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Before the log start or after the log end; `Offsets` says which.
+    #[error("the offset is not in the log")]
+    OffsetOutOfRange,
+    /// The disk does not give the records back.
+    #[error("the log cannot be read")]
+    Storage,
+    /// The partition is deleted, or the broker is stopping.
+    #[error("the partition is gone")]
+    Gone,
+}
+
+impl ReadError {
+    /// Kafka's code.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            ReadError::OffsetOutOfRange => ErrorCode::OFFSET_OUT_OF_RANGE,
+            ReadError::Storage => ErrorCode::KAFKA_STORAGE_ERROR,
+            ReadError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+        }
+    }
+}
+
+/// What is wrong with a partition's files. Cheap to clone: it is remembered and answered again.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StorageError {
+    /// The system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// What it said.
+        error: Arc<std::io::Error>,
+    },
+    /// A file holds what no broker writes, and records that were acknowledged follow it.
+    #[error(
+        "{path}: corrupt at byte {position}, and records follow: {why}; restore the file, or move it and \
+         those after it away to go on without their records"
+    )]
+    Corrupt {
+        /// The segment.
+        path: PathBuf,
+        /// Of the first bad batch.
+        position: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The partition is deleted, or the broker is stopping.
+    #[error("the partition is gone")]
+    Gone,
+}
+
+impl StorageError {
+    pub(crate) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
+        StorageError::Io { path: path.into(), error: Arc::new(error) }
+    }
+}
+
+impl From<AppendError> for ReadError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER) | AppendError::Gone | AppendError::Deleted => {
+                ReadError::Gone
+            }
+            _ => ReadError::Storage,
+        }
+    }
+}
+
+impl From<&StorageError> for AppendError {
+    fn from(error: &StorageError) -> Self {
+        match error {
+            StorageError::Gone => AppendError::Gone,
+            StorageError::Io { error, .. } if is_full(error) => AppendError::Full,
+            _ => AppendError::Storage,
+        }
+    }
+}
+
+impl From<&StorageError> for ReadError {
+    fn from(error: &StorageError) -> Self {
+        match error {
+            StorageError::Gone => ReadError::Gone,
+            _ => ReadError::Storage,
+        }
+    }
+}
+
+/// Why the data folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}")]
+pub struct OpenError {
+    /// File or folder.
+    pub path: PathBuf,
+    /// What the system said.
+    pub error: std::io::Error,
+}
+
+impl From<StorageError> for AppendError {
+    fn from(error: StorageError) -> Self {
+        AppendError::from(&error)
+    }
+}
+
+impl From<StorageError> for ReadError {
+    fn from(error: StorageError) -> Self {
+        ReadError::from(&error)
+    }
+}

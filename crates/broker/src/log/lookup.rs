@@ -1,0 +1,257 @@
+//! Finding records: by offset for a fetch, by time for ListOffsets.
+//!
+//! In two steps, so that no file is read under the partition's lock: a [`Plan`] is made from what is in
+//! memory, and run without the lock. Segments may be retired in between; the open file still serves,
+//! and an index file that is gone, or that may be of the segment that took the place, makes the caller plan anew.
+//!
+//! Invariant: nothing at or past the high watermark is ever in a slice.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
+
+use fullbore_wire::FileSlice;
+
+use super::Log;
+use super::files::OFFSET_INDEX;
+use super::index::{Found, OffsetEntry};
+use super::recent::Place;
+use super::scan::{Header, Scan, ScanError};
+use super::segment::Segment;
+
+/// Where to look for a batch.
+#[derive(Debug)]
+enum Start {
+    /// It is here.
+    At(Place),
+    /// Not before what the index says.
+    From(Found<OffsetEntry>),
+}
+
+/// What it takes to find an offset in one segment without its lock.
+#[derive(Debug)]
+pub struct Plan {
+    file: Arc<File>,
+    index_path: PathBuf,
+    base_offset: i64,
+    offset: i64,
+    /// Bytes of the file that are whole batches.
+    size: u64,
+    start: Start,
+    /// Nothing from this offset on is read, where it is within this segment.
+    limit_offset: Option<i64>,
+    /// Where a batch is known to end, at or before the byte limit.
+    soft_end: Option<u64>,
+    /// Where the next segment begins.
+    pub end_offset: i64,
+    generation: Arc<AtomicU64>,
+    planned_in: u64,
+}
+
+/// What was found of an offset.
+#[derive(Debug)]
+pub enum Slice {
+    /// The batch with the offset, or the next one in the segment, and what follows it.
+    Of(FileSlice),
+    /// The first batch alone is over the limit.
+    TooLarge,
+    /// The segment has no batch at or after the offset: compaction took what was there.
+    Hole,
+}
+
+impl Log {
+    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past it.
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<Plan> {
+        let index = self.segment_of(offset);
+        let is_active = index + 1 == self.segments.len();
+        let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
+        let mut plan = Plan::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
+        if is_active && let Some(place) = self.recent.find(offset, plan.size) {
+            plan.start = Start::At(place);
+            plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
+        }
+        if limit < end_offset {
+            match self.recent.find(limit, plan.size).filter(|_| is_active) {
+                Some(place) => plan.size = place.position,
+                None => plan.limit_offset = Some(limit),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The place in `segments` of the one that covers `offset`, or of the first.
+    pub fn segment_of(&self, offset: i64) -> usize {
+        let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
+        after.saturating_sub(1)
+    }
+}
+
+impl Plan {
+    /// How to find `offset` in `segment` through its index.
+    pub fn new(segment: &mut Segment, offset: i64, end_offset: i64, generation: &Arc<AtomicU64>) -> io::Result<Plan> {
+        let relative = offset - segment.base_offset;
+        let found = segment.offsets.last_before(|entry| i64::from(entry.relative_offset) <= relative);
+        Ok(Plan {
+            file: segment.file()?,
+            index_path: segment.path(OFFSET_INDEX),
+            base_offset: segment.base_offset,
+            offset,
+            size: segment.size,
+            start: Start::From(found),
+            limit_offset: None,
+            soft_end: None,
+            end_offset,
+            generation: Arc::clone(generation),
+            planned_in: generation.load(Acquire),
+        })
+    }
+
+    /// Whether segments were put in the place of others since: what was then read from an index may be another one's.
+    pub fn is_stale(&self) -> bool {
+        self.generation.load(Acquire) != self.planned_in
+    }
+
+    /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
+    /// batch that alone is over it.
+    pub fn read(&self, max_bytes: u32, at_least_one: bool) -> io::Result<Slice> {
+        let Some(place) = self.place()? else {
+            return Ok(Slice::Hole);
+        };
+        let end = self.end(place.position)?;
+        let first_end = place.position + place.size;
+        if first_end > end {
+            return Ok(Slice::TooLarge);
+        }
+        let allowed = place.position + u64::from(max_bytes);
+        let cut = match self.soft_end {
+            _ if end <= allowed => end,
+            Some(soft_end) if soft_end >= first_end => soft_end,
+            _ => allowed,
+        };
+        let end = if at_least_one { cut.max(first_end) } else { cut };
+        if end < first_end {
+            return Ok(Slice::TooLarge);
+        }
+        Ok(Slice::Of(FileSlice {
+            file: Arc::clone(&self.file),
+            position: place.position,
+            len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
+            settled: self.size,
+        }))
+    }
+
+    fn place(&self) -> io::Result<Option<Place>> {
+        match self.start {
+            Start::At(place) => Ok(Some(place)),
+            Start::From(_) => {
+                let batch = self.find()?;
+                Ok(batch.map(|batch| Place { position: batch.position, size: u64::from(batch.size) }))
+            }
+        }
+    }
+
+    /// The end of what may be seen, from a batch's position on.
+    fn end(&self, from: u64) -> io::Result<u64> {
+        let Some(offset) = self.limit_offset else {
+            return Ok(self.size);
+        };
+        let scan = Scan::new(&self.file, from, self.size);
+        Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
+    }
+
+    /// The batch with the offset, by the index and the headers after the place it gives.
+    fn find(&self) -> io::Result<Option<Header>> {
+        Ok(first_reaching(self.indexed()?, self.offset)?)
+    }
+
+    /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
+    fn indexed(&self) -> io::Result<Scan<'_>> {
+        let relative = self.offset - self.base_offset;
+        let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
+        let entry = match self.start {
+            Start::From(found) => found.load(&self.index_path, is_before)?,
+            Start::At(_) => None,
+        };
+        if let Some(entry) = entry {
+            let last_offset = self.base_offset + i64::from(entry.relative_offset);
+            if let Some(scan) = Scan::at_batch(&self.file, u64::from(entry.position), self.size, last_offset)? {
+                return Ok(scan);
+            }
+            tracing::warn!(index = %self.index_path.display(), "index names a batch that is not there, reading without it");
+        }
+        Ok(Scan::new(&self.file, 0, self.size))
+    }
+
+    /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
+    pub fn find_timestamp<T>(
+        &self,
+        timestamp: i64,
+        mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        let mut scan = self.indexed()?;
+        while let Some(batch) = scan.next()? {
+            if batch.last_offset() >= self.offset
+                && batch.max_timestamp >= timestamp
+                && batch.has_records
+                && let Some(found) = look(&batch)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file the plan is about.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+}
+
+/// The first batch that ends at or after the offset.
+fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
+    while let Some(batch) = scan.next()? {
+        if batch.last_offset() >= offset {
+            return Ok(Some(batch));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+    use crate::log::recovery::Known;
+
+    #[test]
+    fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let known = Known::NOTHING;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 100]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = BatchView::first(&bytes).expect("a batch");
+        for _ in 0..200 {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        for high_watermark in 1..=200 {
+            for offset in 0..high_watermark {
+                let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
+                let Slice::Of(slice) = plan.read(1 << 20, true).expect("read") else { panic!("no records") };
+                let size = bytes.len() as u64;
+                assert_eq!(
+                    (slice.position, slice.position + u64::from(slice.len)),
+                    (offset as u64 * size, high_watermark as u64 * size)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What bounds the memory and the time of a connection.
+
+use std::time::Duration;
+
+/// What one connection may use.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of one request (`socket.request.max.bytes`).
+    pub request_bytes_max: usize,
+    /// Requests admitted and not yet answered.
+    pub requests_max: usize,
+    /// Bytes those requests and their answers hold in memory; one is always let in.
+    pub bytes_max: usize,
+    /// Time without a byte from or to the client, while no answer is awaited (`connections.max.idle.ms`).
+    pub idle_max: Option<Duration>,
+}

@@ -1,0 +1,76 @@
+//! What a request may see of the broker: everything that was put together at the start, and nothing of how.
+//!
+//! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
+
+use crate::api::{Decompression, Sessions};
+use crate::config::BrokerConfig;
+use crate::control::Control;
+use crate::groups::Groups;
+use crate::loggers::Loggers;
+use crate::long_work::LongWork;
+use crate::metrics::Metrics;
+use crate::net::Limits;
+use crate::partitions::{Partitions, Reordering};
+use crate::space::Space;
+use crate::telemetry::Telemetry;
+use fullbore_wire::Text;
+use fullbore_wire::api::ApiKey;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// The broker as a request sees it.
+pub struct Node {
+    /// The settings.
+    pub config: Arc<BrokerConfig>,
+    /// The control plane.
+    pub control: Control,
+    /// The partitions it has.
+    pub partitions: Arc<Partitions>,
+    /// Room on the disk.
+    pub space: Arc<Space>,
+    /// What is held of batches that came before their turn.
+    pub reordering: Arc<Reordering>,
+    /// Consumer groups.
+    pub groups: Arc<Groups>,
+    /// Fetch sessions.
+    pub sessions: Sessions,
+    /// Clients that push their own metrics.
+    pub telemetry: Telemetry,
+    /// Counters.
+    pub metrics: Metrics,
+    /// The levels of the log.
+    pub loggers: Loggers,
+    /// Where what takes long is done.
+    pub long_work: LongWork,
+    /// Bounds the memory of batches that are decompressed.
+    pub decompression: Decompression,
+    /// What one connection may use.
+    pub limits: Limits,
+    /// The APIs that are served, in key order.
+    pub served: &'static [ApiKey],
+    /// The cluster's id as clients see it.
+    pub cluster_id: Text,
+    /// By listener: host and port at which clients reach it.
+    pub(crate) endpoints: Vec<(Text, i32)>,
+    /// Becomes true when the broker stops.
+    pub(crate) stop: watch::Sender<bool>,
+}
+
+impl Node {
+    /// Host and port at which a client of this listener reaches the broker.
+    pub fn endpoint(&self, listener: usize) -> (Text, i32) {
+        self.endpoints[listener].clone()
+    }
+
+    /// The wall clock in milliseconds since 1970.
+    pub fn now_ms(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Becomes true when the broker stops.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+}

@@ -1,0 +1,268 @@
+//! The cleaner: threads that compact, one log at a time each, the dirtiest first (Kafka's `LogCleaner`).
+//!
+//! What it is not: the decisions, which are in `fullbore_rules::compaction`. `pick` looks how dirty a log is, `job` reads it and
+//! writes it anew with `reader` and `output`, `swap` puts the new segments in place. Memory: the maps of all threads
+//! share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers log.cleaner.io.buffer.size; a
+//! thread holds two more batches as they are opened and written.
+//!
+//! Who is clean up to where, and who is being cleaned, is in [`crate::replica::cleanings`].
+
+mod job;
+mod pick;
+mod replace;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::compaction::{Dirty, Throttle};
+use parking_lot::Mutex;
+
+use super::registry::Registry;
+use crate::config::{CleanerSettings, TopicConfig};
+use crate::log::cleaner::error::CleanError;
+use crate::replica::Replica;
+use crate::replica::checkpoints::Checkpointed;
+use crate::replica::cleanings::{Cleanings, Ending};
+use crate::replica::state::LogState;
+use crate::system::{give_way, now_ms};
+use job::{Job, Pace, Tally};
+
+/// How long a partition is left alone after the system refused something.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+/// The most threads.
+const THREADS_MAX: usize = 64;
+
+/// What all threads share.
+#[derive(Debug)]
+pub struct Cleaner {
+    registry: Arc<Registry>,
+    settings: Mutex<CleanerSettings>,
+    threads: Mutex<usize>,
+    throttle: Mutex<Throttle>,
+    started: Instant,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    runs: AtomicU64,
+    failures: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    records_removed: AtomicU64,
+    /// The bits of an f64.
+    max_dirty_ratio: AtomicU64,
+}
+
+/// What the cleaner has done since the start, for whoever watches the broker.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CleanerStatus {
+    /// Cleanings that came to their end.
+    pub runs: u64,
+    /// Those that did not, because of a damaged batch or the system.
+    pub failures: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub records_removed: u64,
+    /// Of the dirtiest log at the last look.
+    pub max_dirty_ratio: f64,
+    /// Partitions left alone because cleaning them has failed.
+    pub uncleanable_partitions: usize,
+}
+
+impl Cleaner {
+    /// Starts nothing.
+    pub fn new(registry: Arc<Registry>, settings: CleanerSettings) -> Cleaner {
+        Cleaner {
+            registry,
+            settings: Mutex::new(settings),
+            threads: Mutex::new(0),
+            throttle: Mutex::default(),
+            started: Instant::now(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn cleanings(&self) -> &Cleanings {
+        &self.registry.log_dir().cleanings
+    }
+
+    /// Puts settings in force, from the next log on; the rate at once.
+    pub fn configure(&self, settings: CleanerSettings) {
+        *self.settings.lock() = settings;
+    }
+
+    /// The settings in force.
+    fn settings(&self) -> CleanerSettings {
+        *self.settings.lock()
+    }
+
+    /// Starts threads up to the number configured; they end when there are to be fewer, and when the cleaner stops.
+    pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
+        let wanted = self.settings().threads.min(THREADS_MAX);
+        let mut threads = self.threads.lock();
+        let mut started = Vec::new();
+        while *threads < wanted {
+            let cleaner = self.clone();
+            let name = format!("cleaner-{}", *threads);
+            started.push(std::thread::Builder::new().name(name).spawn(move || cleaner.run())?);
+            *threads += 1;
+        }
+        Ok(started)
+    }
+
+    /// Makes threads end, and cleanings give up.
+    pub fn stop(&self) {
+        self.cleanings().stop();
+    }
+
+    fn run(&self) {
+        give_way();
+        loop {
+            let settings = self.settings();
+            let has_cleaned = settings.enable && self.clean_dirtiest(now_ms());
+            let backoff = Duration::from_millis(if has_cleaned { 0 } else { settings.backoff_ms });
+            if self.cleanings().pause(backoff, || false) || self.is_too_many() {
+                return;
+            }
+        }
+    }
+
+    /// Whether there are more threads than configured; then this one is not counted any more.
+    fn is_too_many(&self) -> bool {
+        let wanted = self.settings().threads.min(THREADS_MAX);
+        let mut threads = self.threads.lock();
+        let is_too_many = *threads > wanted;
+        *threads -= usize::from(is_too_many);
+        is_too_many
+    }
+
+    /// Cleans the dirtiest log that is due; false if none is.
+    pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
+        let Some((partition, dirty, config)) = self.pick(now_ms) else {
+            return false;
+        };
+        let started = Instant::now();
+        let settings = self.settings();
+        let log_dir = self.registry.log_dir();
+        let job = Job { pace: self, log_dir, partition: &partition, config, settings, dirty, now_ms };
+        let result = job.run();
+        if let Ok((clean_to, tally)) = &result {
+            let Tally { bytes_before, bytes_after, records_removed, keys } = *tally;
+            let elapsed_ms = started.elapsed().as_millis() as u64;
+            let (topic, index) = (partition.topic(), partition.index());
+            tracing::info!(
+                topic,
+                partition = index,
+                clean_to,
+                bytes_before,
+                bytes_after,
+                records_removed,
+                keys,
+                elapsed_ms,
+                "compacted"
+            );
+            self.counts.records_removed.fetch_add(records_removed, Relaxed);
+        }
+        self.done(&partition, result.map(|(clean_to, _)| clean_to));
+        true
+    }
+
+    /// The dirtiest log that is due, marked as being cleaned.
+    fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
+        let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
+        let mut max_ratio = 0.0_f64;
+        for partition in self.registry.partitions() {
+            let Some(checkpoint) = self.cleanings().checkpoint_if_free(&partition.key()) else { continue };
+            let Some((dirty, config)) = partition.dirty(checkpoint, now_ms) else { continue };
+            max_ratio = max_ratio.max(dirty.ratio());
+            let is_dirtier = best.as_ref().is_none_or(|best| dirty.ratio() > best.1.ratio());
+            if dirty.is_due(config.min_cleanable_dirty_ratio.0) && is_dirtier {
+                best = Some((partition, dirty, config));
+            }
+        }
+        self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
+        // Another thread may have been faster; then there is another round at once.
+        best.filter(|(partition, ..)| self.cleanings().begin(partition.key(), partition.topic_id(), partition.as_ref()))
+    }
+
+    fn done(&self, partition: &Replica, result: Result<i64, CleanError>) {
+        let has_gone = || partition.is_leaving() || matches!(partition.lock().log, LogState::Gone);
+        let ending = match &result {
+            Ok(clean_to) => Some(Ending::CleanTo(*clean_to)),
+            Err(CleanError::Stopping | CleanError::Changed) => None,
+            Err(CleanError::Io(_)) => Some(Ending::Uncleanable(Some(Instant::now() + RETRY_AFTER))),
+            Err(_) => Some(Ending::Uncleanable(None)),
+        };
+        if !has_gone() {
+            self.tell(partition, &result);
+        }
+        self.cleanings().ended(partition.key(), has_gone, ending);
+    }
+
+    fn tell(&self, partition: &Replica, result: &Result<i64, CleanError>) {
+        let error = match result {
+            Ok(_) => {
+                self.counts.runs.fetch_add(1, Relaxed);
+                return;
+            }
+            Err(CleanError::Stopping | CleanError::Changed) => return,
+            Err(error) => error,
+        };
+        self.counts.failures.fetch_add(1, Relaxed);
+        let again = if matches!(error, CleanError::Io(_)) { "in a minute" } else { "at the next start" };
+        if !matches!(error, CleanError::Io(error) if self.registry.log_dir().space.note(error)) {
+            let (topic, partition) = (partition.topic(), partition.index());
+            tracing::error!(topic, partition, %error, again, "compaction failed; the log is as it was");
+        }
+    }
+
+    /// Pauses as the rate wants it.
+    fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        let rate = self.settings().io_max_bytes_per_second;
+        let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
+        let stops = self.cleanings().pause(pause, || partition.is_leaving());
+        if stops {
+            Err(CleanError::Stopping)
+        } else if partition.is_leaving() {
+            Err(CleanError::Changed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// What there is to be seen.
+    pub fn status(&self) -> CleanerStatus {
+        let of = |count: &AtomicU64| count.load(Relaxed);
+        let counts = &self.counts;
+        CleanerStatus {
+            runs: of(&counts.runs),
+            failures: of(&counts.failures),
+            bytes_read: of(&counts.bytes_read),
+            bytes_written: of(&counts.bytes_written),
+            records_removed: of(&counts.records_removed),
+            max_dirty_ratio: f64::from_bits(of(&counts.max_dirty_ratio)),
+            uncleanable_partitions: self.cleanings().uncleanable_partitions(),
+        }
+    }
+}
+
+impl Pace for Cleaner {
+    fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        self.counts.bytes_read.fetch_add(bytes, Relaxed);
+        self.throttle(partition, bytes)
+    }
+
+    fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        // What is freed by compaction comes after it has taken as much.
+        self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
+        self.counts.bytes_written.fetch_add(bytes, Relaxed);
+        self.throttle(partition, bytes)
+    }
+}

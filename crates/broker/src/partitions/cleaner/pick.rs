@@ -1,0 +1,45 @@
+//! How dirty a partition is, looked up without opening it where its files' sizes tell enough.
+
+use std::sync::Arc;
+
+use fullbore_rules::compaction::Dirty;
+
+use crate::config::TopicConfig;
+use crate::log::cleaner::dirty::may_be_due;
+use crate::replica::Replica;
+use crate::replica::state::LogState;
+
+impl Replica {
+    /// What a cleaning would have to do now; `None` if the partition is not compacted or there is nothing to be had.
+    /// A segment with records past max.compaction.lag.ms is closed first.
+    pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
+        let mut state = self.lock();
+        let config = self.config();
+        if !config.cleanup.compact {
+            return None;
+        }
+        match &state.log {
+            LogState::Open(_) => {}
+            LogState::Unopened if may_be_due(&self.dir(), checkpoint, now_ms, &config).unwrap_or(false) => {}
+            _ => return None,
+        }
+        let looked = match self.log_to_read(&mut state) {
+            Ok(Some((log, high_watermark))) if !log.is_broken() => {
+                log.dirty(checkpoint, high_watermark, now_ms, &config)
+            }
+            _ => return None,
+        };
+        match looked {
+            Ok((dirty, has_rolled)) => {
+                if has_rolled {
+                    self.ask_to_flush(&mut state, false);
+                }
+                Some((dirty, config))
+            }
+            Err(error) => {
+                tracing::error!(dir = %self.dir().display(), %error, "not looked at for compaction");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A crash at every moment of a cleaning, and of the start after such a crash.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, RecordIter, Stamp, batches};
+use fullbore_wire::{Records, Uuid};
+
+use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
+use crate::log::cleaner::error::CleanError;
+use crate::log::steps::watch;
+use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
+use crate::replica::checkpoints::Checkpointed;
+
+const NOW: i64 = 1_700_000_000_000;
+const KEYS: u8 = 7;
+
+/// By offset: key and value.
+type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
+
+fn settings() -> (LogSettings, TopicConfig) {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let mut settings = LogSettings::from(&broker);
+    settings.cleaner.threads = 0;
+    // Partitions are opened by the thread whose steps are looked at.
+    settings.recovery_threads = 0;
+    settings.cleaner.io_buffer_bytes = 0;
+    let config = TopicConfig {
+        segment_bytes: 1500,
+        index_interval_bytes: 100,
+        cleanup: CleanupPolicy { delete: false, compact: true },
+        min_cleanable_dirty_ratio: Ratio(0.0),
+        ..broker.topic_defaults
+    };
+    (settings, config)
+}
+
+fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
+    let (settings, config) = settings();
+    let logs = Partitions::open(dir, settings).expect("opened");
+    let config = TopicConfig { segment_bytes, ..config };
+    logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
+    let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
+    (logs, partition)
+}
+
+/// Appends batches of an idempotent producer and of none; what was written.
+fn fill(partition: &Arc<Replica>) -> Rows {
+    let mut rows = Rows::new();
+    let (mut sequence, mut offset) = (0, 0);
+    for n in 0..40_u8 {
+        let is_idempotent = n % 3 == 0 && n < 34;
+        let stamp = Stamp { producer_id: 9, producer_epoch: 0, base_sequence: sequence };
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        for at in 0..4 {
+            let key = (n.wrapping_mul(5).wrapping_add(at)) % KEYS;
+            let value = vec![n; 30 + usize::from(n % 5) * 10];
+            builder.append(NOW + i64::from(n), Some(&[key]), Some(&value), &[]);
+            rows.insert(offset, (key, value));
+            offset += 1;
+        }
+        sequence += if is_idempotent { 4 } else { 0 };
+        let (bytes, _) = builder.seal(if is_idempotent { stamp } else { Stamp::NONE }).expect("sealed");
+        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, NOW).expect("appended");
+    }
+    rows
+}
+
+fn read(partition: &Replica) -> Rows {
+    let mut rows = Rows::new();
+    let mut offset = 0;
+    loop {
+        let read = partition.read(offset, 1 << 20, true).expect("read");
+        let Records::File(slice) = read.records else {
+            assert_eq!(offset, read.high_watermark);
+            return rows;
+        };
+        let mut bytes = vec![0; slice.len as usize];
+        slice.file.read_exact_at(&mut bytes, slice.position).expect("read");
+        for batch in batches(&Bytes::from(bytes)) {
+            let batch = batch.expect("a batch");
+            batch.check_crc().expect("a checksum");
+            assert!(batch.last_offset() >= offset);
+            offset = batch.last_offset() + 1;
+            for record in RecordIter::new(batch.payload(), batch.record_count()) {
+                let record = record.expect("a record");
+                let row = (record.key.expect("a key")[0], record.value.expect("a value").to_vec());
+                assert_eq!(rows.insert(record.offset(&batch), row), None, "an offset is there twice");
+            }
+        }
+    }
+}
+
+/// Nothing that survives is lost, nothing has changed, and the producer is known.
+fn check(partition: &Replica, written: &Rows) {
+    let found = read(partition);
+    for (offset, row) in &found {
+        assert_eq!(written.get(offset), Some(row), "at {offset}");
+    }
+    for key in 0..KEYS {
+        let newest = written.iter().rfind(|(_, row)| row.0 == key);
+        assert_eq!(found.iter().rfind(|(_, row)| row.0 == key), newest, "key {key}");
+    }
+    let offsets = partition.offsets().expect("offsets");
+    assert_eq!((offsets.log_start, offsets.log_end), (0, written.len() as i64));
+    let state = partition.lock();
+    let crate::replica::state::LogState::Open(log) = &state.log else { panic!("open") };
+    let known: Vec<_> = log.producers().iter().map(|state| (state.producer_id, state.last_sequence)).collect();
+    assert_eq!(known, [(9, 47)]);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("created");
+    for entry in fs::read_dir(from).expect("listed") {
+        let path = entry.expect("listed").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("copied");
+        }
+    }
+}
+
+/// Runs `done`, and gives copies of `dir` as it was between any two changes of its files.
+fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
+    let made = Rc::new(RefCell::new(Vec::new()));
+    let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
+    let look = move || {
+        let to = copies.join(format!("{}", list.borrow().len()));
+        copy(&dir, &to);
+        list.borrow_mut().push(to);
+    };
+    let result = watch(look, done);
+    (result, made.take())
+}
+
+#[test]
+fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
+    // With the second size, what was one segment becomes several.
+    for segment_bytes in [4000, 700] {
+        // In memory where there is such a place: this is about names, and every one of them would be flushed.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let folder = tempfile::tempdir_in(parent).expect("temporary folder");
+        let dir = folder.path().join("data");
+        fs::create_dir(&dir).expect("created");
+        let (logs, partition) = open(&dir, 1500);
+        let written = fill(&partition);
+        drop((logs, partition));
+        let (logs, partition) = open(&dir, segment_bytes);
+        check(&partition, &written);
+        let copies = folder.path().join("copies");
+        let (has_cleaned, left) = crashes(&dir, &copies, || logs.clean_dirtiest(NOW));
+        assert!(has_cleaned && left.len() > 40, "{} moments", left.len());
+        check(&partition, &written);
+        let after = read(&partition);
+        assert!(after.len() < written.len() / 4);
+        drop((logs, partition));
+
+        let mut again = 0;
+        for dir in left {
+            let copies = dir.with_extension("again");
+            let ((logs, partition), left) = crashes(&dir, &copies, || {
+                let (logs, partition) = open(&dir, segment_bytes);
+                check(&partition, &written);
+                (logs, partition)
+            });
+            while logs.clean_dirtiest(NOW) {}
+            assert_eq!(read(&partition), after, "cleaned in the end");
+            assert_eq!(names_left(&dir), Vec::<String>::new());
+            again += left.len();
+            for dir in left {
+                let (_logs, partition) = open(&dir, segment_bytes);
+                check(&partition, &written);
+            }
+            let _ = fs::remove_dir_all(copies);
+        }
+        assert!(again > 100, "{again} crashes after crashes");
+    }
+}
+
+#[test]
+fn a_log_whose_file_is_missing_is_left_alone_for_a_while() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    fs::remove_file(folder.path().join("t-0/00000000000000000000.log")).expect("removed");
+    assert!(logs.clean_dirtiest(NOW), "it was tried");
+    assert!(!logs.clean_dirtiest(NOW), "or its thread would never rest, and no other log be cleaned");
+    let status = logs.cleaner_status();
+    assert_eq!((status.failures, status.uncleanable_partitions), (1, 1));
+}
+
+#[test]
+fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    let (cleaner, key) = (&logs.cleaner, partition.key());
+    partition.retire();
+    cleaner.cleanings().forget(&key);
+    for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {
+        cleaner.done(&partition, result);
+        assert_eq!(cleaner.cleanings().checkpoint_if_free(&key), Some(None));
+    }
+}
+
+/// Files of an unfinished cleaning.
+fn names_left(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir.join("t-0")).expect("listed").map(|entry| entry.expect("listed").file_name());
+    let names = names.map(|name| name.into_string().expect("text"));
+    names.filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
+}

@@ -1,0 +1,198 @@
+//! Deleted topics: their logs go out of use and their folders out of the way, by a thread of the broker's and not by the
+//! request that asked for it, whose client may go away.
+//!
+//! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms later.
+//! A topic may be made again under the same name at once: its partitions know who had their folders' names before
+//! them, and wait for that, or do it themselves.
+//!
+//! What is not carried out yet takes memory, and a client needs not wait for it: further deletions do ([`Deletion::has_room`]).
+//!
+//! A crash in between is made good by the next start, which is told by the control plane of what was decided.
+//!
+//! Invariant: a folder has its new name before another partition uses its old one, and nobody writes to it by name any more.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fullbore_wire::Uuid;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use crate::replica::Replica;
+
+/// Partitions waiting, as many as may be in use; past it, who wants another topic deleted waits.
+const WAITING_MAX: usize = 200_000;
+
+/// Deleted partitions whose folders still have their names.
+#[derive(Debug)]
+pub struct Deletion {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Counts topics of which no partition waits any more.
+    carried_out: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    partitions: VecDeque<Arc<Replica>>,
+    /// The last ones with their names.
+    by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
+    /// What is left of each topic.
+    left: HashMap<Uuid, Left>,
+    /// Topics of which nothing is left under their names, until that is asked for.
+    gone: Vec<Uuid>,
+    is_stopping: bool,
+}
+
+/// What is left of a deleted topic.
+#[derive(Debug, Default)]
+struct Left {
+    partitions: usize,
+    /// Whether a folder could not be renamed.
+    keeps_folder: bool,
+}
+
+impl Default for Deletion {
+    fn default() -> Self {
+        Deletion { queue: Mutex::default(), wake: Condvar::new(), carried_out: watch::Sender::new(0) }
+    }
+}
+
+impl Deletion {
+    /// Starts the thread; it ends after [`Deletion::stop`], once nothing is left.
+    pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let deletion = self.clone();
+        std::thread::Builder::new().name("deletion".to_owned()).spawn(move || deletion.run())
+    }
+
+    /// Makes the thread end once it has done what it was told.
+    pub fn stop(&self) {
+        self.queue.lock().is_stopping = true;
+        self.wake.notify_all();
+    }
+
+    /// Has the partitions of a topic taken out of the way. Does not block.
+    pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Replica>]) {
+        if partitions.is_empty() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        queue.left.entry(topic_id).or_default().partitions += partitions.len();
+        for partition in partitions {
+            // Cleanings and recoveries give up, and nothing more is noted of it.
+            partition.announce_leaving();
+            queue.partitions.push_back(partition.clone());
+            queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
+        }
+        self.wake.notify_one();
+    }
+
+    /// The deleted partition whose folder may still have this partition's name.
+    pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
+        let queue = self.queue.lock();
+        if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
+    }
+
+    /// Waits until nothing is left of a deleted topic but files to be removed.
+    pub async fn carried_out(&self, topic_id: Uuid) {
+        let mut carried_out = self.carried_out.subscribe();
+        // The count only goes up; what it stands for is looked at each time it has.
+        let _ = carried_out.wait_for(|_| !self.queue.lock().left.contains_key(&topic_id)).await;
+    }
+
+    /// Waits until not too many partitions wait for their turn.
+    pub async fn has_room(&self) {
+        let mut carried_out = self.carried_out.subscribe();
+        let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
+    }
+
+    /// Waits until nothing is left of some topics under their names, and which those are; each is told once.
+    pub async fn gone(&self) -> Vec<Uuid> {
+        let mut carried_out = self.carried_out.subscribe();
+        let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
+        std::mem::take(&mut self.queue.lock().gone)
+    }
+
+    /// Name and number of each partition whose folder may still have that name.
+    pub fn names(&self) -> Vec<(String, i32)> {
+        let queue = self.queue.lock();
+        queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()
+    }
+
+    fn run(&self) {
+        while let Some(partition) = self.next() {
+            let keeps_folder = !partition.retire();
+            self.done(&partition, keeps_folder);
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Replica>> {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.partitions.pop_front() {
+                Some(partition) => return Some(partition),
+                None if queue.is_stopping => return None,
+                None => self.wake.wait(&mut queue),
+            }
+        }
+    }
+
+    fn done(&self, partition: &Arc<Replica>, keeps_folder: bool) {
+        let mut guard = self.queue.lock();
+        let queue = &mut *guard;
+        let name = (partition.topic_name(), partition.index());
+        if queue.by_name.get(&name).is_some_and(|last| Arc::ptr_eq(last, partition)) {
+            queue.by_name.remove(&name);
+        }
+        let topic_id = partition.topic_id();
+        let Some(left) = queue.left.get_mut(&topic_id) else { return };
+        left.partitions -= 1;
+        left.keeps_folder |= keeps_folder;
+        if left.partitions == 0 {
+            if !left.keeps_folder {
+                queue.gone.push(topic_id);
+            }
+            queue.left.remove(&topic_id);
+            drop(guard);
+            self.carried_out.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::partitions::led_by;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+    use crate::partitions::{LogSettings, Origin, Partitions};
+
+    #[test]
+    fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
+        let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
+        logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
+        let first = logs.find(&id, 0).expect("it has just been told of");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(logs.deletions_have_room());
+        let slow = first.held_in_its_place();
+        logs.delete_topic(id);
+        {
+            let mut room = pin!(logs.deletions_have_room());
+            let polled = poll_fn(|context| Poll::Ready(room.as_mut().poll(context).is_pending()));
+            assert!(runtime.block_on(polled));
+        }
+        drop(slow);
+        runtime.block_on(logs.deletions_have_room());
+        runtime.block_on(logs.deleted(id));
+        logs.close();
+    }
+}

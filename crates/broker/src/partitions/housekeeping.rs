@@ -1,0 +1,273 @@
+//! What happens in the background, once a second: retention, removal of files, expiry of producers,
+//! checkpoints, and giving descriptors back.
+//!
+//! One thread for all partitions, and so it opens none: where retention is due and the log is not open, the opener is asked, and
+//! a later round goes on.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::registry::Registry;
+use crate::log::{retention, segment};
+use crate::replica::Replica;
+use crate::replica::log_dir::LogDir;
+use crate::replica::state::LogState;
+use crate::system::now_ms;
+
+const ROUND: Duration = Duration::from_secs(1);
+/// The first retention comes soon after the start, whatever the interval.
+const FIRST_RETENTION: Duration = Duration::from_secs(30);
+/// Between two retentions while the disk is full, if no shorter interval is set.
+const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
+/// Between two tries to remove what the system has not let go of.
+const REMOVE_AGAIN: Duration = Duration::from_secs(10);
+/// log.flush.offset.checkpoint.interval.ms in Kafka.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+/// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
+const IDLE_ROUNDS: u32 = 60;
+const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
+/// Partitions' folders that are looked into for files set aside before the start, a round.
+const FOLDERS_PER_ROUND: usize = 2_000;
+
+/// When things are due.
+struct Agenda {
+    retention: Instant,
+    /// Partitions to which retention is applied once their logs are open, until it is due again.
+    unopened: Vec<Arc<Replica>>,
+    retention_when_full: Instant,
+    expiry: Instant,
+    checkpoint: Instant,
+    high_watermarks: Instant,
+    /// Partitions whose folders are to be looked into once, when all are told.
+    unlooked: Option<Vec<Arc<Replica>>>,
+}
+
+/// The thread's work, and how it is told.
+#[derive(Debug)]
+pub struct Housekeeping {
+    registry: Arc<Registry>,
+    intervals: Intervals,
+    /// producer.id.expiration.ms, which may change.
+    producer_id_expiration_ms: AtomicI64,
+    is_stopping: Mutex<bool>,
+    stop: Condvar,
+}
+
+/// How often things are done.
+#[derive(Debug, Clone, Copy)]
+pub struct Intervals {
+    /// log.retention.check.interval.ms
+    pub retention: Duration,
+    /// producer.id.expiration.check.interval.ms
+    pub expiry: Duration,
+    /// replica.high.watermark.checkpoint.interval.ms
+    pub high_watermarks: Duration,
+}
+
+impl Housekeeping {
+    /// Starts nothing.
+    pub fn new(registry: Arc<Registry>, intervals: Intervals) -> Housekeeping {
+        Housekeeping {
+            registry,
+            intervals,
+            producer_id_expiration_ms: AtomicI64::new(i64::MAX),
+            is_stopping: Mutex::new(false),
+            stop: Condvar::new(),
+        }
+    }
+
+    /// Starts the thread; it ends after [`Housekeeping::stop`].
+    pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let housekeeping = self.clone();
+        std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || housekeeping.run())
+    }
+
+    /// Makes the thread end.
+    pub fn stop(&self) {
+        *self.is_stopping.lock() = true;
+        self.stop.notify_all();
+    }
+
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
+    }
+
+    fn run(&self) {
+        let now = Instant::now();
+        let mut agenda = Agenda {
+            retention: now + self.intervals.retention.min(FIRST_RETENTION),
+            unopened: Vec::new(),
+            retention_when_full: now,
+            expiry: now + self.intervals.expiry,
+            checkpoint: now + CHECKPOINT_INTERVAL,
+            high_watermarks: now,
+            unlooked: None,
+        };
+        loop {
+            let mut is_stopping = self.is_stopping.lock();
+            if !*is_stopping {
+                self.stop.wait_for(&mut is_stopping, ROUND);
+            }
+            if *is_stopping {
+                return;
+            }
+            drop(is_stopping);
+            self.round(&mut agenda);
+        }
+    }
+
+    fn log_dir(&self) -> &LogDir {
+        self.registry.log_dir()
+    }
+}
+
+/// Whether it is time, and if so, the next time is set.
+fn is_due(at: &mut Instant, interval: Duration) -> bool {
+    let now = Instant::now();
+    let due = *at <= now;
+    if due {
+        *at = now + interval;
+    }
+    due
+}
+
+impl Housekeeping {
+    fn round(&self, agenda: &mut Agenda) {
+        self.remove_doomed();
+        let partitions = self.registry.partitions();
+        close_idle_files(&partitions);
+        self.look_for_files_set_aside(agenda, &partitions);
+        let space = &self.log_dir().space;
+        let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
+        if is_due(&mut agenda.retention, self.intervals.retention) || is_wanted {
+            agenda.unopened = partitions.iter().filter(|partition| !self.retain(partition)).cloned().collect();
+        } else {
+            agenda.unopened.retain(|partition| !partition.is_open() || !self.retain(partition));
+        }
+        if is_due(&mut agenda.expiry, self.intervals.expiry) {
+            let expiration_ms = self.producer_id_expiration_ms.load(Relaxed);
+            partitions.iter().for_each(|partition| expire(partition, expiration_ms));
+        }
+        if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)
+            && let Err(error) = self.log_dir().checkpoints.write(&partitions)
+            && !space.note(&error)
+        {
+            tracing::error!(%error, "checkpoints not written");
+        }
+        if is_due(&mut agenda.high_watermarks, self.intervals.high_watermarks)
+            && let Err(error) = self.log_dir().checkpoints.write_high_watermarks(&partitions)
+            && !space.note(&error)
+        {
+            tracing::error!(%error, "high watermarks not written");
+        }
+        if let Err(error) = self.log_dir().checkpoints.forget_recovered()
+            && !space.note(&error)
+        {
+            tracing::error!(%error, "list of partitions to be recovered not written");
+        }
+        space.look();
+    }
+
+    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Replica>]) {
+        if agenda.unlooked.is_none() && self.log_dir().aside.is_all_told() {
+            agenda.unlooked = Some(partitions.to_vec());
+        }
+        if let Some(unlooked) = &mut agenda.unlooked {
+            for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+                self.log_dir().aside.look(&partition.dir());
+            }
+        }
+    }
+
+    fn remove_doomed(&self) {
+        let now = Instant::now();
+        // Who still sends such a file has it open.
+        let all = self.log_dir().space.is_full();
+        let due: Vec<_> = {
+            let mut doomed = self.log_dir().doomed.lock();
+            doomed.extract_if(.., |(due, _)| all || *due <= now).collect()
+        };
+        for (_, path) in due {
+            if let Err(error) = remove(&path) {
+                tracing::error!(path = %path.display(), %error, "not removed, tried again");
+                self.log_dir().doom(REMOVE_AGAIN, path);
+            }
+        }
+    }
+
+    /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
+    /// then asked for.
+    fn retain(&self, partition: &Arc<Replica>) -> bool {
+        let now_ms = now_ms();
+        // A high watermark that is not the newest keeps more.
+        let mut state = partition.lock_as_it_is();
+        let config = partition.config();
+        let high_watermark = state.replica.high_watermark();
+        let log = match &mut state.log {
+            LogState::Open(log) => log,
+            LogState::Opening(_) => return false,
+            LogState::Unopened if retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false) => {
+                self.log_dir().opener.ask_in_time(partition);
+                return false;
+            }
+            LogState::Unopened | LogState::Absent | LogState::Refused(_) | LogState::Gone => return true,
+        };
+        let before = log.active_base_offset();
+        let space = &self.log_dir().space;
+        let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
+        let delay = Duration::from_millis(config.file_delete_delay_ms);
+        retired.paths.into_iter().for_each(|path| self.log_dir().doom(delay, path));
+        if let Err(error) = retired.result
+            && !space.note(&error)
+        {
+            tracing::error!(dir = %log.dir().display(), %error, "not all that is due to old segments was done");
+        }
+        if log.active_base_offset() != before {
+            log.close_files(false);
+        }
+        true
+    }
+}
+
+fn close_idle_files(partitions: &[Arc<Replica>]) {
+    let few_left = segment::open_files() > descriptors_max() / 2;
+    let idle_rounds = if few_left { IDLE_ROUNDS_WHEN_FEW } else { IDLE_ROUNDS };
+    for partition in partitions {
+        let Some(mut state) = partition.try_lock_as_it_is() else {
+            continue;
+        };
+        if let LogState::Open(log) = &mut state.log {
+            let idle = log.note_idle_round();
+            if idle == idle_rounds || (few_left && idle > idle_rounds) {
+                log.close_files(true);
+            }
+        }
+    }
+}
+
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+fn expire(partition: &Replica, expiration_ms: i64) {
+    if let LogState::Open(log) = &mut partition.lock_as_it_is().log {
+        log.expire_producers(now_ms(), expiration_ms);
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

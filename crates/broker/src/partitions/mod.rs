@@ -1,0 +1,406 @@
+//! Every partition that this broker has, from start to clean shutdown: which there are, and what is done to all of them.
+//!
+//! [`Partitions`] is what the rest of the broker uses; a request finds the partition it names in the [`registry`] and goes on
+//! with that, a [`Replica`]. Nothing is opened at start; what a partition's log needs to know before it is opened is in the
+//! checkpoint files.
+//!
+//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only if every log it
+//! vouches for is.
+
+mod cleaner;
+mod deletion;
+mod housekeeping;
+pub(crate) mod registry;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::replica::{Brokers, PartitionRegistration};
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+pub use crate::config::CleanerSettings;
+pub use crate::log::OPENED_MAX;
+pub use crate::log::aside::SetAside;
+pub use crate::log::error::{
+    AppendError, EpochEnd, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
+};
+pub use crate::log::flushed::FlushTicket;
+pub use crate::replica::Replica;
+pub use crate::replica::cluster::led_by;
+pub use crate::replica::following::{FollowError, FollowerRead, FromLeader};
+pub use crate::replica::reorder::{Admission, ParkedAnswer, Reordering};
+pub use crate::replica::ticket::{Acks, Appended, ReplicationTicket, Ticket};
+pub use crate::replica::waiters::Registration;
+pub use cleaner::CleanerStatus;
+pub use registry::Origin;
+
+use crate::config::{BrokerConfig, TopicConfig};
+use crate::log::Log;
+use crate::log::aside;
+use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
+use crate::replica::checkpoints::{Checkpointed, Checkpoints, Left};
+use crate::replica::cleanings::Cleanings;
+use crate::replica::cluster::Cluster;
+use crate::replica::flusher::Flusher;
+use crate::replica::log_dir::LogDir;
+use crate::replica::succession::Succession;
+use crate::seldom::Seldom;
+use crate::space::Space;
+use crate::system::is_full;
+use cleaner::Cleaner;
+use deletion::Deletion;
+use housekeeping::{Housekeeping, Intervals};
+use registry::Registry;
+
+/// The broker-wide settings of the log; names are Kafka's.
+#[derive(Debug, Clone, Copy)]
+pub struct LogSettings {
+    /// log.retention.check.interval.ms
+    pub retention_check_interval_ms: u64,
+    /// producer.id.expiration.check.interval.ms
+    pub producer_id_expiration_check_interval_ms: u64,
+    /// fullbore.page.cache.kept.bytes; `None` leaves the page cache to the system.
+    pub page_cache_kept: Option<u64>,
+    /// num.recovery.threads.per.data.dir
+    pub recovery_threads: usize,
+    /// node.id
+    pub node_id: i32,
+    /// replica.lag.time.max.ms
+    pub replica_lag_time_max_ms: i64,
+    /// replica.high.watermark.checkpoint.interval.ms
+    pub high_watermark_checkpoint_interval_ms: u64,
+    /// Those of compaction, until others are put in force.
+    pub cleaner: CleanerSettings,
+}
+
+impl LogSettings {
+    fn intervals(&self) -> Intervals {
+        Intervals {
+            retention: Duration::from_millis(self.retention_check_interval_ms),
+            expiry: Duration::from_millis(self.producer_id_expiration_check_interval_ms),
+            high_watermarks: Duration::from_millis(self.high_watermark_checkpoint_interval_ms),
+        }
+    }
+}
+
+impl From<&BrokerConfig> for LogSettings {
+    fn from(config: &BrokerConfig) -> Self {
+        LogSettings {
+            retention_check_interval_ms: config.log_retention_check_interval_ms,
+            producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
+            page_cache_kept: config.page_cache_kept,
+            recovery_threads: config.recovery_threads,
+            node_id: config.node_id,
+            replica_lag_time_max_ms: i64::try_from(config.replica_lag_time_max_ms).unwrap_or(i64::MAX),
+            high_watermark_checkpoint_interval_ms: config.high_watermark_checkpoint_interval_ms,
+            cleaner: config.cleaner,
+        }
+    }
+}
+
+/// Every partition under one data folder.
+#[derive(Debug)]
+pub struct Partitions {
+    registry: Arc<Registry>,
+    log_dir: Arc<LogDir>,
+    cleaner: Arc<Cleaner>,
+    deletion: Arc<Deletion>,
+    housekeeping: Arc<Housekeeping>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    is_closed: Mutex<bool>,
+}
+
+impl Partitions {
+    /// Opens a folder, which exists and is locked by the caller, and starts threads: those that flush, open and compact, one
+    /// that looks after the page cache, one for deletions, one for retention and other housekeeping. Opens no partition.
+    ///
+    /// # Errors
+    /// [`OpenError`] naming what cannot be read or written.
+    pub fn open(data_dir: &Path, settings: LogSettings) -> Result<Arc<Partitions>, OpenError> {
+        Partitions::open_with(data_dir, settings, Arc::new(Space::open(data_dir, 0)))
+    }
+
+    /// As [`Partitions::open`], with the folder's room as others of the broker know it.
+    pub(crate) fn open_with(
+        data_dir: &Path,
+        settings: LogSettings,
+        space: Arc<Space>,
+    ) -> Result<Arc<Partitions>, OpenError> {
+        let failed = |error| OpenError { path: data_dir.to_owned(), error };
+        let path: Arc<Path> = data_dir.into();
+        let checkpoints = Checkpoints::read(&path, space.clone());
+        let doomed = list_doomed(data_dir).map_err(failed)?;
+        remove_marker(data_dir).map_err(failed)?;
+        let log_dir = Arc::new(LogDir {
+            path,
+            checkpoints,
+            cluster: Cluster::new(settings.node_id, settings.replica_lag_time_max_ms),
+            flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
+            opener: Arc::default(),
+            succession: Succession::default(),
+            cleanings: Cleanings::read(data_dir, space.clone()),
+            aside: aside::Found::default(),
+            doomed: Mutex::new(doomed),
+            momentary: Seldom::default(),
+            space,
+        });
+        let registry = Arc::new(Registry::new(log_dir.clone()));
+        let partitions = Arc::new(Partitions {
+            cleaner: Arc::new(Cleaner::new(registry.clone(), settings.cleaner)),
+            deletion: Arc::default(),
+            housekeeping: Arc::new(Housekeeping::new(registry.clone(), settings.intervals())),
+            registry,
+            log_dir,
+            threads: Mutex::default(),
+            is_closed: Mutex::new(false),
+        });
+        partitions.start_threads(settings.recovery_threads).map_err(failed)?;
+        Ok(partitions)
+    }
+
+    /// What was started before an error ends when `self` is dropped.
+    fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        threads.extend(self.log_dir.flusher.start()?);
+        threads.push(self.housekeeping.start()?);
+        threads.push(self.deletion.start()?);
+        for thread in self.log_dir.opener.start(recovery_threads) {
+            threads.push(thread?);
+        }
+        threads.extend(self.cleaner.start_threads()?);
+        Ok(())
+    }
+
+    /// The partition, if there is one. Waits for nobody.
+    pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
+        self.registry.find(topic_id, index)
+    }
+
+    /// The brokers that there are from now on.
+    pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
+        self.log_dir.cluster.put_brokers(brokers);
+    }
+
+    /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
+    /// torn are opened in time. To be called by one thread at a time, as [`Partitions::delete_topic`].
+    pub fn put_topic<'a>(
+        &self,
+        (name, id): (&str, Uuid),
+        partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
+        config: &Arc<TopicConfig>,
+        origin: Origin,
+    ) {
+        let predecessor_of = |topic: &Arc<str>, index| self.deletion.predecessor_of(topic, index);
+        self.registry.put_topic((name, id), partitions, config, origin, predecessor_of);
+    }
+
+    /// Whatever was there at the start has been told of.
+    pub fn all_told(&self) {
+        self.log_dir.opener.all_told();
+        self.log_dir.aside.set_all_told();
+    }
+
+    /// The topic's partitions are gone at once; [`Partitions::deleted`] waits until their folders are out of the way, and their
+    /// files go after file.delete.delay.ms. Waits for nobody.
+    pub fn delete_topic(&self, id: Uuid) {
+        self.deletion.add(id, &self.registry.remove_topic(id));
+    }
+
+    /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.
+    pub async fn deleted(&self, id: Uuid) {
+        self.deletion.carried_out(id).await;
+    }
+
+    /// Waits until nothing is left of some deleted topics but files to be removed, and which those are; each is told once.
+    pub async fn gone(&self) -> Vec<Uuid> {
+        self.deletion.gone().await
+    }
+
+    /// Waits until there is room for further deletions.
+    pub async fn deletions_have_room(&self) {
+        self.deletion.has_room().await;
+    }
+
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        self.housekeeping.expire_producers_after(ms);
+    }
+
+    /// Partitions that take no records until the next start, because a write or an fsync has failed.
+    pub fn failed_partitions(&self) -> usize {
+        self.log_dir.flusher.failures.count()
+    }
+
+    /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
+    pub fn refused_partitions(&self) -> usize {
+        self.log_dir.flusher.refused.count()
+    }
+
+    /// What power cuts have left beside the logs of all partitions, as far as they were looked at. Goes to the disk.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.total()
+    }
+
+    /// Ends what requests wait for, since the broker stops: parked batches are refused, for what they wait for may not come any
+    /// more, acks=all waits for no replica, and no log is opened.
+    pub fn dismiss_waiting(&self) {
+        self.log_dir.opener.stop();
+        for partition in self.partitions() {
+            partition.dismiss_parked(AppendError::Gone);
+            partition.wake_waiters();
+        }
+    }
+
+    /// Puts settings of compaction in force.
+    pub fn configure_cleaner(&self, settings: CleanerSettings) {
+        self.cleaner.configure(settings);
+        let is_closed = self.is_closed.lock();
+        if *is_closed {
+            return;
+        }
+        match self.cleaner.start_threads() {
+            Ok(started) => self.threads.lock().extend(started),
+            Err(error) => tracing::error!(%error, "no more threads for compaction"),
+        }
+    }
+
+    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do; false if none is.
+    pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
+        self.cleaner.clean_dirtiest(now_ms)
+    }
+
+    /// What the cleaner has done.
+    pub fn cleaner_status(&self) -> CleanerStatus {
+        self.cleaner.status()
+    }
+
+    /// Every partition known.
+    pub(crate) fn partitions(&self) -> Vec<Arc<Replica>> {
+        self.registry.partitions()
+    }
+
+    /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.
+    ///
+    /// # Errors
+    /// What the system says of the data folder.
+    pub fn strays(&self) -> io::Result<Vec<String>> {
+        let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
+        // Before the folders are listed: they have other names soon.
+        known.extend(self.deletion.names());
+        let found = list_partitions(&self.log_dir.path)?;
+        let strays = found.iter().filter(|key| !known.contains(*key));
+        let mut names: Vec<String> = strays.map(|(topic, index)| format!("{topic}-{index}")).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Has the log starts of these partitions on the disk when it returns.
+    ///
+    /// # Errors
+    /// What the system says. Segments that are before a log start may be removed all the same.
+    pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
+        if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
+    }
+
+    /// Has everything that was written on the disk when it returns.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
+    }
+
+    /// Clean shutdown: everything is on the disk and the next start has nothing to recover. Blocks; appends
+    /// and reads fail from now on. Does nothing the second time.
+    pub fn close(&self) {
+        if std::mem::replace(&mut *self.is_closed.lock(), true) {
+            return;
+        }
+        self.stop_threads();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the log has panicked");
+            }
+        }
+        if let Err(error) = self.log_dir.checkpoints.write_high_watermarks(&self.partitions()) {
+            tracing::warn!(%error, "high watermarks not written");
+        }
+        if let Err(error) = self.close_partitions() {
+            tracing::error!(%error, dir = %self.log_dir.path.display(), "no clean shutdown, the next start recovers");
+        }
+    }
+
+    fn stop_threads(&self) {
+        self.housekeeping.stop();
+        self.log_dir.opener.stop();
+        // Openings under way end early, as with a deletion; who is at a folder is not waited for longer than that.
+        self.partitions().iter().for_each(|partition| partition.hurry());
+        self.cleaner.stop();
+        self.deletion.stop();
+        self.log_dir.flusher.stop();
+    }
+
+    /// Finishes every open log, has the file system write everything at once, and vouches for it.
+    fn close_partitions(&self) -> io::Result<()> {
+        let mut finished = Ok(());
+        let mut left = Vec::new();
+        for partition in self.partitions() {
+            let Some(mut log) = partition.leave(AppendError::Gone) else {
+                continue;
+            };
+            let result = self.finish(&mut log);
+            let is_whole = !log.is_broken() && result.is_ok();
+            left.push(Left {
+                key: partition.key(),
+                log_start: log.log_start(),
+                finished: is_whole.then_some(log.log_end()),
+            });
+            finished = finished.and(result);
+        }
+        let dir = &self.log_dir.path;
+        let all = list_partitions(dir)?;
+        self.sync()?;
+        self.log_dir.checkpoints.finish(left, all)?;
+        let marker = dir.join(CLEAN_SHUTDOWN);
+        let space = &self.log_dir.space;
+        space.freeing(is_full, || files::replace(&marker, b"{\"version\":0,\"brokerEpoch\":-1}"))?;
+        files::sync_dir(dir)?;
+        finished
+    }
+
+    /// On a full disk with the reserve, of which half is left for the checkpoints. What does not find room is recovered by
+    /// the next start.
+    fn finish(&self, log: &mut Log) -> io::Result<()> {
+        let space = &self.log_dir.space;
+        if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
+    }
+}
+
+impl Drop for Partitions {
+    /// Without [`Partitions::close`] this is a crash, as far as the files are concerned; only the threads end.
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+/// Takes the marker away before anything is used, and makes sure that it is gone.
+fn remove_marker(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(CLEAN_SHUTDOWN)) {
+        Ok(()) => files::sync_dir(dir),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Folders of deleted partitions that an earlier run did not get to remove.
+fn list_doomed(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
+    let now = Instant::now();
+    let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));
+    Ok(list_dirs(dir)?.into_iter().filter(|name| is_doomed(name)).map(|name| (now, dir.join(name))).collect())
+}

@@ -1,0 +1,104 @@
+//! Which partitions this broker has, by topic id.
+//!
+//! Read without waiting for anybody; changed by who follows the control plane alone, in the order of the metadata: settings, new
+//! partitions and deletions come that way and no other, so that no request brings the logs back to what it knows.
+//!
+//! Locks: `topics` is held for a look or a change in memory, and no other lock is taken meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::Uuid;
+use parking_lot::RwLock;
+
+use crate::config::TopicConfig;
+use crate::replica::Replica;
+use crate::replica::log_dir::LogDir;
+
+/// Every partition under one data folder.
+#[derive(Debug)]
+pub struct Registry {
+    log_dir: Arc<LogDir>,
+    topics: RwLock<HashMap<Uuid, Topic>>,
+}
+
+#[derive(Debug, Clone)]
+struct Topic {
+    name: Arc<str>,
+    /// By number.
+    partitions: Vec<Arc<Replica>>,
+}
+
+/// Whether a topic's partitions may have records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// They may have been written by an earlier run.
+    Kept,
+    /// They have just been created.
+    New,
+}
+
+impl Registry {
+    /// No partitions yet.
+    pub fn new(log_dir: Arc<LogDir>) -> Registry {
+        Registry { log_dir, topics: RwLock::default() }
+    }
+
+    /// What they share.
+    pub fn log_dir(&self) -> &Arc<LogDir> {
+        &self.log_dir
+    }
+
+    /// The partition, if there is one. Waits for nobody.
+    pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
+        let topics = self.topics.read();
+        topics.get(topic_id)?.partitions.get(usize::try_from(index).ok()?).cloned()
+    }
+
+    /// Every partition known.
+    pub fn partitions(&self) -> Vec<Arc<Replica>> {
+        let topics = self.topics.read();
+        topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
+    }
+
+    /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
+    /// torn are opened in time. To be called by one thread at a time. `predecessor_of` knows who may still have a folder's name.
+    pub fn put_topic<'a>(
+        &self,
+        (name, id): (&str, Uuid),
+        partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
+        config: &Arc<TopicConfig>,
+        origin: Origin,
+        predecessor_of: impl Fn(&Arc<str>, i32) -> Option<Arc<Replica>>,
+    ) {
+        let known = self.topics.read().get(&id).cloned();
+        let mut topic = known.unwrap_or_else(|| Topic { name: name.into(), partitions: Vec::new() });
+        for (index, registered) in (0..).zip(partitions) {
+            if let Some(partition) = usize::try_from(index).ok().and_then(|index: usize| topic.partitions.get(index)) {
+                partition.follow(registered, config);
+                continue;
+            }
+            let known = match origin {
+                Origin::Kept => Some(self.log_dir.checkpoints.known(&(name.to_owned(), index))),
+                Origin::New => None,
+            };
+            let predecessor = predecessor_of(&topic.name, index);
+            let key = (topic.name.clone(), id, index);
+            let told = (config.clone(), registered.clone());
+            let partition = Replica::new(key, self.log_dir.clone(), told, known, predecessor);
+            let partition = Arc::new(partition);
+            if known.is_some_and(|known| !known.clean) {
+                self.log_dir.opener.ask_in_time(&partition);
+            }
+            topic.partitions.push(partition);
+        }
+        // The registry is locked for this only: a topic may have thousands of partitions.
+        self.topics.write().insert(id, topic);
+    }
+
+    /// The partitions of a topic that is gone from now on.
+    pub fn remove_topic(&self, id: Uuid) -> Vec<Arc<Replica>> {
+        self.topics.write().remove(&id).map_or_else(Vec::new, |topic| topic.partitions)
+    }
+}

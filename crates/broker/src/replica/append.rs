@@ -1,0 +1,118 @@
+//! The append of a leader's batch that is in its turn.
+
+use std::sync::Arc;
+
+use fullbore_rules::replica::{self, Now};
+use fullbore_rules::sequence::Refusal;
+use fullbore_wire::batch::BatchView;
+use parking_lot::MutexGuard;
+
+use super::Replica;
+use super::state::{LogState, State};
+use super::ticket::{Acks, Appended, Ticket};
+use crate::config::TimestampType;
+use crate::log::error::AppendError;
+
+impl Replica {
+    /// Appends one batch, or finds it appended. The caller has checked the batch's checksum, and its
+    /// records as far as it wants; sizes, counts, timestamps and the sequence are checked here.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append(self: &Arc<Self>, batch: BatchView<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
+        let mut state = self.lock();
+        state.check_append(acks)?;
+        self.log_to_write(&mut state)?;
+        self.append_locked(state, batch, acks, now_ms)
+    }
+
+    /// The same with acks=all, if this is the leader's epoch still.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append_in_epoch(
+        self: &Arc<Self>,
+        batch: BatchView<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+    ) -> Result<Appended, AppendError> {
+        let mut state = self.lock();
+        state.check_append(Acks::All)?;
+        self.log_to_write(&mut state)?;
+        state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
+        self.append_locked(state, batch, Acks::All, now_ms)
+    }
+
+    /// Appends one batch to the open log, and what is parked behind it.
+    pub(crate) fn append_locked(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        batch: BatchView<'_>,
+        acks: Acks,
+        now_ms: i64,
+    ) -> Result<Appended, AppendError> {
+        let result = self.append_one(&mut state, &batch, acks, now_ms);
+        if state.parked.is_some() {
+            self.settle_parked(&mut state, &batch, result.as_ref().err().copied(), now_ms);
+        }
+        drop(state);
+        let (appended, is_duplicate) = result?;
+        if !is_duplicate {
+            self.waiters.wake();
+        }
+        Ok(appended)
+    }
+
+    /// Appends one batch to the open log, or finds it appended, which is then said.
+    pub(crate) fn append_one(
+        self: &Arc<Self>,
+        state: &mut State,
+        batch: &BatchView<'_>,
+        acks: Acks,
+        now_ms: i64,
+    ) -> Result<(Appended, bool), AppendError> {
+        // The lock may have been let go of since the first look.
+        state.check_append(acks)?;
+        let leader_epoch = state.replica.leader_epoch();
+        let config = self.config();
+        let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
+        log.note_use();
+        let space = &self.log_dir.space;
+        let Some(_admission) = space.admit() else { return Err(AppendError::Full) };
+        let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                if error == AppendError::Full {
+                    space.note_full();
+                }
+                // What was sent behind a batch that found no room is early only because of that.
+                let follows = error == AppendError::Sequence(Refusal::OutOfOrderSequence) && log.is_ahead(batch);
+                let error = if follows && space.is_full() { AppendError::Full } else { error };
+                state.mark_if_broken(&self.log_dir.flusher.failures);
+                return Err(error);
+            }
+        };
+        space.note_written();
+        let log_start_offset = log.log_start();
+        log.hand_over_written(&self.log_dir.flusher.page_cache);
+        if !outcome.is_duplicate {
+            let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
+            // Who waits is woken for the records, too.
+            let _ = state.with_now(&self.log_dir.cluster, appended);
+        }
+        let flushed = self.flush_after(state, &outcome, &config);
+        let replicated = self.replication(state, acks, outcome.end_offset);
+        let is_known = flushed.is_none() && replicated.is_none();
+        let appended = Appended {
+            base_offset: outcome.base_offset,
+            log_append_time_ms: match config.message_timestamp_type {
+                TimestampType::CreateTime => -1,
+                TimestampType::LogAppendTime => outcome.timestamp,
+            },
+            log_start_offset,
+            batches_retained: config.producer_state_batches_to_retain,
+            ticket: (!is_known).then_some(Ticket { flushed, replicated }),
+        };
+        Ok((appended, outcome.is_duplicate))
+    }
+}

@@ -1,0 +1,435 @@
+//! The data folder's checkpoint files: what is known of partitions whose logs are not open.
+//!
+//! Not the formats, which are in [`crate::log::files`]. Entries are by name and number, as in Kafka, and names come back:
+//! what is said of a deleted partition is out of the files before the next of its name has a folder
+//! ([`Checkpoints::purge`]).
+//!
+//! Locks: `writing` is held from when a log is asked for its offsets until they are written, so that the newest stay: a log
+//! start never goes back. Partitions are locked meanwhile, and nobody who has one locked waits for `writing`. `entries` is never
+//! held while anything blocks, since whoever is told of a partition may need it.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::log::boot::Boots;
+use crate::log::files::{
+    self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
+};
+use crate::log::recovery::Known;
+use crate::space::Space;
+use crate::system::is_full;
+
+/// A partition's name and number.
+pub type Key = (String, i32);
+
+/// Whether the machine has booted since the crash, for each partition that was not opened since.
+const KILLED: i64 = 0;
+const REBOOTED: i64 = 1;
+
+/// The checkpoint files and what they say.
+#[derive(Debug)]
+pub struct Checkpoints {
+    dir: Arc<Path>,
+    space: Arc<Space>,
+    entries: Mutex<Entries>,
+    writing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Entries {
+    clean: bool,
+    recovery_points: OffsetsByPartition,
+    /// Whether their file could be read: otherwise any record may be one that was flushed.
+    knows_flushed: bool,
+    log_starts: OffsetsByPartition,
+    high_watermarks: OffsetsByPartition,
+    /// Whether any of them is another one than in their file.
+    has_moved: bool,
+    /// Whether their file could be read: then a partition that is not in it begins with its first segment.
+    knows_log_starts: bool,
+    /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
+    /// [`KILLED`] for each.
+    unrecovered: OffsetsByPartition,
+    /// Those of them that have been opened since.
+    recovered: HashSet<Key>,
+    /// Deleted partitions that are still in the files.
+    stale: HashSet<Key>,
+}
+
+/// Offsets of an open log.
+#[derive(Debug, Clone, Copy)]
+pub struct Noted {
+    pub recovery_point: i64,
+    pub log_start: i64,
+    pub high_watermark: i64,
+}
+
+/// A partition as its checkpoints need it.
+pub trait Checkpointed {
+    /// Its name and number.
+    fn key(&self) -> Key;
+
+    /// Whether it is deleted, or about to be.
+    fn is_leaving(&self) -> bool;
+
+    /// The offsets of a log that is open.
+    fn noted(&self) -> Option<Noted>;
+}
+
+/// What became of a log at a clean shutdown.
+#[derive(Debug)]
+pub struct Left {
+    pub key: Key,
+    pub log_start: i64,
+    /// Where the log ends, if all of it is in its files.
+    pub finished: Option<i64>,
+}
+
+impl Checkpoints {
+    /// Reads the files of a data folder, and takes note of the machine's boot.
+    pub fn read(dir: &Arc<Path>, space: Arc<Space>) -> Checkpoints {
+        let mut entries = Entries::read(dir);
+        if let Err(error) = entries.note_boot(dir) {
+            // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
+            space.note(&error);
+            tracing::error!(dir = %dir.display(), %error, "not written in which boot the folder is used");
+        }
+        Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
+    }
+
+    /// What the files say of a partition.
+    pub fn known(&self, key: &Key) -> Known {
+        let entries = self.entries.lock();
+        Known {
+            clean: entries.clean && !entries.unrecovered.contains_key(key),
+            recovery_point: entries.recovery_points.get(key).copied().unwrap_or(0),
+            log_start: entries.knows_log_starts.then(|| entries.log_starts.get(key).copied().unwrap_or(0)),
+            rebooted: entries.unrecovered.get(key) == Some(&REBOOTED),
+        }
+    }
+
+    /// The high watermark as it was last written; 0 where nothing was.
+    pub fn high_watermark(&self, key: &Key) -> i64 {
+        self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
+    }
+
+    /// Writes the high watermarks of those of these partitions that are open, if any has moved.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_high_watermarks(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
+        let high_watermarks = {
+            let mut entries = self.entries.lock();
+            for (partition, Noted { high_watermark, .. }) in noted {
+                // As with the others: a deletion is announced first.
+                if !partition.is_leaving() {
+                    let before = entries.high_watermarks.insert(partition.key(), high_watermark);
+                    entries.has_moved |= before != Some(high_watermark);
+                }
+            }
+            if !entries.has_moved {
+                return Ok(());
+            }
+            entries.high_watermarks.clone()
+        };
+        // One that is lost is a smaller one, which is as true.
+        files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
+        self.entries.lock().has_moved = false;
+        Ok(())
+    }
+
+    /// The partition's log is open: what damages it from now on is judged by itself.
+    pub fn note_recovered(&self, key: Key) {
+        let mut entries = self.entries.lock();
+        if entries.unrecovered.contains_key(&key) {
+            entries.recovered.insert(key);
+        }
+    }
+
+    /// The partition is deleted. The files still have it until they are next written.
+    pub fn forget(&self, key: Key) {
+        self.entries.lock().forget(key);
+    }
+
+    /// To be called before a partition's folder is made: nothing in the files speaks of an older one with its name when
+    /// this returns.
+    ///
+    /// # Errors
+    /// What the system says; the folder must not be made then.
+    pub fn purge(&self, key: &Key) -> io::Result<()> {
+        {
+            let mut entries = self.entries.lock();
+            entries.forget(key.clone());
+            if !entries.stale.contains(key) {
+                return Ok(());
+            }
+        }
+        let writing = self.writing.lock();
+        self.write_files()?;
+        drop(writing);
+        files::sync_dir(&self.dir)
+    }
+
+    /// Writes the files anew, with the offsets of those of these partitions that are open and still in use.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write<P: Checkpointed>(&self, partitions: &[Arc<P>]) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
+        {
+            let mut entries = self.entries.lock();
+            for (partition, Noted { recovery_point, log_start, .. }) in noted {
+                // A deletion is announced first and has the entries forgotten then.
+                if !partition.is_leaving() {
+                    entries.recovery_points.insert(partition.key(), recovery_point);
+                    entries.log_starts.insert(partition.key(), log_start);
+                }
+            }
+        }
+        self.write_files()
+    }
+
+    /// Writes the files as the entries are. The caller holds `writing`.
+    fn write_files(&self) -> io::Result<()> {
+        let (recovery_points, log_starts, unrecovered, stale) = {
+            let entries = self.entries.lock();
+            let unrecovered = entries.unrecovered.clone();
+            (entries.recovery_points.clone(), entries.log_starts.clone(), unrecovered, entries.stale.clone())
+        };
+        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
+        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
+        if !stale.is_empty() {
+            let high_watermarks = self.entries.lock().high_watermarks.clone();
+            files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
+            files::write_offsets(&self.dir.join(UNRECOVERED), &unrecovered)?;
+            self.entries.lock().stale.retain(|key| !stale.contains(key));
+        }
+        Ok(())
+    }
+
+    /// The same for one partition that was cut off, with its high watermark.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_of(&self, partition: &impl Checkpointed) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let Some(noted) = partition.noted() else { return Ok(()) };
+        let (recovery_points, log_starts, high_watermarks) = {
+            let mut entries = self.entries.lock();
+            if partition.is_leaving() {
+                return Ok(());
+            }
+            entries.recovery_points.insert(partition.key(), noted.recovery_point);
+            entries.log_starts.insert(partition.key(), noted.log_start);
+            entries.high_watermarks.insert(partition.key(), noted.high_watermark);
+            (entries.recovery_points.clone(), entries.log_starts.clone(), entries.high_watermarks.clone())
+        };
+        files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points)?;
+        files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts)?;
+        files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
+    }
+
+    /// Has the log starts of these partitions on the disk when it returns.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn keep_log_starts(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let noted: Vec<_> = noted(partitions).collect();
+        let log_starts = {
+            let mut entries = self.entries.lock();
+            let in_use = noted.into_iter().filter(|(partition, _)| !partition.is_leaving());
+            in_use.for_each(|(partition, noted)| _ = entries.log_starts.insert(partition.key(), noted.log_start));
+            entries.log_starts.clone()
+        };
+        self.space.freeing(is_full, || files::write_offsets(&self.dir.join(LOG_STARTS), &log_starts))?;
+        files::sync_dir(&self.dir)
+    }
+
+    /// Takes partitions that were recovered off the list of those that were not.
+    ///
+    /// # Errors
+    /// What the system says; it is tried again with the next call.
+    pub fn forget_recovered(&self) -> io::Result<()> {
+        let recovered = self.entries.lock().recovered.clone();
+        if recovered.is_empty() {
+            return Ok(());
+        }
+        let _writing = self.writing.lock();
+        let mut left = self.entries.lock().unrecovered.clone();
+        left.retain(|key, _| !recovered.contains(key));
+        files::write_offsets(&self.dir.join(UNRECOVERED), &left)?;
+        let mut entries = self.entries.lock();
+        entries.unrecovered.retain(|key, _| !recovered.contains(key));
+        entries.recovered.retain(|key| !recovered.contains(key));
+        Ok(())
+    }
+
+    /// Writes the files of a clean shutdown but for the marker that vouches for them. `all` are the partitions with a folder.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finish(&self, left: Vec<Left>, all: Vec<Key>) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let mut entries = self.entries.lock();
+        let mut unrecovered = std::mem::take(&mut entries.unrecovered);
+        if !entries.clean {
+            all.into_iter().for_each(|key| _ = unrecovered.entry(key).or_insert(KILLED));
+        }
+        for Left { key, log_start, finished } in left {
+            entries.log_starts.insert(key.clone(), log_start);
+            match finished {
+                Some(log_end) => {
+                    entries.recovery_points.insert(key.clone(), log_end);
+                    unrecovered.remove(&key);
+                }
+                None => _ = unrecovered.insert(key, KILLED),
+            }
+        }
+        let written = [
+            (RECOVERY_POINTS, &entries.recovery_points),
+            (LOG_STARTS, &entries.log_starts),
+            (UNRECOVERED, &unrecovered),
+        ];
+        // The reserve is for this, too: a stop on a full disk is as clean as any other.
+        written.into_iter().try_for_each(|(name, offsets)| {
+            self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
+        })
+    }
+}
+
+/// The offsets of those of these partitions that are open, as they are now.
+fn noted<P: Checkpointed>(partitions: &[Arc<P>]) -> impl Iterator<Item = (&P, Noted)> {
+    partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
+}
+
+impl Entries {
+    fn read(dir: &Path) -> Entries {
+        let log_starts = files::read_offsets(&dir.join(LOG_STARTS));
+        let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
+        let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
+        Entries {
+            // The marker is written after the list of partitions it does not vouch for.
+            clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
+            // Without the file nothing was ever said to be flushed.
+            knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
+            recovery_points: recovery_points.unwrap_or_default(),
+            knows_log_starts: log_starts.is_some(),
+            log_starts: log_starts.unwrap_or_default(),
+            high_watermarks: files::read_offsets(&dir.join(HIGH_WATERMARKS)).unwrap_or_default(),
+            has_moved: false,
+            unrecovered: unrecovered.unwrap_or_default(),
+            recovered: HashSet::new(),
+            stale: HashSet::new(),
+        }
+    }
+
+    /// To be called at start. After a crash in another boot, every partition is listed as one that a power cut may have
+    /// damaged; the list is on the disk before the boot of this run is, so that a kill of this run changes nothing.
+    fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
+        let boots = Boots::look(dir);
+        let before = self.unrecovered.clone();
+        if !self.knows_flushed {
+            self.unrecovered.values_mut().for_each(|since| *since = KILLED);
+        } else if !self.clean && boots.differ() {
+            // What was only killed before a clean stop had everything written: of that the power cut took nothing.
+            let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
+            self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
+        }
+        if self.unrecovered != before {
+            files::write_offsets(&dir.join(UNRECOVERED), &self.unrecovered)?;
+        }
+        boots.keep(dir)
+    }
+
+    fn forget(&mut self, key: Key) {
+        let was_known = [
+            self.recovery_points.remove(&key).is_some(),
+            self.log_starts.remove(&key).is_some(),
+            self.unrecovered.remove(&key).is_some(),
+            self.high_watermarks.remove(&key).is_some(),
+        ];
+        self.recovered.remove(&key);
+        if was_known.contains(&true) {
+            self.stale.insert(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+    use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+    use crate::replica::Replica;
+
+    fn key(topic: &str) -> Key {
+        (topic.to_owned(), 0)
+    }
+
+    #[test]
+    fn what_is_said_of_a_deleted_partition_is_out_of_the_files_before_the_next_of_its_name_has_a_folder() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = folder.path().into();
+        let offsets = OffsetsByPartition::from([(key("kept"), 7), (key("deleted"), 9)]);
+        for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
+            files::write_offsets(&dir.join(name), &offsets).expect("written");
+        }
+        let in_file =
+            |name: &str, of: &str| files::read_offsets(&dir.join(name)).expect("there").get(&key(of)).copied();
+
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        checkpoints.forget(key("deleted"));
+        checkpoints.purge(&key("another")).expect("nothing to do");
+        assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
+        checkpoints.write::<Replica>(&[]).expect("written");
+        for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
+            assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
+        }
+
+        // A deletion that an earlier run did not live to write.
+        for name in [RECOVERY_POINTS, LOG_STARTS] {
+            files::write_offsets(&dir.join(name), &offsets).expect("written");
+        }
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        checkpoints.purge(&key("deleted")).expect("written");
+        assert_eq!((in_file(RECOVERY_POINTS, "deleted"), in_file(LOG_STARTS, "deleted")), (None, None));
+        assert_eq!(checkpoints.known(&key("deleted")).recovery_point, 0);
+        assert_eq!(checkpoints.known(&key("kept")).recovery_point, 7);
+    }
+
+    #[test]
+    fn high_watermarks_that_could_not_be_written_are_written_the_next_time() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topic_defaults), Origin::New);
+        let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+
+        let beside = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = beside.path().into();
+        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        std::fs::create_dir(dir.join(HIGH_WATERMARKS)).expect("made");
+        let partitions = [partition];
+        checkpoints.write_high_watermarks(&partitions).expect_err("a folder has the name");
+        std::fs::remove_dir(dir.join(HIGH_WATERMARKS)).expect("removed");
+        checkpoints.write_high_watermarks(&partitions).expect("written");
+        let found = files::read_offsets(&dir.join(HIGH_WATERMARKS)).expect("there");
+        assert_eq!(found, OffsetsByPartition::from([(key("t"), 1)]));
+        logs.close();
+    }
+}

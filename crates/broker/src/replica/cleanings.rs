@@ -1,0 +1,189 @@
+//! Who is compacted up to where, who is being compacted, and who cannot be: what has to be known of a partition before its
+//! folder is made, and when it goes.
+//!
+//! Not the threads that compact ([`crate::partitions::cleaner`]).
+//!
+//! Locks: `tracking` is never taken while a partition is locked; the other way round it may be.
+//!
+//! Invariant: one log is cleaned by one thread at a time, and the checkpoint never passes what is clean.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::Uuid;
+use parking_lot::{Condvar, Mutex};
+
+use super::checkpoints::{Checkpointed, Key};
+use crate::log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
+use crate::space::Space;
+
+/// What is to be kept of a cleaning.
+#[derive(Debug, Clone, Copy)]
+pub enum Ending {
+    /// The log is clean up to this offset.
+    CleanTo(i64),
+    /// It is left alone until then; `None` is until the next start.
+    Uncleanable(Option<Instant>),
+}
+
+/// The cleanings of one data folder.
+#[derive(Debug)]
+pub struct Cleanings {
+    checkpoint_path: PathBuf,
+    space: Arc<Space>,
+    tracking: Mutex<Tracking>,
+    /// Told when a cleaning has ended.
+    left: Condvar,
+    stopping: Mutex<bool>,
+    /// Told when the cleaner stops, or a partition is to be left.
+    stop: Condvar,
+}
+
+#[derive(Debug)]
+struct Tracking {
+    checkpoints: OffsetsByPartition,
+    /// Whether the file still says something else, because it could not be written.
+    is_unsaved: bool,
+    /// With the topic's id.
+    in_progress: HashMap<Key, Uuid>,
+    /// With the time from which it is tried again; `None` is at the next start.
+    uncleanable: HashMap<Key, Option<Instant>>,
+}
+
+impl Cleanings {
+    /// Reads the checkpoint of a data folder.
+    pub fn read(data_dir: &Path, space: Arc<Space>) -> Cleanings {
+        let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
+        let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
+        let tracking =
+            Tracking { checkpoints, is_unsaved: false, in_progress: HashMap::new(), uncleanable: HashMap::new() };
+        Cleanings {
+            checkpoint_path,
+            space,
+            tracking: Mutex::new(tracking),
+            left: Condvar::new(),
+            stopping: Mutex::new(false),
+            stop: Condvar::new(),
+        }
+    }
+
+    /// Has cleanings give up.
+    pub fn stop(&self) {
+        *self.stopping.lock() = true;
+        self.stop.notify_all();
+    }
+
+    /// Waits, unless it is `over`; whether the cleaner stops.
+    pub fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
+        let mut stopping = self.stopping.lock();
+        let until = Instant::now().checked_add(pause);
+        while !*stopping && !over() {
+            match until {
+                Some(until) if self.stop.wait_until(&mut stopping, until).timed_out() => break,
+                Some(_) => {}
+                None => self.stop.wait(&mut stopping),
+            }
+        }
+        *stopping
+    }
+
+    /// Marks the partition as being cleaned, unless it is already or is leaving.
+    pub fn begin(&self, key: Key, topic_id: Uuid, partition: &impl Checkpointed) -> bool {
+        let mut tracking = self.tracking.lock();
+        match tracking.in_progress.entry(key) {
+            // Who has it leave looks here afterwards.
+            Entry::Vacant(place) if !partition.is_leaving() => {
+                place.insert(topic_id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// `None` if the partition is being cleaned or cannot be; else its checkpoint, if it has one.
+    pub fn checkpoint_if_free(&self, key: &Key) -> Option<Option<i64>> {
+        let mut tracking = self.tracking.lock();
+        match tracking.uncleanable.get(key) {
+            Some(Some(until)) if *until <= Instant::now() => drop(tracking.uncleanable.remove(key)),
+            Some(_) => return None,
+            None => {}
+        }
+        (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
+    }
+
+    /// A cleaning has ended; `ending` is kept of it, unless the partition has gone meanwhile.
+    pub fn ended(&self, key: Key, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
+        let mut tracking = self.tracking.lock();
+        tracking.in_progress.remove(&key);
+        self.left.notify_all();
+        // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
+        // the next topic of that name, or it comes after this.
+        if has_gone() {
+            return;
+        }
+        match ending {
+            Some(Ending::CleanTo(offset)) => {
+                tracking.checkpoints.insert(key, offset);
+                self.tell(self.save(&mut tracking));
+            }
+            Some(Ending::Uncleanable(until)) => _ = tracking.uncleanable.insert(key, until),
+            None => {}
+        }
+    }
+
+    fn save(&self, tracking: &mut Tracking) -> io::Result<()> {
+        tracking.is_unsaved = true;
+        files::write_offsets(&self.checkpoint_path, &tracking.checkpoints)?;
+        tracking.is_unsaved = false;
+        Ok(())
+    }
+
+    fn tell(&self, saved: io::Result<()>) {
+        if let Err(error) = saved
+            && !self.space.note(&error)
+        {
+            tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
+        }
+    }
+
+    /// What was known of a partition that is deleted.
+    pub fn forget(&self, key: &Key) {
+        self.tell(self.purge(key));
+    }
+
+    /// To be called before a partition's folder is made: the file says nothing of an older one with its name when this
+    /// returns. To be clean up to an offset is to have no older value of a key before it, which a removed tombstone would
+    /// bring back.
+    ///
+    /// # Errors
+    /// What the system says; the folder must not be made then.
+    pub fn purge(&self, key: &Key) -> io::Result<()> {
+        let mut tracking = self.tracking.lock();
+        tracking.uncleanable.remove(key);
+        let was_known = tracking.checkpoints.remove(key).is_some();
+        if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
+    }
+
+    /// Waits until no thread is at the files of a partition that is leaving: it writes by their
+    /// names, which are the next topic's then.
+    pub fn wait_until_left(&self, key: &Key, topic_id: Uuid) {
+        {
+            // With the lock, or a pause that has just looked would not be told.
+            let _stopping = self.stopping.lock();
+            self.stop.notify_all();
+        }
+        let mut tracking = self.tracking.lock();
+        while tracking.in_progress.get(key) == Some(&topic_id) {
+            self.left.wait(&mut tracking);
+        }
+    }
+
+    /// Partitions left alone because cleaning them has failed.
+    pub fn uncleanable_partitions(&self) -> usize {
+        self.tracking.lock().uncleanable.len()
+    }
+}

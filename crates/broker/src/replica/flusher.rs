@@ -1,0 +1,136 @@
+//! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and the
+//! one of the page cache.
+//!
+//! What a flush covers is [`crate::log::flush`]'s matter. A partition stands in the queue once, so the queue is
+//! bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
+//!
+//! Locks: a partition's state, then the queue; never the other way round.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::failures::Failures;
+use crate::log::page_cache::PageCache;
+use crate::space::Space;
+
+/// Two, so that one slow disk request does not hold up every partition.
+const THREADS: usize = 2;
+
+/// What is flushed.
+pub trait Flushable: Debug + Send + Sync {
+    /// Brings to the disk what was asked for since the last call.
+    fn flush(self: Arc<Self>);
+
+    /// The time has come for which a flush was asked.
+    fn fall_due(self: Arc<Self>, reason: Reason);
+}
+
+/// Partitions to be flushed.
+#[derive(Debug)]
+pub struct Flusher {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Partitions whose log is broken.
+    pub failures: Failures,
+    /// Partitions whose files cannot be used.
+    pub refused: Failures,
+    /// What was written and need not be flushed.
+    pub page_cache: Arc<PageCache>,
+    /// Room for all of it.
+    pub space: Arc<Space>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    ready: VecDeque<Arc<dyn Flushable>>,
+    /// By due time, and a number to tell equal times apart.
+    timed: BTreeMap<(Instant, u64), (Arc<dyn Flushable>, Reason)>,
+    numbers: u64,
+    stopping: bool,
+}
+
+/// Why a partition is to be flushed at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// flush.ms.
+    FlushMs,
+    /// A flush could not open what it needed.
+    Again,
+}
+
+impl Queue {
+    fn take_due(&mut self) -> Option<(Arc<dyn Flushable>, Reason)> {
+        let entry = self.timed.first_entry()?;
+        (entry.key().0 <= Instant::now()).then(|| entry.remove())
+    }
+}
+
+impl Flusher {
+    /// With nothing to flush, for a page cache of which so much stays.
+    pub fn new(page_cache_kept: Option<u64>, space: Arc<Space>) -> Flusher {
+        Flusher {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            failures: Failures::default(),
+            refused: Failures::default(),
+            page_cache: Arc::new(PageCache::new(page_cache_kept)),
+            space,
+        }
+    }
+
+    /// Starts the threads; they end after [`Flusher::stop`].
+    pub fn start(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
+        let flushing = (0..THREADS).map(|number| {
+            let flusher = self.clone();
+            std::thread::Builder::new().name(format!("flush-{number}")).spawn(move || flusher.run())
+        });
+        flushing.chain([self.page_cache.start()]).collect()
+    }
+
+    /// Makes the threads end once the queue is empty.
+    pub fn stop(&self) {
+        self.queue.lock().stopping = true;
+        self.changed.notify_all();
+        self.page_cache.stop();
+    }
+
+    /// Has one of the threads flush this, which is not in the queue.
+    pub fn push(&self, flushable: Arc<dyn Flushable>) {
+        self.queue.lock().ready.push_back(flushable);
+        self.changed.notify_one();
+    }
+
+    /// Has one of the threads tell this after a while that it is due. The caller sees to it that it asks once.
+    pub fn push_after(&self, flushable: Arc<dyn Flushable>, reason: Reason, delay: Duration) {
+        let Some(due) = Instant::now().checked_add(delay) else {
+            return;
+        };
+        let mut queue = self.queue.lock();
+        queue.numbers += 1;
+        let number = queue.numbers;
+        queue.timed.insert((due, number), (flushable, reason));
+        self.changed.notify_one();
+    }
+
+    fn run(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some((partition, reason)) = queue.take_due() {
+                parking_lot::MutexGuard::unlocked(&mut queue, || partition.fall_due(reason));
+            } else if let Some(partition) = queue.ready.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut queue, || partition.flush());
+            } else if queue.stopping {
+                return;
+            } else if let Some((&(due, _), _)) = queue.timed.first_key_value() {
+                self.changed.wait_until(&mut queue, due);
+            } else {
+                self.changed.wait(&mut queue);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! When a replica's log is flushed, and what becomes of it then.
+//!
+//! Not the threads that do it ([`super::flusher`]), nor what a flush covers ([`crate::log::flush`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::Replica;
+use super::flusher::{Flushable, Reason};
+use super::state::{LogState, State};
+use crate::config::TopicConfig;
+use crate::log::Outcome;
+use crate::log::flush::FlushError;
+use crate::log::flushed::FlushTicket;
+
+/// Between two tries of a flush that could not open what it needed.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl Replica {
+    /// Asks for a flush now: of sealed segments, and with `active` of everything.
+    pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut State, active: bool) {
+        let flush = &mut state.flush;
+        flush.is_wanted = true;
+        flush.of_active |= active;
+        if !std::mem::replace(&mut flush.is_queued, true) {
+            self.log_dir.flusher.push(self.clone());
+        }
+    }
+
+    /// Asks for the flushes the topic wants; a ticket if the answer is to wait for one.
+    pub(super) fn flush_after(
+        self: &Arc<Self>,
+        state: &mut State,
+        outcome: &Outcome,
+        config: &TopicConfig,
+    ) -> Option<FlushTicket> {
+        let LogState::Open(log) = &mut state.log else {
+            return None;
+        };
+        let unflushed = (log.log_end() - log.recovery_point()).max(0) as u64;
+        let due = config.flush_messages.is_some_and(|most| unflushed >= most) || config.flush_ms == Some(0);
+        let ticket = (due && outcome.end_offset > log.recovery_point()).then(|| log.flush_ticket(outcome.end_offset));
+        if ticket.is_some() || outcome.rolled {
+            self.ask_to_flush(state, ticket.is_some());
+        }
+        if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && !outcome.is_duplicate)
+            && !std::mem::replace(&mut state.flush.is_timed, true)
+        {
+            self.log_dir.flusher.push_after(self.clone(), Reason::FlushMs, Duration::from_millis(flush_ms));
+        }
+        ticket
+    }
+}
+
+impl Flushable for Replica {
+    fn flush(self: Arc<Self>) {
+        let mut state = self.lock();
+        state.flush.is_wanted = false;
+        let active = std::mem::take(&mut state.flush.of_active);
+        if let Err(FlushError::Unopened(error)) = flush_log(&mut state, active)
+            && !std::mem::replace(&mut state.flush.is_to_be_tried_again, true)
+        {
+            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "not flushed yet, tried again");
+            self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
+        }
+        state.mark_if_broken(&self.log_dir.flusher.failures);
+        if state.flush.is_wanted {
+            self.log_dir.flusher.push(self.clone());
+        } else {
+            state.flush.is_queued = false;
+        }
+    }
+
+    fn fall_due(self: Arc<Self>, reason: Reason) {
+        let mut state = self.lock();
+        match reason {
+            Reason::FlushMs => state.flush.is_timed = false,
+            Reason::Again => state.flush.is_to_be_tried_again = false,
+        }
+        self.ask_to_flush(&mut state, true);
+    }
+}
+
+/// Flushes an open log; the lock is let go of meanwhile.
+fn flush_log(state: &mut MutexGuard<'_, State>, active: bool) -> Result<(), FlushError> {
+    let LogState::Open(log) = &mut state.log else { return Ok(()) };
+    let plan = log.plan_flush(active).map_err(|error| {
+        let error = FlushError::of_open(error);
+        if let FlushError::Failed(error) = &error {
+            log.flush_failed(error);
+        }
+        error
+    })?;
+    let result = MutexGuard::unlocked(state, || plan.run());
+    if let LogState::Open(log) = &mut state.log {
+        log.flushed(&plan, &result);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+
+    use std::time::Instant;
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties, TopicConfig};
+    use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+
+    fn partition_of(logs: &Partitions, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Replica> {
+        logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
+        logs.find(&id, index).expect("it has just been told of")
+    }
+
+    #[test]
+    fn flush_ms_flushes_without_being_asked_again_and_a_rolled_segment_is_flushed_without_being_asked_at_all() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 700]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let wait_for = |partition: &Replica, recovery_point: i64| {
+            let start = Instant::now();
+            while !matches!(&partition.lock().log, LogState::Open(log) if log.recovery_point() == recovery_point) {
+                assert!(start.elapsed() < Duration::from_secs(20), "never flushed up to {recovery_point}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        let append = |partition: &Arc<Replica>| {
+            let appended =
+                partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+            assert!(appended.ticket.is_none());
+        };
+
+        let timed = TopicConfig { flush_ms: Some(10), ..broker.topic_defaults.clone() };
+        let partition = partition_of(&logs, ("timed", Uuid([1; 16]), 0), timed);
+        for round in 1..=3 {
+            append(&partition);
+            wait_for(&partition, round);
+        }
+        let rolling = TopicConfig { segment_bytes: 1000, ..broker.topic_defaults.clone() };
+        let partition = partition_of(&logs, ("rolling", Uuid([2; 16]), 0), rolling);
+        (0..5).for_each(|_| append(&partition));
+        wait_for(&partition, 4);
+        logs.close();
+    }
+
+    #[test]
+    fn a_partition_whose_flush_failed_is_counted_once_until_it_is_deleted() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let append =
+            |partition: &Arc<Replica>| partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0);
+        let id = Uuid([1; 16]);
+        for (index, failed) in [(0, 1), (1, 2)] {
+            let partition = partition_of(&logs, ("t", id, index), broker.topic_defaults.clone());
+            append(&partition).expect("appended");
+            // Its files are written, but there is no folder to sync their names in.
+            std::fs::remove_dir_all(partition.dir()).expect("removed");
+            partition.ask_to_flush(&mut partition.lock(), true);
+            let start = Instant::now();
+            while logs.failed_partitions() != failed {
+                assert!(start.elapsed() < Duration::from_secs(20), "never counted");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            assert!(append(&partition).is_err());
+            assert_eq!(logs.failed_partitions(), failed);
+        }
+        logs.partitions().iter().for_each(|partition| _ = partition.retire());
+        assert_eq!(logs.failed_partitions(), 0);
+        logs.close();
+    }
+}

@@ -1,0 +1,49 @@
+//! What all partitions of one data folder share: the folder, its checkpoints, and the threads that flush and open (Kafka's `log.dir`).
+//!
+//! Not the registry of partitions, which is [`crate::partitions::registry`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::checkpoints::Checkpoints;
+use super::cleanings::Cleanings;
+use super::cluster::Cluster;
+use super::flusher::Flusher;
+use super::opener::Opener;
+use super::succession::Succession;
+use crate::log::aside;
+use crate::seldom::Seldom;
+use crate::space::Space;
+
+/// One data folder.
+#[derive(Debug)]
+pub struct LogDir {
+    pub path: Arc<Path>,
+    pub checkpoints: Checkpoints,
+    /// Who this broker is, and the others.
+    pub cluster: Cluster,
+    pub flusher: Arc<Flusher>,
+    pub opener: Arc<Opener>,
+    pub succession: Succession,
+    pub cleanings: Cleanings,
+    /// What power cuts have left beside the logs.
+    pub aside: aside::Found,
+    /// Files and folders out of use, and when they may be removed.
+    pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
+    /// The line of reads that fail for what will pass, as a want of descriptors.
+    pub momentary: Seldom,
+    /// Whether the disk is full.
+    pub space: Arc<Space>,
+}
+
+impl LogDir {
+    /// Removes a file or folder after a while.
+    pub fn doom(&self, delay: Duration, path: PathBuf) {
+        let now = Instant::now();
+        let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
+        self.doomed.lock().push((due, path));
+    }
+}

@@ -1,0 +1,207 @@
+//! This broker's copy of a partition: its log under a lock, its role, and who waits for it.
+//!
+//! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
+//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`) and reads
+//! (`read`, `times`); a follower has its leader's batches (`following`). A log is opened when somebody first needs it
+//! (`opening`, by the threads of `opener`), flushed by those of `flusher`, and goes with its topic (`retire`).
+//! [`log_dir::LogDir`] is what all replicas of a data folder share.
+//!
+//! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a folder
+//! and files are made when something is to be written.
+//!
+//! Lock: `state` owns everything that changes. Fetches read files without it.
+//!
+//! Invariant: a batch is answered only when it is whole in the log at its offset, and as far as the answer promises on the disk
+//! and on other replicas.
+
+mod append;
+pub(crate) mod checkpoints;
+pub(crate) mod cleanings;
+pub(crate) mod cluster;
+pub(crate) mod failures;
+pub(crate) mod flusher;
+mod flushing;
+pub(crate) mod following;
+pub(crate) mod log_dir;
+pub(crate) mod opener;
+mod opening;
+mod read;
+pub(crate) mod reorder;
+mod retire;
+mod role;
+pub(crate) mod state;
+pub(crate) mod succession;
+pub(crate) mod ticket;
+mod times;
+mod turns;
+pub(crate) mod waiters;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Acquire;
+
+use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
+use fullbore_wire::Uuid;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use tokio::sync::Notify;
+
+use crate::config::TopicConfig;
+use crate::log::aside::SetAside;
+use crate::log::files::partition_dir;
+use crate::log::recovery::Known;
+use checkpoints::{Checkpointed, Key, Noted};
+use log_dir::LogDir;
+use opener::Asked;
+use state::{Flushing, LogState, State};
+use waiters::{Registration, Waiters};
+
+/// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
+/// `opening` has for who must not.
+#[derive(Debug)]
+pub struct Replica {
+    topic: Arc<str>,
+    topic_id: Uuid,
+    index: i32,
+    log_dir: Arc<LogDir>,
+    /// Outside of the state, so that who puts new settings in force waits for nobody.
+    config: RwLock<Arc<TopicConfig>>,
+    /// As the metadata has it, and whether that, or the settings, are not taken over yet.
+    registered: RwLock<Arc<PartitionRegistration>>,
+    has_news: AtomicBool,
+    state: Mutex<State>,
+    /// Told when the state is not that of opening any more.
+    opening_ended: Condvar,
+    /// As the state says, for who must not wait for its lock.
+    settled: AtomicBool,
+    is_open: AtomicBool,
+    /// Its folder is being made: it has no records, and what it waits for is over soon.
+    being_made: AtomicBool,
+    /// Whether it stands in the opener's queues.
+    asked: Asked,
+    /// A deleted partition whose folder may still have this one's name.
+    predecessor: Mutex<Option<Arc<Replica>>>,
+    /// It is deleted: what takes long gives up.
+    leaving: AtomicBool,
+    /// Once it is deleted, whether its folder is out of the way; held while that is done.
+    retired: Mutex<Option<bool>>,
+    waiters: Arc<Waiters>,
+}
+
+impl Replica {
+    /// One that nobody has looked at yet.
+    pub(crate) fn new(
+        (topic, topic_id, index): (Arc<str>, Uuid, i32),
+        log_dir: Arc<LogDir>,
+        (config, registered): (Arc<TopicConfig>, Arc<PartitionRegistration>),
+        known: Option<Known>,
+        predecessor: Option<Arc<Replica>>,
+    ) -> Replica {
+        // Without anything known it is new, and there is nothing to look at.
+        let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
+        // What is set and told is taken over by who locks the state first.
+        let settings = rules::Settings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
+        let state = State {
+            known: known.unwrap_or(Known::NOTHING),
+            log,
+            parked: None,
+            replica: rules::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
+            flush: Flushing::default(),
+            failed: None,
+            open_failure: None,
+        };
+        Replica {
+            topic,
+            topic_id,
+            index,
+            log_dir,
+            config: RwLock::new(config),
+            registered: RwLock::new(registered),
+            has_news: AtomicBool::new(true),
+            settled: AtomicBool::new(known.is_none()),
+            is_open: AtomicBool::new(false),
+            being_made: AtomicBool::new(false),
+            state: Mutex::new(state),
+            opening_ended: Condvar::new(),
+            asked: Asked::default(),
+            predecessor: Mutex::new(predecessor),
+            leaving: AtomicBool::new(false),
+            retired: Mutex::new(None),
+            waiters: Arc::default(),
+        }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub(crate) fn topic_name(&self) -> Arc<str> {
+        self.topic.clone()
+    }
+
+    /// The topic's id.
+    pub fn topic_id(&self) -> Uuid {
+        self.topic_id
+    }
+
+    /// The partition's number.
+    pub fn index(&self) -> i32 {
+        self.index
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> Arc<TopicConfig> {
+        self.config.read().clone()
+    }
+
+    /// What a power cut has left beside the log. Goes to the disk where it is known to have left something.
+    pub fn set_aside(&self) -> SetAside {
+        self.log_dir.aside.of(&self.dir())
+    }
+
+    /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
+    /// registration is dropped. Register, then look, then wait.
+    pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
+        Registration::new(&self.waiters, waiter)
+    }
+
+    /// The partition's folder.
+    pub(crate) fn dir(&self) -> Arc<Path> {
+        partition_dir(&self.log_dir.path, &self.topic, self.index).into()
+    }
+}
+
+impl Replica {
+    /// The state, whatever the role is by now: for what goes by none.
+    pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The same, if nobody else has it.
+    pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock()
+    }
+}
+
+impl Checkpointed for Replica {
+    fn key(&self) -> Key {
+        (self.topic.to_string(), self.index)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Acquire)
+    }
+
+    fn noted(&self) -> Option<Noted> {
+        let state = self.state.lock();
+        match &state.log {
+            LogState::Open(log) => Some(Noted {
+                recovery_point: log.recovery_point(),
+                log_start: log.log_start(),
+                high_watermark: state.replica.high_watermark(),
+            }),
+            _ => None,
+        }
+    }
+}

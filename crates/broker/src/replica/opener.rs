@@ -1,0 +1,203 @@
+//! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
+//!
+//! Not how a log is opened ([`super::opening`], [`crate::log::recovery`]). Partitions that somebody asks for come first, in the
+//! order in which they are asked for; the others, those that a crash may have left torn and those where retention is due, are
+//! opened while nobody asks.
+//!
+//! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use crate::system::CHANGES;
+use crate::system::give_way;
+
+/// What has a log that can be opened.
+pub trait Openable: Debug + Send + Sync {
+    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
+    fn open_now(&self);
+
+    /// In which queues it stands.
+    fn asked(&self) -> &Asked;
+}
+
+/// In which of the opener's queues a replica stands: in that for somebody, and in that for nobody.
+#[derive(Debug, Default)]
+pub struct Asked {
+    by_somebody: AtomicBool,
+    in_time: AtomicBool,
+}
+
+impl Asked {
+    /// Whether somebody has asked, and no thread has begun yet.
+    pub fn is_by_somebody(&self) -> bool {
+        self.by_somebody.load(Acquire)
+    }
+}
+
+/// Partitions to be opened.
+#[derive(Debug)]
+pub struct Opener {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    stopping: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    asked: VecDeque<Arc<dyn Openable>>,
+    /// Nobody waits for them, and they may be deleted meanwhile.
+    rest: VecDeque<Weak<dyn Openable>>,
+    recovery: Recovery,
+    is_stopping: bool,
+}
+
+/// The recovery of what a crash may have left torn, for the log.
+#[derive(Debug, Default)]
+struct Recovery {
+    /// Partitions, and how many of them are not done.
+    partitions: usize,
+    left: usize,
+    /// When all were known.
+    began: Option<Instant>,
+}
+
+impl Queue {
+    /// One of those that are opened in time is done with. Those of a crash are the first.
+    fn note_opened(&mut self) {
+        if self.recovery.left > 0 {
+            self.recovery.left -= 1;
+            self.recovery.tell_if_done();
+        }
+    }
+}
+
+impl Recovery {
+    fn tell_if_done(&self) {
+        if let Some(began) = self.began
+            && self.partitions > 0
+            && self.left == 0
+        {
+            let took_ms = began.elapsed().as_millis();
+            tracing::info!(target: CHANGES, partitions = self.partitions, took_ms, "recovered");
+        }
+    }
+}
+
+impl Default for Opener {
+    fn default() -> Self {
+        Opener { queue: Mutex::default(), changed: Condvar::new(), stopping: watch::Sender::new(false) }
+    }
+}
+
+impl Opener {
+    /// Starts so many threads; they end after [`Opener::stop`]. Without any, only who blocks opens.
+    pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
+        (0..threads).map(|number| {
+            let opener = self.clone();
+            std::thread::Builder::new().name(format!("opener-{number}")).spawn(move || opener.run())
+        })
+    }
+
+    /// Nothing more is opened, and nobody waits for it any longer.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+        {
+            let mut queue = self.queue.lock();
+            queue.is_stopping = true;
+            queue.asked.clear();
+            queue.rest.clear();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether nothing more is opened, by whomever.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Becomes true when nothing more is opened.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Somebody waits for this one.
+    pub fn ask(&self, partition: &Arc<impl Openable + 'static>) {
+        if partition.asked().by_somebody.swap(true, AcqRel) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        if !queue.is_stopping {
+            queue.asked.push_back(partition.clone());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Is to be opened while nobody waits for another.
+    pub fn ask_in_time(&self, partition: &Arc<impl Openable + 'static>) {
+        if partition.asked().in_time.swap(true, AcqRel) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        if !queue.is_stopping {
+            if queue.recovery.began.is_none() {
+                queue.recovery.partitions += 1;
+                queue.recovery.left += 1;
+            }
+            let weak = Arc::downgrade(partition);
+            queue.rest.push_back(weak);
+            self.changed.notify_one();
+        }
+    }
+
+    /// All that is to be opened in time is known. Says how much that is, and later that it is done.
+    pub fn all_told(&self) {
+        let mut queue = self.queue.lock();
+        queue.recovery.began = Some(Instant::now());
+        if queue.recovery.partitions > 0 {
+            let partitions = queue.recovery.partitions;
+            tracing::info!(target: CHANGES, partitions, "the broker was not stopped cleanly since they were last open: recovering");
+        }
+        queue.recovery.tell_if_done();
+    }
+
+    fn run(&self) {
+        give_way();
+        while let Some((partition, is_asked_for)) = self.next() {
+            // Before it is looked at: who asks from now on may ask for another try.
+            let asked = if is_asked_for { &partition.asked().by_somebody } else { &partition.asked().in_time };
+            asked.store(false, Release);
+            partition.open_now();
+            if !is_asked_for {
+                self.queue.lock().note_opened();
+            }
+        }
+    }
+
+    /// The next one, and whether somebody asks for it.
+    fn next(&self) -> Option<(Arc<dyn Openable>, bool)> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.is_stopping {
+                return None;
+            }
+            if let Some(partition) = queue.asked.pop_front() {
+                return Some((partition, true));
+            }
+            match queue.rest.pop_front().map(|partition| partition.upgrade()) {
+                Some(Some(partition)) => return Some((partition, false)),
+                Some(None) => queue.note_opened(),
+                None => self.changed.wait(&mut queue),
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's lock.
+//!
+//! Not what is read or repaired, which is [`crate::log::recovery`]'s matter, nor which thread does it ([`super::opener`]).
+//! Requests ask and wait without a thread ([`Replica::opened`]); background threads open for themselves.
+//!
+//! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
+use tokio::sync::Notify;
+
+use super::Replica;
+use super::checkpoints::Checkpointed;
+use super::opener::{Asked, Openable};
+use super::state::{LogState, State};
+use crate::log::Log;
+use crate::log::error::StorageError;
+use crate::log::files;
+use crate::log::recovery::Known;
+use crate::system::is_momentary;
+use crate::system::now_ms;
+
+/// What is to be done with a partition's folder.
+#[derive(Clone, Copy)]
+enum Step {
+    /// It is opened if it is there.
+    Look,
+    /// It is made.
+    Make,
+}
+
+impl Replica {
+    /// Whether nobody has to wait for the log to be opened: it is, or there is none, or it cannot be.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Acquire)
+    }
+
+    /// Whether the log is open. A partition without one is settled, too: its first record makes the folder, which blocks.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Acquire)
+    }
+
+    /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
+    /// stop.
+    pub fn is_being_opened(&self) -> bool {
+        let is_asked_for = self.asked.is_by_somebody() || self.log_dir.opener.is_stopping();
+        is_asked_for || matches!(self.lock().log, LogState::Opening(_))
+    }
+
+    /// Whether it is new, and a thread is about to make its folder.
+    pub fn is_being_made(&self) -> bool {
+        self.being_made.load(Acquire)
+    }
+
+    /// Has the log opened soon, if it is not. Waiters are woken when that has ended.
+    pub fn ask_to_open(self: &Arc<Self>) {
+        if !self.is_settled() {
+            self.log_dir.opener.ask(self);
+        }
+    }
+
+    /// Why the log could not be opened, if that was tried at this time or later: who has waited since then is told, and
+    /// asks for no other try.
+    pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
+        let state = self.lock();
+        state.open_failure.as_ref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
+    }
+
+    /// Waits until the partition is settled. Takes no thread.
+    ///
+    /// # Errors
+    /// What kept the log from being opened this time; it is tried again with the next call.
+    pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
+        if self.is_settled() {
+            return Ok(());
+        }
+        let waiter = Arc::new(Notify::new());
+        let _registered = self.register(&waiter);
+        let mut stopping = self.log_dir.opener.stopping();
+        let began = Instant::now();
+        loop {
+            if self.is_settled() {
+                return Ok(());
+            }
+            if let Some(error) = self.open_failure_since(began) {
+                return Err(error);
+            }
+            self.ask_to_open();
+            tokio::select! {
+                () = waiter.notified() => {}
+                _ = stopping.wait_for(|stopping| *stopping) => return Err(StorageError::Gone),
+            }
+        }
+    }
+
+    /// The log, opened or made when it is not there. Blocks; the lock is let go of meanwhile.
+    pub(crate) fn log_to_write<'a>(&self, state: &'a mut MutexGuard<'_, State>) -> Result<&'a mut Log, StorageError> {
+        loop {
+            match &state.log {
+                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Absent => self.step(state, Step::Make)?,
+                LogState::Opening(_) => self.opening_ended.wait(state),
+                LogState::Refused(error) => return Err(error.clone()),
+                LogState::Gone => return Err(StorageError::Gone),
+                LogState::Open(_) => break,
+            }
+        }
+        self.catch_up(state);
+        match &mut state.log {
+            LogState::Open(log) => Ok(log),
+            _ => Err(StorageError::Gone),
+        }
+    }
+
+    /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is let go of meanwhile.
+    pub(crate) fn log_to_read<'a>(
+        &self,
+        state: &'a mut MutexGuard<'_, State>,
+    ) -> Result<Option<(&'a mut Log, i64)>, StorageError> {
+        loop {
+            match &state.log {
+                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Opening(_) => self.opening_ended.wait(state),
+                _ => break,
+            }
+        }
+        self.catch_up(state);
+        let high_watermark = state.replica.high_watermark();
+        match &mut state.log {
+            LogState::Open(log) => Ok(Some((log, high_watermark))),
+            LogState::Refused(error) => Err(error.clone()),
+            LogState::Gone => Err(StorageError::Gone),
+            LogState::Absent | LogState::Unopened | LogState::Opening(_) => Ok(None),
+        }
+    }
+
+    /// Waits until no thread is at the folder, which is asked to end early.
+    pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, State>) {
+        while let LogState::Opening(stop) = &state.log {
+            stop.store(true, Relaxed);
+            self.opening_ended.wait(state)
+        }
+    }
+
+    /// Has a thread that is at the folder end early.
+    pub(crate) fn hurry(&self) {
+        if let LogState::Opening(stop) = &self.lock().log {
+            stop.store(true, Relaxed);
+        }
+    }
+
+    /// Puts a log in its place and has everybody know whether it is there.
+    pub(crate) fn put(&self, state: &mut State, log: LogState) -> LogState {
+        let is_settled = !matches!(log, LogState::Unopened | LogState::Opening(_));
+        self.is_open.store(matches!(log, LogState::Open(_)), Release);
+        self.settled.store(is_settled, Release);
+        std::mem::replace(&mut state.log, log)
+    }
+
+    /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
+    /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
+    fn step(&self, state: &mut MutexGuard<'_, State>, step: Step) -> Result<(), StorageError> {
+        if self.is_leaving() || self.log_dir.opener.is_stopping() {
+            return Err(StorageError::Gone);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        self.being_made.store(matches!(step, Step::Make), Release);
+        let before = self.put(state, LogState::Opening(stop.clone()));
+        let known = state.known;
+        let done = MutexGuard::unlocked(state, || {
+            let work = AssertUnwindSafe(|| match step {
+                Step::Look => self.look(known, &stop),
+                Step::Make => self.make(&stop).map(Some),
+            });
+            catch_unwind(work).unwrap_or_else(|_| {
+                Err(StorageError::io(self.dir().as_ref(), io::Error::other("opening the log has panicked")))
+            })
+        });
+        let outcome = match done {
+            Ok(log) => {
+                if let Some(log) = &log {
+                    state.replica = self.role_over(log);
+                    self.log_dir.checkpoints.note_recovered(self.key());
+                }
+                if known.rebooted {
+                    self.log_dir.aside.look(&self.dir());
+                }
+                self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
+                Ok(())
+            }
+            // Whoever had it end early takes it out of use.
+            Err(_) if stop.load(Relaxed) => {
+                self.put(state, before);
+                Err(StorageError::Gone)
+            }
+            Err(error) => {
+                self.tell(&error);
+                if matches!(error, StorageError::Corrupt { .. }) {
+                    state.failed = Some(self.log_dir.flusher.refused.mark());
+                    self.put(state, LogState::Refused(error.clone()));
+                } else {
+                    self.put(state, before);
+                }
+                state.open_failure = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        };
+        self.being_made.store(false, Release);
+        self.opening_ended.notify_all();
+        self.waiters.wake();
+        outcome
+    }
+
+    /// Says why the log cannot be opened; of a full disk, and of what will pass, not for each.
+    fn tell(&self, error: &StorageError) {
+        let left_out = match error {
+            StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
+            StorageError::Io { error, .. } if is_momentary(error) => self.log_dir.momentary.due(),
+            _ => Some(0),
+        };
+        if let Some(left_out) = left_out {
+            tracing::error!(topic = %self.topic(), partition = self.index(), %error, left_out, "partition cannot be opened");
+        }
+    }
+
+    /// Opens the folder; `None` if there is none.
+    fn look(&self, known: Known, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
+        let dir = self.dir();
+        self.clear_the_way(&dir)?;
+        if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
+            // What the checkpoints say is then of an older topic with this name.
+            return Ok(None);
+        }
+        Log::open_unless(stop, &dir, known, now_ms(), &self.config()).map(Some)
+    }
+
+    /// Makes the folder, and in it an empty log.
+    fn make(&self, stop: &AtomicBool) -> Result<Log, StorageError> {
+        let dir = self.dir();
+        self.clear_the_way(&dir)?;
+        let made = self.log_dir.checkpoints.purge(&self.key());
+        let made = made.and_then(|()| self.log_dir.cleanings.purge(&self.key()));
+        let made = made.and_then(|()| std::fs::create_dir_all(&dir));
+        let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
+        made.map_err(|error| {
+            // Half made, it would have to be written to before it can be read. Only an empty one goes.
+            let _ = std::fs::remove_dir(&dir);
+            StorageError::io(dir.as_ref(), error)
+        })?;
+        let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
+        log.succeed(self.log_dir.succession.take(&self.key()));
+        Ok(log)
+    }
+
+    /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name
+    /// is set aside.
+    fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
+        self.retire_predecessors();
+        self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
+    }
+
+    /// Moves a folder away that belongs to another topic of the same name, or has records and does not say whose. It
+    /// is kept: whether its records are still wanted is not to be guessed.
+    fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
+        let unique = match files::read_topic_id(dir)? {
+            Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
+            Some(topic_id) => u128::from_be_bytes(topic_id.0),
+            None if !dir.try_exists()? => return Ok(()),
+            // What a crash leaves of a partition that was just being made.
+            None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
+            // Told apart by when it was set aside.
+            None => u128::from(now_ms().unsigned_abs()),
+        };
+        let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
+        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
+        std::fs::rename(dir, aside)
+    }
+}
+
+impl Openable for Replica {
+    fn open_now(&self) {
+        let mut state = self.lock();
+        if matches!(state.log, LogState::Unopened) {
+            let _ = self.step(&mut state, Step::Look);
+        }
+    }
+
+    fn asked(&self) -> &Asked {
+        &self.asked
+    }
+}

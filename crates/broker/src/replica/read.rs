@@ -1,0 +1,173 @@
+//! What is read of a replica: records, offsets, and what it knows of producers and epochs.
+
+use std::io;
+
+use fullbore_rules::sequence::ProducerState;
+use fullbore_wire::Records;
+
+use super::Replica;
+use super::state::LogState;
+use crate::log::Log;
+use crate::log::error::{EpochEnd, Offsets, Read, ReadError};
+use crate::log::files;
+use crate::log::lookup::Slice;
+use crate::system::{is_momentary, now_ms};
+
+/// Times a read is planned anew when retention or compaction takes an index file away under it.
+const PLANS_MAX: usize = 8;
+
+impl Replica {
+    /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`. Over that, the
+    /// last batch is cut; with `at_least_one` the first is whole whatever its size, without it there may be
+    /// nothing. No records at the log end.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |_, high_watermark| high_watermark)
+    }
+
+    /// The same up to the log end, for followers.
+    pub(crate) fn read_up_to_the_end(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.read_where(offset, max_bytes, at_least_one, |log, _| log.log_end())
+    }
+
+    fn read_where(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        limit: impl Fn(&Log, i64) -> i64,
+    ) -> Result<Read, ReadError> {
+        let (mut plans, mut from) = (0, offset);
+        loop {
+            let mut state = self.lock();
+            let (log, high_watermark) = match self.log_to_read(&mut state)? {
+                Some(found) => found,
+                None if offset == 0 => return Ok(empty_read()),
+                None => return Err(ReadError::OffsetOutOfRange),
+            };
+            if offset < log.log_start() || offset > log.log_end() {
+                return Err(ReadError::OffsetOutOfRange);
+            }
+            let mut read = Read {
+                records: Records::default(),
+                high_watermark,
+                last_stable_offset: high_watermark,
+                log_start_offset: log.log_start(),
+            };
+            // Past a hole that compaction has left, the log may have gone on.
+            from = from.max(log.log_start());
+            let limit = limit(log, high_watermark);
+            if from >= limit {
+                return Ok(read);
+            }
+            log.note_use();
+            let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
+            drop(state);
+            plans += 1;
+            let slice = plan.read(max_bytes, at_least_one);
+            if plan.is_stale() && plans < PLANS_MAX {
+                continue;
+            }
+            match slice {
+                Ok(Slice::Of(slice)) => {
+                    read.records = Records::File(slice);
+                    return Ok(read);
+                }
+                Ok(Slice::TooLarge) => return Ok(read),
+                Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && plans < PLANS_MAX => {}
+                Err(error) => return Err(self.read_failed(&error)),
+            }
+        }
+    }
+
+    pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
+        // What will pass concerns every partition, and clients ask again at once.
+        let left_out = if is_momentary(error) { self.log_dir.momentary.due() } else { Some(0) };
+        if let Some(left_out) = left_out {
+            tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "read failed");
+        }
+        ReadError::Storage
+    }
+
+    /// Log start, high watermark and log end.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log has to be opened and cannot.
+    pub fn offsets(&self) -> Result<Offsets, ReadError> {
+        let mut state = self.lock();
+        Ok(match self.log_to_read(&mut state)? {
+            Some((log, high_watermark)) => {
+                Offsets { log_start: log.log_start(), high_watermark, log_end: log.log_end() }
+            }
+            None => Offsets { log_start: 0, high_watermark: 0, log_end: 0 },
+        })
+    }
+
+    /// Where the log of a leader epoch ends (KIP-101), or of the largest known one before it.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log has to be opened and cannot.
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
+        let mut state = self.lock();
+        let current = state.replica.leader_epoch();
+        Ok(match self.log_to_read(&mut state)? {
+            Some((log, _)) => log.epochs().end_of(leader_epoch, current, log.log_end()),
+            None if leader_epoch == current => EpochEnd { leader_epoch, end_offset: 0 },
+            None => EpochEnd { leader_epoch: -1, end_offset: -1 },
+        })
+    }
+
+    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
+    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](super::Partitions::keep_log_starts)
+    /// has the log start on the disk.
+    ///
+    /// # Errors
+    /// [`ReadError::OffsetOutOfRange`] past the high watermark.
+    pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
+        let mut state = self.lock();
+        let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
+            return if matches!(offset, -1 | 0) { Ok(0) } else { Err(ReadError::OffsetOutOfRange) };
+        };
+        let offset = if offset == -1 { high_watermark } else { offset };
+        if offset < 0 || offset > high_watermark {
+            return Err(ReadError::OffsetOutOfRange);
+        }
+        let deleted = log.delete_before(offset, now_ms(), &self.log_dir.flusher.space);
+        deleted.map_err(|error| self.read_failed(&error))?;
+        Ok(log.log_start())
+    }
+
+    /// What is known of each idempotent producer, the longest idle first.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log has to be opened and cannot.
+    pub fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
+        let mut state = self.lock();
+        Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers().iter().collect()))
+    }
+
+    /// Bytes of its segments. A log that is not open stays so.
+    ///
+    /// # Errors
+    /// What the system says of the folder.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.lock().log {
+            LogState::Open(log) => Ok(log.size()),
+            LogState::Absent | LogState::Gone => Ok(0),
+            LogState::Unopened | LogState::Opening(_) | LogState::Refused(_) => files::segments_size(&self.dir()),
+        }
+    }
+}
+
+/// Of a partition that was never written.
+fn empty_read() -> Read {
+    Read { records: Records::default(), high_watermark: 0, last_stable_offset: 0, log_start_offset: 0 }
+}

@@ -1,0 +1,269 @@
+//! Batches that came before their turn: their bytes and who waits for their answers, until what is missing is there.
+//!
+//! What it is not: the decision. Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`].
+//! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//!
+//! A parked batch is a copy. The frame it came in is a slice of a buffer that may be far larger and that the
+//! connection wants to read into again; so the memory held is what is counted, and it is the parking's and not the
+//! connection's: a connection full of parked batches goes on reading what they wait for.
+//!
+//! Invariant: every answer promised is given once, whatever happens to the batch; what is counted as held is held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_rules::sequence::parking::{Freed, Parking, fits};
+use fullbore_rules::sequence::{Refusal, Stamp};
+use fullbore_wire::batch::BatchView;
+use tokio::sync::oneshot;
+
+use super::ticket::{Acks, Appended};
+use crate::config::BrokerConfig;
+use crate::log::error::AppendError;
+use crate::metrics::Metrics;
+
+/// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
+const BATCH_COST: usize = 512;
+
+pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
+const FENCED: AppendError = AppendError::Sequence(Refusal::InvalidProducerEpoch);
+
+/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
+/// of a client that does not wait for answers.
+const COPIES_MAX: usize = 4;
+
+/// What the whole broker may hold of early batches, and holds.
+#[derive(Debug)]
+pub struct Reordering {
+    batches_max: usize,
+    bytes_max: usize,
+    wait_ms: u64,
+    bytes: AtomicUsize,
+    closed: AtomicBool,
+    /// Where its milliseconds begin.
+    started: Instant,
+    metrics: Metrics,
+}
+
+impl Reordering {
+    /// Nothing parked yet.
+    pub fn new(config: &BrokerConfig, metrics: Metrics) -> Arc<Reordering> {
+        Arc::new(Reordering {
+            batches_max: config.reorder_batches_max,
+            bytes_max: config.reorder_bytes_max,
+            wait_ms: config.reorder_wait_ms,
+            bytes: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            started: Instant::now(),
+            metrics,
+        })
+    }
+
+    /// What produce responses advertise; 0 when it is switched off.
+    pub fn batches_max(&self) -> i32 {
+        i32::try_from(self.batches_max).unwrap_or(i32::MAX)
+    }
+
+    /// From now on nothing is parked. What is parked already is for whoever stops the partitions to answer.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is parked any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Memory held now.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Counts the bytes of one more batch of a producer that holds `own`, if they fit.
+    fn hold(self: &Arc<Self>, own: usize, bytes: usize) -> Option<Held> {
+        let max = self.bytes_max;
+        let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
+        self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok()?;
+        self.metrics.parked(bytes);
+        Some(Held { reordering: self.clone(), bytes })
+    }
+}
+
+/// Bytes counted as held until it is dropped.
+#[derive(Debug)]
+struct Held {
+    reordering: Arc<Reordering>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.reordering.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.reordering.metrics.unparked(self.bytes);
+    }
+}
+
+/// What became of a batch at its admission.
+#[derive(Debug)]
+pub enum Admission {
+    /// It is in the log.
+    Appended(Appended),
+    /// It waits for its turn.
+    Parked(ParkedAnswer),
+}
+
+/// The answer of a parked batch, to come. Dropping it changes nothing for the batch: it is appended in its turn, as
+/// it would be if it had come in its turn and its connection had been lost since.
+#[derive(Debug)]
+pub struct ParkedAnswer(oneshot::Receiver<Result<Appended, AppendError>>);
+
+impl ParkedAnswer {
+    /// Waits until the batch is appended, or will not be.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of the batch is in the log.
+    pub async fn wait(self) -> Result<Appended, AppendError> {
+        self.0.await.unwrap_or(Err(AppendError::Gone))
+    }
+}
+
+/// One partition's early batches.
+#[derive(Debug, Default)]
+pub struct Parked {
+    batches: Parking<Early>,
+    /// Whether a task sees to it that they expire.
+    is_watched: bool,
+}
+
+/// One early batch.
+#[derive(Debug)]
+pub(super) struct Early {
+    stamp: Stamp,
+    bytes: Bytes,
+    acks: Acks,
+    answers: Vec<oneshot::Sender<Result<Appended, AppendError>>>,
+    held: Held,
+}
+
+impl Early {
+    /// One more copy waits for the same answer. With too many, the oldest does not wait any longer: the connection of
+    /// the newest is the one that is alive.
+    fn join(&mut self) -> ParkedAnswer {
+        self.answers.retain(|answer| !answer.is_closed());
+        if self.answers.len() >= COPIES_MAX {
+            self.held.reordering.metrics.produce_failed(OUT_OF_ORDER.code());
+            let _ = self.answers.remove(0).send(Err(OUT_OF_ORDER));
+        }
+        let (answer, awaited) = oneshot::channel();
+        self.answers.push(answer);
+        ParkedAnswer(awaited)
+    }
+
+    pub(super) fn batch(&self) -> BatchView<'_> {
+        BatchView::first(&self.bytes).expect("it was a batch when it was parked")
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    pub(super) fn acks(&self) -> Acks {
+        self.acks
+    }
+
+    pub(super) fn appended(self, appended: &Appended) {
+        self.held.reordering.metrics.appended(self.bytes.len(), self.stamp.record_count);
+        for answer in self.answers {
+            // Who does not wait any more finds the batch in the log.
+            let _ = answer.send(Ok(appended.clone()));
+        }
+    }
+
+    pub(super) fn refuse(self, error: AppendError) {
+        for answer in self.answers {
+            self.held.reordering.metrics.produce_failed(error.code());
+            let _ = answer.send(Err(error));
+        }
+    }
+}
+
+/// Batches that have waited long enough.
+pub(super) struct Expired {
+    batches: Vec<Early>,
+    reordering: Arc<Reordering>,
+}
+
+impl Expired {
+    /// Answers them; to be called without a lock.
+    pub(super) fn refuse(self) {
+        self.reordering.metrics.reorder_expired(self.batches.len());
+        refuse_all(self.batches, OUT_OF_ORDER);
+    }
+}
+
+impl Parked {
+    /// Whether somebody is to see to it that batches expire, who does so from now on.
+    pub(super) fn wants_watch(&mut self) -> bool {
+        !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
+    pub(super) fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
+        let Freed { fenced, next } = self.batches.appended(stamp);
+        refuse_all(fenced, FENCED);
+        next
+    }
+
+    /// Refuses those of a producer.
+    pub(super) fn give_up(&mut self, producer_id: i64, error: AppendError) {
+        refuse_all(self.batches.give_up(producer_id), error);
+    }
+
+    /// Takes out what has waited long enough; and when the next is due.
+    pub(super) fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
+        let batches = self.batches.expire(reordering.now_ms()).into_iter().collect();
+        let due_ms = self.batches.next_due_ms();
+        let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
+        (Expired { batches, reordering: reordering.clone() }, due)
+    }
+
+    pub(super) fn park(
+        &mut self,
+        batch: &BatchView<'_>,
+        stamp: Stamp,
+        acks: Acks,
+        reordering: &Arc<Reordering>,
+    ) -> Result<ParkedAnswer, AppendError> {
+        if let Some(same) = self.batches.find(&stamp) {
+            return Ok(same.join());
+        }
+        let own = self.batches.room_for(&stamp, reordering.batches_max).map_err(AppendError::Sequence)?;
+        let bytes = batch.size() + BATCH_COST;
+        let held = reordering.hold(own, bytes).ok_or(OUT_OF_ORDER)?;
+        let (answer, awaited) = oneshot::channel();
+        let early = Early { stamp, bytes: Bytes::copy_from_slice(batch.bytes()), acks, answers: vec![answer], held };
+        let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
+        let fenced = self.batches.park(&stamp, early, bytes, due_ms);
+        refuse_all(fenced, FENCED);
+        Ok(ParkedAnswer(awaited))
+    }
+
+    /// Answers all with the same error.
+    pub fn refuse(self, error: AppendError) {
+        refuse_all(self.batches.into_items(), error);
+    }
+}
+
+fn refuse_all(batches: impl IntoIterator<Item = Early>, error: AppendError) {
+    batches.into_iter().for_each(|early| early.refuse(error));
+}

@@ -1,0 +1,128 @@
+//! How a replica goes: its log out of use, its folder out of the way.
+//!
+//! Not the removal of its files, which comes file.delete.delay.ms later.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
+
+use super::Replica;
+use super::checkpoints::Checkpointed;
+use super::state::LogState;
+use crate::log::Log;
+use crate::log::error::AppendError;
+use crate::log::files;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Free,
+    /// A folder of another topic's: so what is noted under the name is of that.
+    Anothers,
+}
+
+impl Replica {
+    /// Takes the log out of use and the folder out of the way. Done when it returns, whoever did it; false if the system
+    /// lets the folder keep its name.
+    pub(crate) fn retire(&self) -> bool {
+        // One that never came to have a folder leaves the name to who had it before.
+        self.retire_predecessors();
+        self.retire_itself()
+    }
+
+    /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
+    /// disk is slow, a name may have any number of lives.
+    pub(crate) fn retire_predecessors(&self) {
+        let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
+        while let Some(partition) = next {
+            next = partition.predecessor.lock().clone();
+            line.push(partition);
+        }
+        line.iter().rev().for_each(|partition| _ = partition.retire_itself());
+        *self.predecessor.lock() = None;
+    }
+
+    fn retire_itself(&self) -> bool {
+        let mut retired = self.retired.lock();
+        if let Some(is_away) = *retired {
+            return is_away;
+        }
+        self.leaving.store(true, Release);
+        let left = self.leave(AppendError::Deleted);
+        let was_open = left.is_some();
+        if let Some(log) = left {
+            log.went_with_its_topic();
+            self.log_dir.succession.leave(self.key(), log.producers().stops());
+        }
+        self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
+        let given_away = self.give_folder_away(was_open);
+        if let Err(error) = &given_away {
+            // Its topic id keeps a topic created later from taking it for its own.
+            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays until the next start");
+        }
+        if !matches!(given_away, Ok(Name::Anothers)) {
+            self.log_dir.checkpoints.forget(self.key());
+            self.log_dir.cleanings.forget(&self.key());
+        }
+        // So that who is out of the way keeps nobody else in memory.
+        *self.predecessor.lock() = None;
+        *retired = Some(given_away.is_ok());
+        given_away.is_ok()
+    }
+
+    /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.
+    fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
+        let dir = self.dir();
+        if !was_open && self.is_anothers(&dir)? {
+            return Ok(Name::Anothers);
+        }
+        let unique = u128::from_be_bytes(self.topic_id().0);
+        let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
+        match fs::rename(&dir, &away) {
+            Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Name::Free)
+    }
+
+    /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if
+    /// there is something in it.
+    fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
+        match files::read_topic_id(dir)? {
+            Some(topic_id) => Ok(topic_id != self.topic_id()),
+            None => Ok(dir.try_exists()? && files::has_records(dir)?),
+        }
+    }
+
+    /// Keeps whoever takes the folder out of the way from doing so.
+    #[cfg(test)]
+    pub(crate) fn held_in_its_place(&self) -> impl Drop + '_ {
+        self.retired.lock()
+    }
+
+    /// It is deleted: what takes long gives up, and nothing more is noted of it.
+    pub(crate) fn announce_leaving(&self) {
+        self.leaving.store(true, Release);
+    }
+
+    /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are
+    /// answered with.
+    pub(crate) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
+        let mut state = self.lock();
+        self.interrupt_opening(&mut state);
+        let left = self.put(&mut state, LogState::Gone);
+        state.failed = None;
+        let parked = state.parked.take();
+        drop(state);
+        if let Some(parked) = parked {
+            parked.refuse(why);
+        }
+        self.waiters.end();
+        match left {
+            LogState::Open(log) => Some(log),
+            _ => None,
+        }
+    }
+}

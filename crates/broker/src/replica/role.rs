@@ -1,0 +1,182 @@
+//! A partition's role on this broker, as the metadata tells it: whether it leads, up to where readers may see the log, and what
+//! an answer to acks=all waits for.
+//!
+//! Not the decisions, which are [`fullbore_rules::replica`]'s. Who tells of new metadata waits for nobody: it leaves it beside
+//! the partition, and whoever next locks the state takes it over first.
+//!
+//! Invariant: nothing is appended, read or answered by a role older than the newest that was told before the lock was taken.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use fullbore_rules::replica::{self, Acknowledgement, LocalLog, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+use parking_lot::MutexGuard;
+use tokio::sync::Notify;
+
+use super::Replica;
+use super::checkpoints::Checkpointed;
+use super::state::{LogState, State};
+use super::ticket::{Acknowledges, Acks, ReplicationTicket};
+use super::waiters::Registration;
+use crate::config::TopicConfig;
+use crate::log::Log;
+use crate::log::error::{AppendError, ReadError};
+
+impl Replica {
+    /// From now on the metadata says this of the partition, and these settings are in force. Waits for nobody.
+    pub fn follow(&self, registered: &Arc<PartitionRegistration>, config: &Arc<TopicConfig>) {
+        let is_same = Arc::ptr_eq(&self.registered.read(), registered) && Arc::ptr_eq(&self.config.read(), config);
+        if !is_same {
+            *self.config.write() = Arc::clone(config);
+            *self.registered.write() = Arc::clone(registered);
+            self.note_news();
+        }
+    }
+
+    /// Who has the partition and leads it, as far as this broker knows.
+    pub fn registered(&self) -> Arc<PartitionRegistration> {
+        Arc::clone(&self.registered.read())
+    }
+
+    /// Has whoever next locks the state take over role and settings.
+    fn note_news(&self) {
+        // As the count of waiters is: who registers before this count is looked at is woken, and who does after that sees the news.
+        self.has_news.store(true, SeqCst);
+        // If somebody has it locked, whoever waits for something looks again, and takes them over.
+        if let Some(mut state) = self.state.try_lock() {
+            self.catch_up(&mut state);
+        }
+        self.waiters.wake();
+    }
+
+    /// The state, by the newest metadata.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        self.catch_up(&mut state);
+        state
+    }
+
+    /// Takes over what was told since the state was last locked.
+    pub(crate) fn catch_up(&self, state: &mut State) {
+        if !self.has_news.load(SeqCst) {
+            return;
+        }
+        // Before the look: what is told meanwhile is looked at again.
+        self.has_news.swap(false, SeqCst);
+        let (settings, registered) = (self.replica_settings(), self.registered());
+        let has_moved = self.log_dir.cluster.at_this_moment(|now| {
+            let configured = state.replica.configure(settings, now);
+            let applied = state.replica.apply(&registered, now);
+            configured.high_watermark.or(applied.high_watermark).is_some() || applied.role.is_some()
+        });
+        if !state.replica.is_leader()
+            && let Some(parked) = state.parked.take()
+        {
+            parked.refuse(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+        }
+        if has_moved {
+            self.waiters.wake();
+        }
+    }
+
+    fn replica_settings(&self) -> replica::Settings {
+        replica::Settings {
+            min_insync_replicas: self.config().min_insync_replicas,
+            replica_lag_time_max_ms: self.log_dir.cluster.replica_lag_time_max_ms,
+        }
+    }
+
+    /// The role over a log that has just been opened or made.
+    pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
+        let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
+        let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
+        let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
+        let registered = self.registered();
+        // Whoever waits for this log is woken once it is open.
+        let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
+        replica
+    }
+
+    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and whether this
+    /// broker leads.
+    ///
+    /// # Errors
+    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
+    pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
+        let state = self.lock();
+        state.replica.check_leader_epoch(believed)?;
+        if state.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
+    }
+
+    /// As leader: the end of what ListOffsets may tell (KIP-207).
+    ///
+    /// # Errors
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+        let mut state = self.lock();
+        self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
+        state.replica.latest_offset()
+    }
+
+    /// The epoch in which this broker leads, by what it was last told; `None` if it does not.
+    pub fn leads_in(&self) -> Option<i32> {
+        let registered = self.registered.read();
+        (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
+    }
+
+    /// The epoch stamped on batches from now on.
+    pub fn leader_epoch(&self) -> i32 {
+        self.lock().replica.leader_epoch()
+    }
+
+    /// Waits until all that is in the log is on every replica in sync. Where this broker has the only one, that is so.
+    ///
+    /// # Errors
+    /// [`AppendError::Role`], where another broker leads by now or too few are in sync.
+    pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
+        let ticket = {
+            let state = self.lock();
+            match &state.log {
+                LogState::Open(log) => self.replication(&state, Acks::All, log.log_end()),
+                _ => None,
+            }
+        };
+        match ticket {
+            Some(ticket) => ticket.wait().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has whoever waits look again.
+    pub(crate) fn wake_waiters(&self) {
+        self.waiters.wake();
+    }
+
+    /// What acks=all still waits for where a batch is in the leader's log.
+    pub(crate) fn replication(
+        self: &Arc<Self>,
+        state: &State,
+        acks: Acks,
+        end_offset: i64,
+    ) -> Option<ReplicationTicket> {
+        let leader_epoch = state.replica.leader_epoch();
+        let is_done = || state.replica.acknowledgement(leader_epoch, end_offset) == Acknowledgement::Done;
+        let waits = acks == Acks::All && !is_done();
+        waits.then(|| ReplicationTicket::new(self.clone(), leader_epoch, end_offset))
+    }
+}
+
+impl Acknowledges for Replica {
+    fn register(&self, waiter: &Arc<Notify>) -> Registration {
+        Replica::register(self, waiter)
+    }
+
+    fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
+        self.lock().replica.acknowledgement(leader_epoch, end_offset)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.log_dir.opener.is_stopping()
+    }
+}

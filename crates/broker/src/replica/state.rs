@@ -1,0 +1,92 @@
+//! What the lock of a replica protects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use fullbore_rules::replica::{self, Brokers, Now};
+
+use super::cluster::Cluster;
+use super::failures::{Failures, Mark};
+use super::reorder::Parked;
+use super::ticket::Acks;
+use crate::log::Log;
+use crate::log::error::{AppendError, StorageError};
+use crate::log::recovery::Known;
+
+/// No brokers but this one matter to a leader without followers.
+const NOBODY: &Brokers = &BTreeMap::new();
+
+/// What the lock protects.
+#[derive(Debug)]
+pub struct State {
+    /// What is known of the log without opening it.
+    pub known: Known,
+    pub log: LogState,
+    /// Batches that came before their turn, if there are any.
+    pub parked: Option<Box<Parked>>,
+    /// Its role, by the metadata last taken over, and the high watermark.
+    pub replica: replica::Partition,
+    /// What the flusher was asked for.
+    pub flush: Flushing,
+    /// Counts a broken or refused log among the partitions out of service.
+    pub failed: Option<Mark>,
+    /// When the log could last not be opened, and why.
+    pub open_failure: Option<(Instant, StorageError)>,
+}
+
+/// What the flusher was asked for, and is about to do.
+#[derive(Debug, Default)]
+pub struct Flushing {
+    /// Whether the partition stands in the flusher's queue or is being flushed.
+    pub is_queued: bool,
+    /// Whether a flush was asked for that has not begun, and whether of the active segment, too.
+    pub is_wanted: bool,
+    pub of_active: bool,
+    /// Whether the flusher will look at it when flush.ms has passed.
+    pub is_timed: bool,
+    /// Whether it will, because a flush could not open what it needed.
+    pub is_to_be_tried_again: bool,
+}
+
+impl State {
+    /// To be called after what may have broken the log.
+    pub fn mark_if_broken(&mut self, failures: &Failures) {
+        let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
+        if is_broken && self.failed.is_none() {
+            self.failed = Some(failures.mark());
+        }
+    }
+}
+
+/// How far the log is there.
+#[derive(Debug)]
+pub enum LogState {
+    /// Not looked at since the start.
+    Unopened,
+    /// A thread is at the folder; ends early where it is told to.
+    Opening(Arc<AtomicBool>),
+    /// Nothing was ever written.
+    Absent,
+    Open(Box<Log>),
+    /// Its files cannot be used until someone repairs them.
+    Refused(StorageError),
+    /// Deleted, or the broker is stopping.
+    Gone,
+}
+
+impl State {
+    /// What holds for a leader. Only with followers does it depend on the time.
+    pub fn with_now<T>(&mut self, cluster: &Cluster, what: impl FnOnce(&mut replica::Partition, &Now<'_>) -> T) -> T {
+        if self.replica.has_followers() {
+            return cluster.at_this_moment(|now| what(&mut self.replica, now));
+        }
+        what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NOBODY })
+    }
+
+    /// Whether a batch may be appended.
+    pub fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
+        self.replica.check_append(acks == Acks::All).map_err(AppendError::Role)
+    }
+}

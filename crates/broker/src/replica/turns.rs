@@ -1,0 +1,116 @@
+//! Batches that come over several connections, in the turn of their producer's sequence.
+//!
+//! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
+//! [`super::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use fullbore_wire::batch::BatchView;
+
+use super::Replica;
+use super::reorder::{Admission, OUT_OF_ORDER, Reordering};
+use super::state::{LogState, State};
+use super::ticket::Acks;
+use crate::log::error::AppendError;
+use crate::log::stamp_of;
+
+impl Replica {
+    /// As [`Replica::append`], for a producer whose batches come over several connections: one that is ahead waits
+    /// for those before it, or is refused as out of order where it cannot wait (`None`: it may not).
+    ///
+    /// To be called in a tokio runtime, which has the batch expire.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append_in_turn(
+        self: &Arc<Self>,
+        batch: BatchView<'_>,
+        acks: Acks,
+        now_ms: i64,
+        reordering: Option<&Arc<Reordering>>,
+    ) -> Result<Admission, AppendError> {
+        let mut state = self.lock();
+        state.check_append(acks)?;
+        let config = self.config();
+        self.log_to_write(&mut state)?;
+        state.check_append(acks)?;
+        let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
+        let stamp = log.check(&batch, now_ms, &config)?;
+        if !stamp.is_idempotent() || log.producers().ahead(&stamp) == 0 {
+            return self.append_locked(state, batch, acks, now_ms).map(Admission::Appended);
+        }
+        log.note_use();
+        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
+        if reordering.is_closed() {
+            return Err(AppendError::Gone);
+        }
+        let mut parked = state.parked.take().unwrap_or_default();
+        let answer = parked.park(&batch, stamp, acks, reordering);
+        if parked.wants_watch() {
+            tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
+        }
+        // While a task watches, it is kept though empty, or the next batch would bring another task.
+        state.parked = Some(parked).filter(|parked| parked.is_watched());
+        answer.map(Admission::Parked)
+    }
+
+    /// What an append means for the batches parked behind it: those that follow are appended, those of an older epoch
+    /// refused. After a failure of the disk those of this producer fail with it, so that none waits for its predecessor
+    /// while that is sent again in vain.
+    pub(crate) fn settle_parked(
+        self: &Arc<Self>,
+        state: &mut State,
+        batch: &BatchView<'_>,
+        failed: Option<AppendError>,
+        now_ms: i64,
+    ) {
+        let Ok(mut stamp) = stamp_of(batch) else { return };
+        let Some(mut parked) = state.parked.take() else { return };
+        let mut failed = failed;
+        while failed.is_none() {
+            let Some(early) = parked.next_after(&stamp) else { break };
+            let batch = early.batch();
+            stamp = early.stamp();
+            match self.append_one(state, &batch, early.acks(), now_ms) {
+                Ok((appended, _)) => early.appended(&appended),
+                Err(error) => {
+                    failed = Some(error);
+                    early.refuse(error);
+                }
+            }
+        }
+        if let Some(error @ (AppendError::Storage | AppendError::Full)) = failed {
+            parked.give_up(stamp.producer_id, error);
+        }
+        state.parked = Some(parked);
+    }
+
+    /// Refuses what has waited long enough; when the next is due.
+    fn expire_parked(&self, reordering: &Arc<Reordering>) -> Option<Instant> {
+        let mut state = self.lock();
+        let parked = state.parked.as_mut()?;
+        let (expired, due) = parked.expire(reordering);
+        if due.is_none() {
+            state.parked = None;
+        }
+        drop(state);
+        expired.refuse();
+        due
+    }
+
+    /// Refuses everything that is parked.
+    pub(crate) fn dismiss_parked(&self, error: AppendError) {
+        let parked = self.lock().parked.take();
+        if let Some(parked) = parked {
+            parked.refuse(error);
+        }
+    }
+}
+
+/// Lives as long as something is parked on the partition.
+async fn expire(partition: Weak<Replica>, reordering: Arc<Reordering>) {
+    while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
+        tokio::time::sleep_until(due.into()).await;
+    }
+}

@@ -1,0 +1,89 @@
+//! Long-polling fetches waiting for a partition's high watermark to move.
+//!
+//! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
+//! then wait: `Notify` keeps the wake-up that came in between.
+//!
+//! Invariant: a waiter is in the list until its [`Registration`] is dropped, and not a moment longer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The waiters of one partition. At most one entry per partition and pending fetch.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// Length of the list, so that an append without waiters takes no lock.
+    count: AtomicUsize,
+    /// The partition is gone, and nothing moves here any more.
+    is_over: AtomicBool,
+    list: Mutex<Vec<Arc<Notify>>>,
+}
+
+impl Waiters {
+    /// The last wake-up.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub fn wake(&self) {
+        if self.count.load(Ordering::SeqCst) > 0 {
+            self.list.lock().iter().for_each(|waiter| waiter.notify_one());
+        }
+    }
+}
+
+/// Keeps a waiter registered; dropping it removes it.
+#[derive(Debug)]
+#[must_use = "a waiter is woken only while registered"]
+pub struct Registration {
+    waiters: Arc<Waiters>,
+    waiter: Arc<Notify>,
+}
+
+impl Registration {
+    pub(crate) fn new(waiters: &Arc<Waiters>, waiter: &Arc<Notify>) -> Self {
+        let mut list = waiters.list.lock();
+        list.push(waiter.clone());
+        waiters.count.store(list.len(), Ordering::SeqCst);
+        drop(list);
+        Registration { waiters: waiters.clone(), waiter: waiter.clone() }
+    }
+
+    /// Whether the partition is gone: what has its name now is another one.
+    pub fn is_over(&self) -> bool {
+        self.waiters.is_over.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut list = self.waiters.list.lock();
+        if let Some(at) = list.iter().position(|known| Arc::ptr_eq(known, &self.waiter)) {
+            list.swap_remove(at);
+        }
+        if list.is_empty() {
+            list.shrink_to(4);
+        }
+        self.waiters.count.store(list.len(), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wake_up_between_registering_and_waiting_is_kept() {
+        let waiters = Arc::new(Waiters::default());
+        let waiter = Arc::new(Notify::new());
+        let registration = Registration::new(&waiters, &waiter);
+        waiters.wake();
+        waiter.notified().await;
+        drop(registration);
+        assert_eq!(waiters.count.load(Ordering::SeqCst), 0);
+        assert!(waiters.list.lock().is_empty());
+    }
+}

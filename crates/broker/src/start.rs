@@ -1,0 +1,236 @@
+//! How the broker is put together, starts and stops.
+//!
+//! Start: bind the ports, lock the data folder, open the control plane, open the partitions, accept. Ports come first because
+//! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
+//! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the
+//! control plane, and then the partitions, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
+//! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
+
+use crate::admin;
+use crate::api::{self, Decompression, Sessions};
+use crate::config::BrokerConfig;
+use crate::control::{Control, Endpoint, FolderLock};
+use crate::error::StartError;
+use crate::follow_image;
+use crate::groups::Groups;
+use crate::loggers::Loggers;
+use crate::long_work::LongWork;
+use crate::metrics::Metrics;
+use crate::net::{self, Bound, Limits};
+use crate::node::Node;
+use crate::partitions::{Origin, Partitions, Reordering};
+use crate::space::Space;
+use crate::telemetry::Telemetry;
+use fullbore_wire::Text;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long a stop waits for clients to take the answers they are owed.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+/// A running broker.
+pub struct Broker {
+    node: Arc<Node>,
+    addrs: Vec<SocketAddr>,
+    admin_addr: Option<SocketAddr>,
+    serving: JoinHandle<()>,
+    admin: Option<JoinHandle<()>>,
+    _lock: FolderLock,
+}
+
+impl Broker {
+    /// Starts a broker; when this returns, clients can connect.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
+        Broker::start_with(config, Loggers::default()).await
+    }
+
+    /// Starts a broker whose clients may change the levels of a log; when this returns, they can connect.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_with(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
+        raise_descriptor_limit();
+        let config = Arc::new(config);
+        let listeners = bind(&config).await?;
+        let admin_listener = admin::bind(&config).await?;
+        let lock = FolderLock::take(&config.data_dir)?;
+        let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
+        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
+        let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        follow_image::finish_deletions(&partitions, &config, control.take_deleted());
+        follow_images(&control, &partitions, &config);
+        partitions.all_told();
+        warn_of_strays(&partitions);
+        let addrs = listeners.iter().map(|bound| bound.addr).collect();
+        let metrics = Metrics::default();
+        let stop = watch::channel(false).0;
+        let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
+        groups.start(&config, &stop).await?;
+        let node = Arc::new(Node {
+            limits: limits(&config),
+            loggers,
+            long_work: LongWork::default(),
+            decompression: Decompression::default(),
+            sessions: Sessions::new(config.fetch_session_cache_slots),
+            reordering: Reordering::new(&config, metrics.clone()),
+            groups,
+            telemetry: Telemetry::new(metrics.clone()),
+            metrics,
+            served: api::SERVED,
+            cluster_id: Text::from(control.cluster_id().to_string()),
+            endpoints: listeners
+                .iter()
+                .map(|bound| (Text::from(bound.advertised.0.as_str()), i32::from(bound.advertised.1)))
+                .collect(),
+            stop,
+            config,
+            control,
+            partitions,
+            space,
+        });
+        let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
+        let admin = admin_listener.map(|bound| admin::start(bound, &node));
+        tokio::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
+        Ok(Broker { node, addrs, admin_addr, serving, admin, _lock: lock })
+    }
+
+    /// What every connection shares.
+    #[cfg(test)]
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Where the first listener accepts clients.
+    pub fn addr(&self) -> SocketAddr {
+        self.addrs[0]
+    }
+
+    /// Host and port at which clients of the first listener reach the broker.
+    pub fn advertised(&self) -> (String, i32) {
+        let (host, port) = self.node.endpoint(0);
+        (host.to_string(), port)
+    }
+
+    /// Every listener with its name, whether it is TLS, and host and port at which its clients reach the broker.
+    pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
+        let configured = self.node.config.listeners.iter();
+        let reached = |index| {
+            let (host, port) = self.node.endpoint(index);
+            (host.to_string(), port)
+        };
+        configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
+    }
+
+    /// Where the admin page is, unless it is off.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> &str {
+        &self.node.cluster_id
+    }
+
+    /// Stops cleanly: what was admitted is answered, what was appended is on disk.
+    pub async fn shutdown(self) {
+        self.node.stop.send_replace(true);
+        self.node.reordering.close();
+        self.node.groups.close();
+        self.node.partitions.dismiss_waiting();
+        if timeout(STOP_MAX, self.serving).await.is_err() {
+            tracing::warn!("some clients did not take their answers in time");
+        }
+        if let Some(admin) = self.admin {
+            admin.abort();
+        }
+        let node = Arc::clone(&self.node);
+        let closing = move || {
+            // What was decided is carried out by the partitions, and nothing is decided after that.
+            node.control.close();
+            node.partitions.close();
+        };
+        if let Err(error) = tokio::task::spawn_blocking(closing).await {
+            tracing::error!(%error, "the logs did not close; the next start recovers them");
+        }
+    }
+}
+
+/// Where clients reach this broker, by the name of the listener.
+fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
+    let endpoint = |bound: &Bound| {
+        let (host, port) = &bound.advertised;
+        Endpoint { host: Text::from(host.as_str()), port: *port }
+    };
+    config.listeners.iter().zip(listeners).map(|(of, bound)| (of.name.clone(), endpoint(bound))).collect()
+}
+
+async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
+    let mut listeners = Vec::with_capacity(config.listeners.len());
+    for listener in &config.listeners {
+        let bound = net::bind(listener, net::Certificates::load(listener)?, config).await;
+        let (host, port) = (&listener.host, listener.port);
+        listeners.push(bound.map_err(|error| StartError::Bind { host: host.clone(), port, error })?);
+    }
+    Ok(listeners)
+}
+
+/// As the JVM does for Kafka: every connection and every segment in use is a descriptor, and shells give out 1024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, ?limit, "the limit on open files stays as it is");
+    }
+}
+
+/// Has the logs follow the metadata, from what there is now on.
+fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
+    let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
+    let mut origin = Origin::Kept;
+    control.follow(Box::new(move |before, after| {
+        follow_image::follow(&partitions, &config, before, after, origin);
+        origin = Origin::New;
+    }));
+}
+
+/// Has the control plane forget deleted topics once nothing is left of them. What it could not write down is found gone by the
+/// next start.
+async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
+    loop {
+        let gone = tokio::select! {
+            gone = partitions.gone() => gone,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        if let Err(refusal) = control.forget_deleted(gone).await {
+            tracing::debug!(%refusal, "deleted topics stay in control.db until the next start");
+        }
+    }
+}
+
+fn warn_of_strays(partitions: &Partitions) {
+    if let Ok(strays) = partitions.strays()
+        && let Some(first) = strays.first()
+    {
+        let count = strays.len();
+        tracing::warn!(%first, count, "the data folder has partitions of topics that control.db does not know; was that file lost or replaced?");
+    }
+}
+
+fn limits(config: &BrokerConfig) -> Limits {
+    Limits {
+        request_bytes_max: config.socket_request_max_bytes,
+        requests_max: config.connection_requests_max,
+        bytes_max: config.connection_bytes_max,
+        idle_max: config.connections_max_idle_ms.map(Duration::from_millis),
+    }
+}

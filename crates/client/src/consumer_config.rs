@@ -1,0 +1,296 @@
+//! A consumer's settings by Kafka's names: what its fetches ask for, and what a member of a group is told.
+//!
+//! Not here: the settings of its connections ([`security`](crate::security)), and which group it is in. `docs/consumer.md` is made
+//! from these tables.
+
+use crate::consume::{FetchSettings, Start};
+use crate::error::ConfigError;
+use crate::group::{Assignor, GroupConfig, Protocol};
+use crate::key::{self, Key, Setting, boolean};
+use fullbore_wire::Text;
+use std::time::Duration;
+
+/// The settings of a consumer that may be in a group; names and defaults are those of Kafka's.
+#[derive(Clone, Debug)]
+pub struct ConsumerConfig {
+    /// What fetches ask for, and where a partition is begun (auto.offset.reset).
+    pub fetch: FetchSettings,
+    /// The member's settings; its group and its topics are for its owner to name.
+    pub group: GroupConfig,
+    /// Whether offsets are committed (enable.auto.commit).
+    pub commits: bool,
+    /// How often offsets are committed (auto.commit.interval.ms).
+    pub commit_interval: Duration,
+    /// Whether patterns do not match internal topics (exclude.internal.topics).
+    pub exclude_internal: bool,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        ConsumerConfig {
+            fetch: FetchSettings { reset: Some(Start::Latest), ..FetchSettings::default() },
+            group: GroupConfig::new(Text::default(), Vec::new()),
+            commits: true,
+            commit_interval: Duration::from_secs(5),
+            exclude_internal: true,
+        }
+    }
+}
+
+/// The settings of fetches, by name.
+const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
+    "check.crcs", "true", "Whether the checksum of each batch is verified.",
+        |c, v| c.check_crcs = boolean(v)?;
+    "fetch.max.bytes", "52428800", "Bytes of records that a fetch is to bring at most; its first batch comes whole.",
+        |c, v| c.max_bytes = count(v)?;
+    "fetch.max.wait.ms", "500", "How long the broker may wait for fetch.min.bytes.",
+        |c, v| c.max_wait_ms = count(v)?;
+    "fetch.min.bytes", "1", "Bytes of records for which the broker waits before it answers a fetch.",
+        |c, v| c.min_bytes = count(v)?;
+    "isolation.level", "read_uncommitted", "read_committed leaves out records of transactions that are open or were aborted. `perf consume` takes read_uncommitted only.",
+        |c, v| c.read_committed = read_committed(v)?;
+    "max.partition.fetch.bytes", "1048576", "Bytes of records that a fetch is to bring of one partition at most. `perf consume` has `--fetch-size` for it, too.",
+        |c, v| c.partition_max_bytes = count(v)?;
+};
+
+/// The settings of a consumer beside those of its fetches, by name.
+const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
+    "auto.commit.interval.ms", "5000", "How often a member commits what was written out.",
+        |c, v| c.commit_interval = milliseconds(v)?;
+    "auto.offset.reset", "latest", "Where a partition is begun of which the group has committed nothing, or whose records were deleted before they were read: earliest, latest, or none to end with an error. With `--from-beginning` the default is earliest; without `--group` it is none. Kafka's by_duration is not taken: `--offset s@MS` begins at a time.",
+        |c, v| c.fetch.reset = reset(v)?;
+    "enable.auto.commit", "true", "Whether a member commits what was written out, at intervals and at its end.",
+        |c, v| c.commits = boolean(v)?;
+    "exclude.internal.topics", "true", "Whether `--include` leaves internal topics out.",
+        |c, v| c.exclude_internal = boolean(v)?;
+    "group.instance.id", "", "Makes a static member: it keeps its partitions while it is away for less than its session. `--group-instance-id` is the same.",
+        |c, v| c.group.instance = Some(v.into());
+    "group.protocol", "classic", "classic: a member assigns; consumer: the broker assigns (KIP-848). `--group-protocol` is the same.",
+        |c, v| c.group.protocol = protocol(v)?;
+    "group.remote.assignor", "", "The broker's assignor, uniform or range; without one the broker chooses. Only with group.protocol=consumer.",
+        |c, v| c.group.remote_assignor = Some(v.into());
+    "heartbeat.interval.ms", "3000", "How often a member is heard of. Only with group.protocol=classic: else the broker says.",
+        |c, v| c.group.heartbeat_interval = milliseconds(v)?;
+    "max.poll.interval.ms", "300000", "How long members may take to let go of partitions and join again. It is not between polls: a member whose output is blocked stays in its group.",
+        |c, v| c.group.rebalance_timeout = milliseconds(v)?;
+    "metadata.max.age.ms", "300000", "How often topics and partitions are looked for that have come meanwhile.",
+        |c, v| c.group.metadata_max_age = milliseconds(v)?;
+    "partition.assignment.strategy", "range,roundrobin", "range, roundrobin, cooperative-sticky, or several with commas; the names of Kafka's classes are taken, too. cooperative-sticky alone makes rebalances cooperative. Only with group.protocol=classic. (Kafka's default is range and cooperative-sticky.)",
+        |c, v| c.group.assignors = assignors(v)?;
+    "session.timeout.ms", "45000", "A member that is not heard of for this long has left. Only with group.protocol=classic: else the broker says.",
+        |c, v| c.group.session_timeout = milliseconds(v)?;
+};
+
+impl FetchSettings {
+    /// The settings of fetches.
+    pub fn settings() -> impl Iterator<Item = Setting> {
+        FETCH_KEYS.iter().map(|key| key.setting)
+    }
+
+    /// Sets one by Kafka's name; whether fetches have it.
+    ///
+    /// # Errors
+    /// The key, the value and what is allowed.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
+        key::set(FETCH_KEYS, self, name, value)
+    }
+}
+
+impl ConsumerConfig {
+    /// The settings of a consumer, those of its fetches among them.
+    pub fn settings() -> impl Iterator<Item = Setting> {
+        KEYS.iter().map(|key| key.setting).chain(FetchSettings::settings())
+    }
+
+    /// Sets one by Kafka's name; whether consumers have it.
+    ///
+    /// # Errors
+    /// The key, the value and what is allowed.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
+        Ok(key::set(KEYS, self, name, value)? || self.fetch.set(name, value)?)
+    }
+}
+
+fn count(value: &str) -> Result<i32, String> {
+    value.parse().ok().filter(|n| *n >= 0).ok_or_else(|| "must be 0 or more".to_owned())
+}
+
+fn milliseconds(value: &str) -> Result<Duration, String> {
+    let parsed = value.parse::<u32>().ok().filter(|ms| *ms > 0);
+    let allowed = || "must be a number of milliseconds above 0".to_owned();
+    parsed.map(|ms| Duration::from_millis(ms.into())).ok_or_else(allowed)
+}
+
+fn read_committed(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "read_committed" => Ok(true),
+        "read_uncommitted" => Ok(false),
+        _ => Err("must be read_committed or read_uncommitted".to_owned()),
+    }
+}
+
+fn reset(value: &str) -> Result<Option<Start>, String> {
+    match value {
+        "earliest" => Ok(Some(Start::Earliest)),
+        "latest" => Ok(Some(Start::Latest)),
+        "none" => Ok(None),
+        _ => Err("must be earliest, latest or none".to_owned()),
+    }
+}
+
+fn protocol(value: &str) -> Result<Protocol, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "classic" => Ok(Protocol::Classic),
+        "consumer" => Ok(Protocol::Consumer),
+        _ => Err("must be classic or consumer".to_owned()),
+    }
+}
+
+fn assignors(value: &str) -> Result<Vec<Assignor>, String> {
+    let named: Option<Vec<Assignor>> = value.split(',').map(|name| Assignor::named(name.trim())).collect();
+    named.ok_or_else(|| "must be range, roundrobin or cooperative-sticky, or several with commas".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::Security;
+
+    /// What Kafka's consumer has beside these, and what is here instead.
+    const OTHERS: &[(&str, &str)] = &[
+        ("allow.auto.create.topics", "A topic is never made by reading it."),
+        ("client.rack", "Leaders are read."),
+        (
+            "default.api.timeout.ms, request.timeout.ms",
+            "30 s for each answer; what a leader refuses is tried again until the command ends, with `--exit` for 10 s.",
+        ),
+        ("group.id", "`--group` names the group."),
+        ("interceptor.classes, metric.reporters", "There is no Java here."),
+        (
+            "key.deserializer, value.deserializer",
+            "Not told: scripts set them. Keys and values are bytes, and printed as the flags say.",
+        ),
+        ("max.poll.records", "There is no poll: records are written out as they come."),
+        ("receive.buffer.bytes, send.buffer.bytes", "Left to the system."),
+        (
+            "reconnect.backoff.ms, reconnect.backoff.max.ms, retry.backoff.ms, retry.backoff.max.ms",
+            "100 ms, and 1 s where it goes on.",
+        ),
+        ("sasl.*", "Refused: SASL is not offered yet."),
+        ("socket.connection.setup.timeout.ms", "10 s."),
+    ];
+
+    fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a str)>) -> String {
+        let row = |(key, default, doc): (&str, &str, &str)| {
+            format!("| `{key}` | {default} | {} |\n", doc.replace('|', "\\|"))
+        };
+        let mut rows: Vec<String> = rows.map(row).collect();
+        rows.sort();
+        format!("| key | default | what it does |\n|---|---|---|\n{}", rows.concat())
+    }
+
+    fn rows(
+        settings: impl Iterator<Item = Setting>,
+    ) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+        settings.map(|setting| (setting.name, setting.default, setting.doc))
+    }
+
+    /// The text of docs/consumer.md.
+    fn page() -> String {
+        let mut page = "\
+# Consumer configuration
+
+What `fullbore consume` takes with `-X KEY=VALUE` or `--command-config FILE`, and `fullbore perf consume` with `--command-property KEY=VALUE` or
+`--command-config FILE`. Names and defaults are Kafka's; where one differs, its line says so. Generated from the tables in
+`crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To write it anew:
+`UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
+
+    fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
+
+A key that is not here has no effect. Standard error says so without the value, which may be a secret, and with the key that may have been meant:
+`fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?`
+
+A value that is not allowed ends the command, as do `sasl.*`, and `ssl.*` without `security.protocol=SSL`: what should be secret does not go out in clear.
+
+## Fetches
+
+Of `consume` and `perf consume`.
+
+"
+        .to_owned();
+        page += &table(rows(FetchSettings::settings()));
+        page += "
+## Groups and commits
+
+Of `consume`. Without `--group` only `exclude.internal.topics`, `metadata.max.age.ms` and, where records were deleted before they were read,
+`auto.offset.reset` count.
+
+";
+        page += &table(rows(KEYS.iter().map(|key| key.setting)));
+        page += "\n## Connections\n\nOf every command that asks a cluster.\n\n";
+        let own = [
+            (
+                "bootstrap.servers",
+                "localhost:9092",
+                "host:port of brokers to ask first, separated by commas; `--bootstrap-server` goes before it.",
+            ),
+            (
+                "client.id",
+                "",
+                "Sent with every request. The default is the command's: fullbore-consume, or perf-consumer-client as in Kafka's tool.",
+            ),
+        ];
+        page += &table(own.into_iter().chain(rows(Security::settings())));
+        page += "\n## Others of Kafka's\n\nThey have no effect, which is told where the line does not say otherwise.\n\n| key | here |\n|---|---|\n";
+        for (keys, here) in OTHERS {
+            page += &format!("| `{}` | {here} |\n", keys.replace(", ", "`, `"));
+        }
+        page
+    }
+
+    #[test]
+    fn committed_page_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/consumer.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, page()).expect("docs is writable");
+        }
+        let committed = std::fs::read_to_string(path).expect("docs/consumer.md is there");
+        assert!(
+            committed == page(),
+            "docs/consumer.md is old: UPDATE_DOCS=1 cargo test -p fullbore-client committed_page"
+        );
+    }
+
+    #[test]
+    fn the_table_and_the_defaults_agree() {
+        let mut set = ConsumerConfig::default();
+        for setting in ConsumerConfig::settings().filter(|setting| !setting.default.is_empty()) {
+            assert!(set.set(setting.name, setting.default).expect(setting.name), "{}", setting.name);
+        }
+        assert_eq!(format!("{set:?}"), format!("{:?}", ConsumerConfig::default()));
+    }
+
+    #[test]
+    fn what_the_page_says_is_not_read_is_not_read() {
+        let mut config = ConsumerConfig::default();
+        for key in OTHERS.iter().flat_map(|(keys, _)| keys.split(", ")) {
+            assert!(!config.set(key, "1").expect(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_said_with_its_key() {
+        for (key, value, says) in [
+            ("fetch.min.bytes", "-1", "must be 0 or more"),
+            ("check.crcs", "yes", "must be true or false"),
+            ("session.timeout.ms", "0", "must be a number of milliseconds above 0"),
+            ("auto.offset.reset", "by_duration:P1D", "must be earliest, latest or none"),
+            ("group.protocol", "eager", "must be classic or consumer"),
+            ("partition.assignment.strategy", "sticky", "must be range, roundrobin or cooperative-sticky"),
+            ("isolation.level", "x", "must be read_committed or read_uncommitted"),
+        ] {
+            let refused = ConsumerConfig::default().set(key, value).expect_err(key).to_string();
+            assert!(refused.starts_with(&format!("{key}={value}: {says}")), "{refused}");
+        }
+    }
+}

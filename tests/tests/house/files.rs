@@ -1,0 +1,82 @@
+//! The source files of every crate of the product, parsed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One crate of the workspace.
+pub struct Crate {
+    /// Its folder in `crates/`.
+    pub name: String,
+    pub files: Vec<File>,
+}
+
+/// One source file.
+pub struct File {
+    /// Below `src/`.
+    pub path: String,
+    /// The names of the modules from the crate's root to this one; none for the root.
+    pub module: Vec<String>,
+    pub syntax: syn::File,
+}
+
+/// Every crate, with the files of its `src/` that are not compiled for tests only.
+pub fn crates() -> Vec<Crate> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut crates: Vec<Crate> = entries(&folder)
+        .into_iter()
+        .filter(|path| path.join("src").is_dir())
+        .map(|path| {
+            let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
+            Crate { name, files: modules(&path.join("src")) }
+        })
+        .collect();
+    crates.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(crates.len() > 5, "the crates are elsewhere now");
+    crates
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("it can be listed").path()).collect()
+}
+
+/// The files of a crate, found as the compiler does: from its root by the modules that it names.
+fn modules(src: &Path) -> Vec<File> {
+    let mut files = Vec::new();
+    for root in ["lib.rs", "main.rs"] {
+        if src.join(root).is_file() {
+            add(src, &src.join(root), Vec::new(), &mut files);
+        }
+    }
+    files
+}
+
+fn add(src: &Path, path: &Path, module: Vec<String>, files: &mut Vec<File>) {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let below = if matches!(path.file_name().and_then(|name| name.to_str()), Some("mod.rs" | "lib.rs" | "main.rs")) {
+        path.parent().expect("a file is in a folder").to_owned()
+    } else {
+        path.with_extension("")
+    };
+    for item in &syntax.items {
+        let syn::Item::Mod(inner) = item else { continue };
+        if inner.content.is_some() || is_for_tests(&inner.attrs) {
+            continue;
+        }
+        let name = inner.ident.to_string();
+        let beside = below.join(format!("{name}.rs"));
+        let file = if beside.is_file() { beside } else { below.join(&name).join("mod.rs") };
+        add(src, &file, module.iter().cloned().chain([name]).collect(), files);
+    }
+    let path = path.strip_prefix(src).expect("it is below").to_string_lossy().into_owned();
+    files.push(File { path, module, syntax });
+}
+
+/// Whether an item is compiled for tests only.
+pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
+    })
+}

@@ -1,0 +1,156 @@
+//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of files grows,
+//! how long a function may be, and that what rustdoc shows stands by itself.
+//!
+//! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
+//! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
+
+mod files;
+mod uses;
+
+use files::{Crate, crates};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lines that a function may have, from its signature to its last brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// What each part of the broker may not know, by folders and files of `crates/broker/src`.
+const ARROWS: &[(&str, &[&str])] = &[
+    (
+        "config",
+        &[
+            "admin",
+            "api",
+            "control",
+            "coordinator",
+            "groups",
+            "log",
+            "metrics",
+            "net",
+            "node",
+            "partitions",
+            "replica",
+            "start",
+        ],
+    ),
+    (
+        "log",
+        &[
+            "admin",
+            "api",
+            "control",
+            "coordinator",
+            "groups",
+            "metrics",
+            "net",
+            "node",
+            "partitions",
+            "replica",
+            "start",
+        ],
+    ),
+    ("replica", &["admin", "api", "control", "coordinator", "groups", "net", "node", "partitions", "start"]),
+    ("partitions", &["admin", "api", "control", "coordinator", "groups", "net", "node", "start"]),
+    ("control", &["admin", "api", "coordinator", "groups", "log", "net", "node", "partitions", "replica", "start"]),
+    ("coordinator", &["admin", "api", "groups", "net", "node", "start"]),
+    ("groups", &["admin", "api", "net", "node", "start"]),
+    ("api", &["admin", "net", "start"]),
+];
+
+#[test]
+fn no_file_uses_one_that_uses_it() {
+    let circles: Vec<String> = crates().iter().flat_map(circles).collect();
+    assert!(circles.is_empty(), "circles of files:\n{}", circles.join("\n"));
+}
+
+/// Each circle with the uses that make it.
+fn circles(of: &Crate) -> Vec<String> {
+    let uses = uses::between_files(of);
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        uses.keys().map(|file| (file.as_str(), reachable(&uses, file))).collect();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut circles = Vec::new();
+    for (&file, from_here) in &reached {
+        if !from_here.contains(&file) || told.contains(file) {
+            continue;
+        }
+        let circle: BTreeSet<&str> = from_here
+            .iter()
+            .copied()
+            .filter(|other| reached.get(other).is_some_and(|back| back.contains(&file)))
+            .collect();
+        told.extend(circle.iter().copied());
+        let mut lines = vec![format!("{}:", of.name)];
+        for member in &circle {
+            let inside: Vec<&str> =
+                uses[*member].iter().map(String::as_str).filter(|other| circle.contains(other)).collect();
+            lines.push(format!("  {member} -> {}", inside.join(", ")));
+        }
+        circles.push(lines.join("\n"));
+    }
+    circles
+}
+
+/// The files that are used by this one, by those, and so on.
+fn reachable<'a>(uses: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&str> = uses.get(from).into_iter().flatten().map(String::as_str).collect();
+    while let Some(file) = next.pop() {
+        if reached.insert(file) {
+            next.extend(uses.get(file).into_iter().flatten().map(String::as_str));
+        }
+    }
+    reached
+}
+
+#[test]
+fn the_parts_of_the_broker_know_only_what_is_below_them() {
+    let crates = crates();
+    let broker = crates.iter().find(|of| of.name == "broker").expect("there is a broker");
+    let part = |file: &str| file.split('/').next().unwrap_or(file).trim_end_matches(".rs").to_owned();
+    let mut wrong = Vec::new();
+    for (file, used) in uses::between_files(broker) {
+        let of = part(&file);
+        let Some((_, unknown)) = ARROWS.iter().find(|(name, _)| *name == of) else { continue };
+        let bad = used.iter().filter(|other| unknown.contains(&part(other).as_str()));
+        wrong.extend(bad.map(|other| format!("{file} uses {other}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_the_control_planes_sqlite_knows_sql() {
+    let mut wrong = Vec::new();
+    for of in crates() {
+        for file in &of.files {
+            let is_there = of.name == "broker" && file.path.starts_with("control/sqlite");
+            if !is_there && uses::names(file, "rusqlite") {
+                wrong.push(format!("{}/{}", of.name, file.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "rusqlite is named in {wrong:?}");
+}
+
+#[test]
+fn no_function_is_longer_than_a_screen() {
+    let long: Vec<String> = each_file(|of, file| {
+        let functions = uses::functions(file).into_iter().filter(|function| function.lines > FUNCTION_LINES_MAX);
+        functions
+            .map(|function| format!("{}/{}: {} has {} lines", of.name, file.path, function.name, function.lines))
+            .collect()
+    });
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn what_rustdoc_shows_stands_by_itself() {
+    let wrong: Vec<String> = each_file(|of, file| {
+        let docs = uses::docs(file).into_iter().filter(|doc| doc.trim_start().starts_with("Of "));
+        docs.map(|doc| format!("{}/{}: {}", of.name, file.path, doc.trim())).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn each_file(look: impl Fn(&Crate, &files::File) -> Vec<String>) -> Vec<String> {
+    crates().iter().flat_map(|of| of.files.iter().flat_map(|file| look(of, file)).collect::<Vec<_>>()).collect()
+}
