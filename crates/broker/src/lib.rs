@@ -24,6 +24,7 @@ mod space;
 mod start;
 mod system;
 pub mod telemetry;
+mod validation;
 
 pub use error::StartError;
 pub use start::Broker;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
-use crate::api::{Decompression, Sessions};
+use crate::api::Sessions;
 use crate::config::BrokerConfig;
 use crate::control::Control;
 use crate::groups::Groups;
@@ -13,6 +13,7 @@ use crate::net::Limits;
 use crate::partitions::{Partitions, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
+use crate::validation::Decompression;
 use fullbore_wire::Text;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;

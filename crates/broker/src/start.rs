@@ -7,7 +7,7 @@
 //! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
 
 use crate::admin;
-use crate::api::{self, Decompression, Sessions};
+use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
 use crate::control::{Control, Endpoint, FolderLock};
 use crate::error::StartError;
@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
+use crate::validation::Decompression;
 use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;

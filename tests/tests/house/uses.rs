@@ -237,6 +237,9 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_macro(self, mac);
     }
 
+    // Whom something is visible to is no use.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+
     // Docs name whom they like.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }

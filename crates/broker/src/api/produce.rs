@@ -4,34 +4,21 @@
 //! later is only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-mod decompression;
-mod destination;
-mod refused;
-mod validate;
-mod wrong_records;
-
-pub use decompression::Decompression;
-
 use super::call::{Completion, Fault, Reply};
 use super::{nodes, topics};
-use crate::config::TopicConfig;
 use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
-use crate::partitions::{Acks, Admission, Appended, ParkedAnswer, Ticket};
-use decompression::Turn;
-use destination::Destination;
+use crate::partitions::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
+use crate::validation::{Destination, Invalid, Refused, SHORT_MAX, Sender, Turn, validate, work_of};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
 };
-use fullbore_wire::batch::{BatchView, Compression};
-use fullbore_wire::{ErrorCode, Records};
-use refused::{Refused, of_batch, refused};
+use fullbore_wire::{ErrorCode, Records, Text};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use validate::{Invalid, SHORT_MAX, check_size, validate, work_of};
 
 /// The first Produce version that may carry zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
@@ -151,7 +138,7 @@ async fn after(
                     ticket
                 }
                 Err(error) => {
-                    *at = refused(at.index, error.into());
+                    *at = refused(at.index, not_appended(error));
                     None
                 }
             },
@@ -160,7 +147,7 @@ async fn after(
             && let Err(error) = ticket.wait(deadline).await
         {
             broker.metrics.produce_failed(error.code());
-            *at = refused(at.index, error.into());
+            *at = refused(at.index, not_appended(error));
         }
     }
     tell_leaders(&broker, &mut response, reply.listener);
@@ -278,50 +265,23 @@ impl<'a> Appending<'a> {
             return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
         let partition = topics::opened_or_new(self.broker, topic, data.index)?;
-        let batch = self.check_batch(data.records.as_ref(), &topic.config)?;
         let now_ms = self.broker.now_ms();
-        let to = Destination { topic, partition: data.index, now_ms };
-        let valid = validate(batch, to, turn)?;
-        let batch = valid.view();
+        let from =
+            Sender { may_zstd: self.version >= ZSTD_FROM, is_transactional: self.request.transactional_id.is_some() };
+        let to = Destination { topic: &topic.name, partition: data.index, config: &topic.config, now_ms };
+        let batch = validate(data.records.as_ref(), from, to, turn)?;
+        let (size, records) = (batch.view().size(), batch.view().record_count());
         let admission = if self.request.reorder {
             // Nobody would hear what became of a batch that waits without an answer.
             let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
-            partition.append_in_turn(batch, acks, now_ms, reordering)?
+            partition.append_in_turn(&batch, acks, now_ms, reordering).map_err(not_appended)?
         } else {
-            Admission::Appended(partition.append(batch, acks, now_ms)?)
+            Admission::Appended(partition.append(&batch, acks, now_ms).map_err(not_appended)?)
         };
         if matches!(admission, Admission::Appended(_)) {
-            self.broker.metrics.appended(batch.size(), batch.record_count());
+            self.broker.metrics.appended(size, records);
         }
         Ok(admission)
-    }
-
-    /// The one batch of a partition's records, if it may be appended (Kafka's `ProduceRequest.validateRecords` and
-    /// `LogValidator`).
-    fn check_batch<'r>(&self, records: Option<&'r Records>, config: &TopicConfig) -> Result<BatchView<'r>, Refused> {
-        let none = || Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be one batch.");
-        let bytes = records.ok_or_else(none)?.memory().ok_or(ErrorCode::INVALID_RECORD)?;
-        if bytes.is_empty() {
-            return Err(none());
-        }
-        let batch = BatchView::first(bytes).map_err(of_batch)?;
-        if batch.size() != bytes.len() {
-            return Err(Refused::new(ErrorCode::INVALID_RECORD, "A partition's records must be exactly one batch."));
-        }
-        check_size(batch.size(), config)?;
-        batch.check_crc().map_err(of_batch)?;
-        if batch.is_control() {
-            return Err(Refused::new(ErrorCode::INVALID_RECORD, "Clients may not write control batches."));
-        }
-        if self.request.transactional_id.is_some() || batch.is_transactional() {
-            return Err(Refused::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
-        }
-        let compression = batch.compression().map_err(of_batch)?;
-        if compression == Compression::Zstd && self.version < ZSTD_FROM {
-            return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
-        }
-        check_counts(batch)?;
-        Ok(batch)
     }
 
     /// Answers for the partition, as far as the answer is known.
@@ -376,15 +336,18 @@ fn of_appended(index: i32, appended: &Appended) -> PartitionProduceResponse {
     }
 }
 
-/// Counts, deltas and sequence must agree.
-fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
-    let invalid = |message: &str| Err(Refused::new(ErrorCode::INVALID_RECORD, message));
-    let count = batch.record_count();
-    if count <= 0 || batch.last_offset_delta() != count - 1 {
-        return invalid("The record count and the last offset delta of the batch do not agree.");
+/// Why a batch was not appended, for its client.
+fn not_appended(error: AppendError) -> Refused {
+    Refused::new(error.code(), error.to_string())
+}
+
+/// The answer for a partition whose batch was not taken.
+fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        error_code: why.code,
+        error_message: Some(Text::from(why.message)),
+        record_errors: why.records,
+        ..Default::default()
     }
-    if batch.producer_id() >= 0 && (batch.producer_epoch() < 0 || batch.base_sequence() < 0) {
-        return invalid("An idempotent batch needs a producer epoch and a sequence number.");
-    }
-    Ok(())
 }

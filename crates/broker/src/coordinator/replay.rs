@@ -1,7 +1,8 @@
 //! Reading an internal topic's partition from its start to its end.
 
 use crate::cold;
-use crate::partitions::{OPENED_MAX, ReadError, Replica};
+use crate::partitions::{ReadError, Replica};
+use crate::validation::OPENED_MAX;
 use bytes::Bytes;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};

@@ -7,8 +7,9 @@
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
 use super::unreplicated::{Appended, Told, Unreplicated};
-use crate::partitions::{AppendError, Replica};
+use crate::partitions::Replica;
 use crate::system::now_ms;
+use crate::validation::{InvalidBatch, ValidBatch};
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
@@ -317,10 +318,11 @@ impl<'a> Batch<'a> {
         for (key, value) in self.records.drain(..) {
             builder.append(now_ms, Some(&key), value.as_deref(), &[]);
         }
-        let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| AppendError::InvalidRecord)?;
-        let batch = BatchView::first(&sealed).map_err(|_| AppendError::InvalidRecord)?;
+        let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| InvalidBatch::Header)?;
+        let batch = BatchView::first(&sealed).map_err(|_| InvalidBatch::Header)?;
+        let batch = ValidBatch::of(batch, &self.shard.partition.config(), now_ms)?;
         let appended =
-            self.shard.partition.append_in_epoch(batch, self.shard.leader_epoch.load(Ordering::Acquire), now_ms);
+            self.shard.partition.append_in_epoch(&batch, self.shard.leader_epoch.load(Ordering::Acquire), now_ms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {
             *self.memory = BytesMut::new();

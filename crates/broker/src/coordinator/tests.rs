@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{BrokerConfig, Properties};
-use crate::partitions::{AppendError, Origin, Partitions, led_by};
+use crate::partitions::{AppendError, InvalidBatch, Origin, Partitions, led_by};
 use bytes::Bytes;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
@@ -102,7 +102,8 @@ async fn a_write_that_does_not_fit_fails_and_those_around_it_do_not() {
     let Opened { shard, logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000000");
     let write = |key: &str, len| shard.write(Records::Known(vec![record(key, Some(vec![0; len]))]), |kept| kept);
     let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
-    assert_eq!(large.kept().await, Ok(Err(AppendError::TooLarge)));
+    let refused = large.kept().await;
+    assert!(matches!(refused, Ok(Err(AppendError::Invalid(InvalidBatch::TooLarge { .. })))), "{refused:?}");
     assert_eq!((before.kept().await, after.kept().await), (Ok(Ok(())), Ok(Ok(()))));
     assert_eq!(read(&shard).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["before", "after"]);
     logs.close();

@@ -9,6 +9,7 @@ use fullbore_rules::sequence::Refusal;
 use fullbore_wire::{ErrorCode, Records};
 
 use crate::system::is_full;
+use crate::validation::InvalidBatch;
 
 /// A slice of the log, and the partition's offsets at that moment.
 #[derive(Debug)]
@@ -60,18 +61,9 @@ pub enum AppendError {
     /// The producer's sequence does not allow it.
     #[error("refused by the producer's sequence: {0:?}")]
     Sequence(Refusal),
-    /// Larger than max.message.bytes.
-    #[error("the batch is larger than max.message.bytes")]
-    TooLarge,
-    /// Larger than segment.bytes.
-    #[error("the batch is larger than a segment")]
-    LargerThanSegment,
-    /// A timestamp too far behind or ahead of the broker's clock.
-    #[error("a timestamp is out of the allowed range")]
-    Timestamp,
-    /// Header fields that no batch of a client has.
-    #[error("the batch header is not valid")]
-    InvalidRecord,
+    /// It was none that may be appended.
+    #[error("{0}")]
+    Invalid(#[from] InvalidBatch),
     /// The disk is broken; the broker's own log says more.
     #[error("the log cannot be written")]
     Storage,
@@ -96,10 +88,8 @@ impl AppendError {
             AppendError::Sequence(Refusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
             AppendError::Sequence(Refusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
             AppendError::Sequence(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
-            AppendError::Sequence(Refusal::InvalidRecord) | AppendError::InvalidRecord => ErrorCode::INVALID_RECORD,
-            AppendError::TooLarge => ErrorCode::MESSAGE_TOO_LARGE,
-            AppendError::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
-            AppendError::Timestamp => ErrorCode::INVALID_TIMESTAMP,
+            AppendError::Sequence(Refusal::InvalidRecord) => ErrorCode::INVALID_RECORD,
+            AppendError::Invalid(why) => why.code(),
             AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             AppendError::Role(code) => *code,

@@ -237,13 +237,14 @@ impl Flushes {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::log::Log;
     use crate::log::error::AppendError;
     use crate::log::recovery::Known;
+    use crate::validation::ValidBatch;
 
     #[tokio::test]
     async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
@@ -254,7 +255,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let batch = BatchView::first(&bytes).expect("a batch");
+        let batch = ValidBatch::unchecked(&bytes);
         let appended = log.append(&batch, 0, 0, &config).expect("appended");
         let ticket = |log: &mut Log| log.flush_ticket(appended.end_offset);
 
@@ -290,7 +291,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 700]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let batch = BatchView::first(&bytes).expect("a batch");
+        let batch = ValidBatch::unchecked(&bytes);
         let mut log = Log::open(&dir, Known::NOTHING, 0, &config).expect("opened");
         (0..5).for_each(|_| _ = log.append(&batch, 0, 0, &config).expect("appended"));
         drop(log);

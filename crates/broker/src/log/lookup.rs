@@ -222,11 +222,12 @@ fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, Sca
 
 #[cfg(test)]
 mod tests {
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::log::recovery::Known;
+    use crate::validation::ValidBatch;
 
     #[test]
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
@@ -238,7 +239,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let batch = BatchView::first(&bytes).expect("a batch");
+        let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..200 {
             log.append(&batch, 0, 0, &config).expect("appended");
         }

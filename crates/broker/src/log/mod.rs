@@ -40,7 +40,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use fullbore_rules::sequence::{Producers, Refusal, Stamp, Stops, Verdict};
+use fullbore_rules::sequence::{Producers, Stamp, Stops, Verdict};
 use fullbore_wire::batch::BatchView;
 
 use self::epochs::Epochs;
@@ -53,11 +53,9 @@ use self::recent::Recent;
 use self::segment::{Segment, WriteError};
 use self::stamping::Stamping;
 use self::steps::step;
-use crate::config::{TimestampType, TopicConfig};
+use crate::config::TopicConfig;
 use crate::system::is_full;
-
-/// The most bytes that a batch may take when it is opened.
-pub const OPENED_MAX: usize = 256 << 20;
+use crate::validation::ValidBatch;
 
 /// The log of one partition.
 #[derive(Debug)]
@@ -114,12 +112,15 @@ impl Log {
     /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
     pub fn append(
         &mut self,
-        batch: &BatchView<'_>,
+        batch: &ValidBatch<'_>,
         leader_epoch: i32,
         now_ms: i64,
         config: &TopicConfig,
     ) -> Result<Outcome, AppendError> {
-        let stamp = self.check(batch, now_ms, config)?;
+        if self.is_broken() {
+            return Err(AppendError::Storage);
+        }
+        let (stamp, batch) = (batch.stamp(), &batch.view());
         match self.producers.check(&stamp, self.log_end) {
             Verdict::Append => {}
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
@@ -149,8 +150,8 @@ impl Log {
     }
 
     /// Whether batches of its producer are to come before this one.
-    pub fn is_ahead(&self, batch: &BatchView<'_>) -> bool {
-        stamp_of(batch).is_ok_and(|stamp| self.producers.ahead(&stamp) > 0)
+    pub fn is_ahead(&self, batch: &ValidBatch<'_>) -> bool {
+        self.producers.ahead(&batch.stamp()) > 0
     }
 
     /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next start finds
@@ -161,16 +162,6 @@ impl Log {
             active.size =
                 before.filter(|(base_offset, _)| *base_offset == active.base_offset).map_or(0, |(_, size)| size);
         }
-    }
-
-    /// Everything that can be said of a batch without its sequence; its stamp.
-    pub fn check(&self, batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<Stamp, AppendError> {
-        if self.flushes.is_broken() {
-            return Err(AppendError::Storage);
-        }
-        check_size(batch, config)?;
-        check_timestamps(batch, now_ms, config)?;
-        stamp_of(batch)
     }
 
     fn write(&mut self, writing: Writing<'_>) -> io::Result<Outcome> {
@@ -415,42 +406,6 @@ fn duplicate(stamp: &Stamp, base_offset: i64, timestamp: i64) -> Outcome {
     }
 }
 
-fn check_size(batch: &BatchView<'_>, config: &TopicConfig) -> Result<(), AppendError> {
-    if batch.size() > config.max_message_bytes {
-        return Err(AppendError::TooLarge);
-    }
-    if batch.size() as u64 > config.segment_bytes {
-        return Err(AppendError::LargerThanSegment);
-    }
-    Ok(())
-}
-
-/// The first and the largest timestamp of the header. The records' own are for who opens them.
-fn check_timestamps(batch: &BatchView<'_>, now_ms: i64, config: &TopicConfig) -> Result<(), AppendError> {
-    if config.message_timestamp_type == TimestampType::LogAppendTime {
-        return Ok(());
-    }
-    let is_allowed = |timestamp| config.allows_timestamp(timestamp, now_ms);
-    if !is_allowed(batch.base_timestamp()) || !is_allowed(batch.max_timestamp()) {
-        return Err(AppendError::Timestamp);
-    }
-    Ok(())
-}
-
-pub fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, AppendError> {
-    Stamp::from_client(
-        batch.producer_id(),
-        batch.producer_epoch(),
-        batch.base_sequence(),
-        batch.record_count(),
-        batch.last_offset_delta(),
-    )
-    .map_err(|refusal| match refusal {
-        Refusal::InvalidRecord => AppendError::InvalidRecord,
-        other => AppendError::Sequence(other),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use fullbore_wire::Uuid;
@@ -472,27 +427,27 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
-        let batch = BatchView::first(&bytes).expect("a batch");
-        let first = hit.append(batch, Acks::Leader, 0).expect("appended");
+        let batch = ValidBatch::unchecked(&bytes);
+        let first = hit.append(&batch, Acks::Leader, 0).expect("appended");
         // The second is in the file when its thread panics, and not in the log.
-        let late = watch(|| panic!("as a test wants it"), || hit.append(batch, Acks::Leader, 0).err());
+        let late = watch(|| panic!("as a test wants it"), || hit.append(&batch, Acks::Leader, 0).err());
         assert_eq!(late, Some(AppendError::Storage));
         // Whether it was flushed before is a matter of luck, but it is told.
         let _ = first.ticket.expect("asked for").wait(tokio::time::Instant::now()).await;
-        assert_eq!(hit.append(batch, Acks::Leader, 0).err(), Some(AppendError::Storage));
+        assert_eq!(hit.append(&batch, Acks::Leader, 0).err(), Some(AppendError::Storage));
         assert_eq!(logs.failed_partitions(), 1);
         let read = hit.read(0, 1000, true).expect("read");
         assert_eq!((read.high_watermark, read.records.len()), (1, bytes.len()));
         assert_eq!(hit.read(2, 1000, true).err(), Some(ReadError::OffsetOutOfRange));
         for base_offset in 0..2 {
-            assert_eq!(other.append(batch, Acks::Leader, 0).expect("appended").base_offset, base_offset);
+            assert_eq!(other.append(&batch, Acks::Leader, 0).expect("appended").base_offset, base_offset);
         }
         logs.close();
         drop((hit, other, logs));
         let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
         logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
         let hit = logs.find(&id, 0).expect("it has just been told of");
-        let end = hit.append(batch, Acks::Leader, 0).expect("the next start has it in service again").base_offset;
+        let end = hit.append(&batch, Acks::Leader, 0).expect("the next start has it in service again").base_offset;
         assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
         logs.close();
     }

@@ -183,12 +183,13 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::log::recovery::Known;
     use crate::log::steps::watch;
+    use crate::validation::ValidBatch;
 
     const KILLED: Known = Known { clean: false, ..Known::NOTHING };
     const BATCHES: i64 = 12;
@@ -221,7 +222,7 @@ mod tests {
             builder.append(0, None, Some(&[1; 300]), &[]);
             let stamp = Stamp { producer_id: 5, producer_epoch: 0, base_sequence: n as i32 };
             let (bytes, _) = builder.seal(stamp).expect("sealed");
-            log.append(&BatchView::first(&bytes).expect("a batch"), 0, 0, &config()).expect("appended");
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended");
         }
         let bases: Vec<i64> = log.segments.iter().map(|segment| segment.base_offset).collect();
         for (upto, at_once) in [(7, true), (BATCHES, true), (BATCHES, false)] {

@@ -19,12 +19,13 @@ use super::segment::Segment;
 use super::stamping::Stamping;
 use super::{Log, Outcome, Writing};
 use crate::config::TopicConfig;
+use crate::validation::InvalidBatch;
 
 impl Log {
     /// Appends a batch with the offsets, the leader epoch and the timestamps that the leader gave it. Its checksum was checked.
     ///
     /// # Errors
-    /// `InvalidRecord` for one that does not come after the log's end; what an append of a leader says otherwise.
+    /// [`InvalidBatch::Header`] for one that does not come after the log's end; what an append of a leader says otherwise.
     pub fn append_as_is(
         &mut self,
         batch: &BatchView<'_>,
@@ -35,9 +36,9 @@ impl Log {
             return Err(AppendError::Storage);
         }
         let stamping = Stamping::as_is(batch);
-        let header = Header::parse(0, stamping.bytes()).map_err(|_| AppendError::InvalidRecord)?;
+        let header = Header::parse(0, stamping.bytes()).map_err(|_| AppendError::Invalid(InvalidBatch::Header))?;
         if header.base_offset < self.log_end || header.leader_epoch < self.epochs.latest().unwrap_or(0) {
-            return Err(AppendError::InvalidRecord);
+            return Err(AppendError::Invalid(InvalidBatch::Header));
         }
         self.append_checked(Writing {
             batch,
@@ -123,6 +124,7 @@ mod tests {
     use crate::config::{BrokerConfig, Properties};
     use crate::log::recovery::Known;
     use crate::space::Space;
+    use crate::validation::ValidBatch;
 
     /// A log of three batches with a record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
@@ -132,7 +134,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let batch = BatchView::first(&bytes).expect("a batch");
+        let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..3 {
             log.append(&batch, 0, 0, &config).expect("appended");
         }

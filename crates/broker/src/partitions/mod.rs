@@ -25,7 +25,6 @@ use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 pub use crate::config::CleanerSettings;
-pub use crate::log::OPENED_MAX;
 pub use crate::log::aside::SetAside;
 pub use crate::log::error::{
     AppendError, EpochEnd, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
@@ -37,6 +36,7 @@ pub use crate::replica::following::{FollowError, FollowerRead, FromLeader};
 pub use crate::replica::reorder::{Admission, ParkedAnswer, Reordering};
 pub use crate::replica::ticket::{Acks, Appended, ReplicationTicket, Ticket};
 pub use crate::replica::waiters::Registration;
+pub use crate::validation::{InvalidBatch, ValidBatch};
 pub use cleaner::CleanerStatus;
 pub use registry::Origin;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
 use fullbore_rules::sequence::Refusal;
-use fullbore_wire::batch::BatchView;
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -12,14 +11,14 @@ use super::state::{LogState, State};
 use super::ticket::{Acks, Appended, Ticket};
 use crate::config::TimestampType;
 use crate::log::error::AppendError;
+use crate::validation::ValidBatch;
 
 impl Replica {
-    /// Appends one batch, or finds it appended. The caller has checked the batch's checksum, and its
-    /// records as far as it wants; sizes, counts, timestamps and the sequence are checked here.
+    /// Appends one batch, or finds it appended. Its sequence is checked here.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
-    pub fn append(self: &Arc<Self>, batch: BatchView<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
+    pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
         let mut state = self.lock();
         state.check_append(acks)?;
         self.log_to_write(&mut state)?;
@@ -32,7 +31,7 @@ impl Replica {
     /// [`AppendError`]; the log is then as it was before.
     pub fn append_in_epoch(
         self: &Arc<Self>,
-        batch: BatchView<'_>,
+        batch: &ValidBatch<'_>,
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
@@ -47,13 +46,13 @@ impl Replica {
     pub(crate) fn append_locked(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
-        batch: BatchView<'_>,
+        batch: &ValidBatch<'_>,
         acks: Acks,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
-        let result = self.append_one(&mut state, &batch, acks, now_ms);
+        let result = self.append_one(&mut state, batch, acks, now_ms);
         if state.parked.is_some() {
-            self.settle_parked(&mut state, &batch, result.as_ref().err().copied(), now_ms);
+            self.settle_parked(&mut state, batch, result.as_ref().err().copied(), now_ms);
         }
         drop(state);
         let (appended, is_duplicate) = result?;
@@ -67,7 +66,7 @@ impl Replica {
     pub(crate) fn append_one(
         self: &Arc<Self>,
         state: &mut State,
-        batch: &BatchView<'_>,
+        batch: &ValidBatch<'_>,
         acks: Acks,
         now_ms: i64,
     ) -> Result<(Appended, bool), AppendError> {

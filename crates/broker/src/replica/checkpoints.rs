@@ -366,12 +366,13 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use fullbore_wire::Uuid;
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
     use crate::replica::Replica;
+    use crate::validation::ValidBatch;
 
     fn key(topic: &str) -> Key {
         (topic.to_owned(), 0)
@@ -418,7 +419,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
 
         let beside = tempfile::tempdir().expect("temporary folder");
         let dir: Arc<Path> = beside.path().into();

@@ -103,13 +103,14 @@ fn flush_log(state: &mut MutexGuard<'_, State>, active: bool) -> Result<(), Flus
 #[cfg(test)]
 mod tests {
     use fullbore_wire::Uuid;
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use std::time::Instant;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+    use crate::validation::ValidBatch;
 
     fn partition_of(logs: &Partitions, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Replica> {
         logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
@@ -132,8 +133,7 @@ mod tests {
             }
         };
         let append = |partition: &Arc<Replica>| {
-            let appended =
-                partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0).expect("appended");
+            let appended = partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
             assert!(appended.ticket.is_none());
         };
 
@@ -158,8 +158,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let append =
-            |partition: &Arc<Replica>| partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, 0);
+        let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, ("t", id, index), broker.topic_defaults.clone());

@@ -208,7 +208,7 @@ fn append_each(
         };
         batch.check_crc().map_err(|error| FollowError::Records(error.to_string()))?;
         append(batch).map_err(|error| match error {
-            AppendError::InvalidRecord => FollowError::Records(format!("offset {}", batch.base_offset())),
+            AppendError::Invalid(_) => FollowError::Records(format!("offset {}", batch.base_offset())),
             error => FollowError::Append(error),
         })?;
     }

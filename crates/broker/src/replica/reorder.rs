@@ -13,16 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{Refusal, Stamp};
-use fullbore_wire::batch::BatchView;
 use tokio::sync::oneshot;
 
 use super::ticket::{Acks, Appended};
 use crate::config::BrokerConfig;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
+use crate::validation::ValidBatch;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
@@ -144,8 +143,7 @@ pub struct Parked {
 /// One early batch.
 #[derive(Debug)]
 pub(super) struct Early {
-    stamp: Stamp,
-    bytes: Bytes,
+    batch: ValidBatch<'static>,
     acks: Acks,
     answers: Vec<oneshot::Sender<Result<Appended, AppendError>>>,
     held: Held,
@@ -165,12 +163,8 @@ impl Early {
         ParkedAnswer(awaited)
     }
 
-    pub(super) fn batch(&self) -> BatchView<'_> {
-        BatchView::first(&self.bytes).expect("it was a batch when it was parked")
-    }
-
-    pub(super) fn stamp(&self) -> Stamp {
-        self.stamp
+    pub(super) fn batch(&self) -> &ValidBatch<'static> {
+        &self.batch
     }
 
     pub(super) fn acks(&self) -> Acks {
@@ -178,7 +172,8 @@ impl Early {
     }
 
     pub(super) fn appended(self, appended: &Appended) {
-        self.held.reordering.metrics.appended(self.bytes.len(), self.stamp.record_count);
+        let view = self.batch.view();
+        self.held.reordering.metrics.appended(view.size(), view.record_count());
         for answer in self.answers {
             // Who does not wait any more finds the batch in the log.
             let _ = answer.send(Ok(appended.clone()));
@@ -239,19 +234,19 @@ impl Parked {
 
     pub(super) fn park(
         &mut self,
-        batch: &BatchView<'_>,
-        stamp: Stamp,
+        batch: &ValidBatch<'_>,
         acks: Acks,
         reordering: &Arc<Reordering>,
     ) -> Result<ParkedAnswer, AppendError> {
+        let stamp = batch.stamp();
         if let Some(same) = self.batches.find(&stamp) {
             return Ok(same.join());
         }
         let own = self.batches.room_for(&stamp, reordering.batches_max).map_err(AppendError::Sequence)?;
-        let bytes = batch.size() + BATCH_COST;
+        let bytes = batch.view().size() + BATCH_COST;
         let held = reordering.hold(own, bytes).ok_or(OUT_OF_ORDER)?;
         let (answer, awaited) = oneshot::channel();
-        let early = Early { stamp, bytes: Bytes::copy_from_slice(batch.bytes()), acks, answers: vec![answer], held };
+        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);

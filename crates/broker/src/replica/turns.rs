@@ -6,14 +6,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use fullbore_wire::batch::BatchView;
-
 use super::Replica;
 use super::reorder::{Admission, OUT_OF_ORDER, Reordering};
 use super::state::{LogState, State};
 use super::ticket::Acks;
 use crate::log::error::AppendError;
-use crate::log::stamp_of;
+use crate::validation::ValidBatch;
 
 impl Replica {
     /// As [`Replica::append`], for a producer whose batches come over several connections: one that is ahead waits
@@ -25,18 +23,17 @@ impl Replica {
     /// [`AppendError`]; the log is then as it was before.
     pub fn append_in_turn(
         self: &Arc<Self>,
-        batch: BatchView<'_>,
+        batch: &ValidBatch<'_>,
         acks: Acks,
         now_ms: i64,
         reordering: Option<&Arc<Reordering>>,
     ) -> Result<Admission, AppendError> {
         let mut state = self.lock();
         state.check_append(acks)?;
-        let config = self.config();
         self.log_to_write(&mut state)?;
         state.check_append(acks)?;
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
-        let stamp = log.check(&batch, now_ms, &config)?;
+        let stamp = batch.stamp();
         if !stamp.is_idempotent() || log.producers().ahead(&stamp) == 0 {
             return self.append_locked(state, batch, acks, now_ms).map(Admission::Appended);
         }
@@ -46,7 +43,7 @@ impl Replica {
             return Err(AppendError::Gone);
         }
         let mut parked = state.parked.take().unwrap_or_default();
-        let answer = parked.park(&batch, stamp, acks, reordering);
+        let answer = parked.park(batch, acks, reordering);
         if parked.wants_watch() {
             tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
@@ -61,17 +58,17 @@ impl Replica {
     pub(crate) fn settle_parked(
         self: &Arc<Self>,
         state: &mut State,
-        batch: &BatchView<'_>,
+        batch: &ValidBatch<'_>,
         failed: Option<AppendError>,
         now_ms: i64,
     ) {
-        let Ok(mut stamp) = stamp_of(batch) else { return };
+        let mut stamp = batch.stamp();
         let Some(mut parked) = state.parked.take() else { return };
         let mut failed = failed;
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
-            let batch = early.batch();
-            stamp = early.stamp();
+            let batch = early.batch().clone();
+            stamp = batch.stamp();
             match self.append_one(state, &batch, early.acks(), now_ms) {
                 Ok((appended, _)) => early.appended(&appended),
                 Err(error) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fullbore_broker::config::TimestampType;
-use fullbore_broker::partitions::{Acks, AppendError};
+use fullbore_broker::partitions::{Acks, AppendError, InvalidBatch};
 use fullbore_rules::sequence::Refusal;
 use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -87,15 +87,16 @@ fn what_a_topic_does_not_take_is_refused_and_changes_nothing() {
     let at = |timestamps: &[i64]| timed(Stamp::NONE, Compression::None, timestamps, b"v");
     let mut miscounted = plain(2, b"v");
     miscounted[26] = 9;
+    let large = plain(1, &[0; 2000]);
     let refused = [
-        (plain(1, &[0; 2000]), AppendError::TooLarge, ErrorCode::MESSAGE_TOO_LARGE),
-        (plain(1, &[0; 1000]), AppendError::LargerThanSegment, ErrorCode::RECORD_LIST_TOO_LARGE),
-        (at(&[NOW - 101, NOW]), AppendError::Timestamp, ErrorCode::INVALID_TIMESTAMP),
-        (at(&[NOW, NOW + 51]), AppendError::Timestamp, ErrorCode::INVALID_TIMESTAMP),
-        (miscounted, AppendError::InvalidRecord, ErrorCode::INVALID_RECORD),
+        (large.clone(), InvalidBatch::TooLarge { size: large.len(), max: 2000 }, ErrorCode::MESSAGE_TOO_LARGE),
+        (plain(1, &[0; 1000]), InvalidBatch::LargerThanSegment, ErrorCode::RECORD_LIST_TOO_LARGE),
+        (at(&[NOW - 101, NOW]), InvalidBatch::Timestamp, ErrorCode::INVALID_TIMESTAMP),
+        (at(&[NOW, NOW + 51]), InvalidBatch::Timestamp, ErrorCode::INVALID_TIMESTAMP),
+        (miscounted, InvalidBatch::Header, ErrorCode::INVALID_RECORD),
     ];
     for (batch, error, code) in refused {
-        assert_eq!(append(&partition, &batch).expect_err("refused"), error);
+        assert_eq!(append(&partition, &batch).expect_err("refused"), AppendError::Invalid(error));
         assert_eq!(error.code(), code);
     }
     assert_eq!(offset(&partition, &at(&[NOW - 100, NOW + 50])), 0);
@@ -115,7 +116,7 @@ fn sequences_are_checked_and_duplicates_get_their_first_answer() {
     for n in 5..10 {
         let batch = idempotent(1, 0, n * 2, 2);
         let again =
-            partition.append(BatchView::first(&batch).expect("a batch"), Acks::Leader, NOW + 999).expect("known");
+            partition.append(&valid(&partition, &batch).expect("valid"), Acks::Leader, NOW + 999).expect("known");
         assert_eq!((again.base_offset, again.log_append_time_ms), (i64::from(n) * 2, NOW));
     }
     assert_eq!(refusal(&idempotent(1, 0, 0, 2)), ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
@@ -226,5 +227,5 @@ fn a_header_alone_is_written_for_a_batch_without_payload_bytes() {
     let partition = folder.partition();
     let batch = plain(0, b"");
     assert_eq!(batch.len(), HEADER_LEN);
-    assert_eq!(append(&partition, &batch).expect_err("no records"), AppendError::InvalidRecord);
+    assert_eq!(append(&partition, &batch).expect_err("no records"), AppendError::Invalid(InvalidBatch::Header));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
-use fullbore_broker::partitions::{Acks, Replica};
+use fullbore_broker::partitions::{Acks, Replica, ValidBatch};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 
@@ -116,7 +116,8 @@ impl World {
         }
         let bytes = builder.seal(stamp).expect("sealed").0;
         let batch = BatchView::first(&bytes).expect("a batch");
-        let appended = self.partition.append(batch, Acks::Leader, self.now_ms).expect("appended");
+        let batch = ValidBatch::of(batch, &self.partition.config(), self.now_ms).expect("valid");
+        let appended = self.partition.append(&batch, Acks::Leader, self.now_ms).expect("appended");
         assert_eq!(appended.base_offset, base_offset);
         if let Some(sequence) = self.sequences.get_mut(who) {
             *sequence += rows.len() as i32;

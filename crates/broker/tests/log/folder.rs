@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
-use fullbore_broker::partitions::{Acks, AppendError, Appended, LogSettings, Origin, Partitions, Replica, led_by};
+use fullbore_broker::partitions::{
+    Acks, AppendError, Appended, LogSettings, Origin, Partitions, Replica, ValidBatch, led_by,
+};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
@@ -131,8 +133,14 @@ pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, rec
     timed(stamp, Compression::None, &vec![NOW; records], b"value")
 }
 
+/// The batch, checked as a producer's is whose records were.
+pub fn valid<'a>(partition: &Replica, batch: &'a [u8]) -> Result<ValidBatch<'a>, AppendError> {
+    let batch = BatchView::first(batch).expect("a batch");
+    Ok(ValidBatch::of(batch, &partition.config(), NOW)?)
+}
+
 pub fn append(partition: &Arc<Replica>, batch: &[u8]) -> Result<Appended, AppendError> {
-    partition.append(BatchView::first(batch).expect("a batch"), Acks::Leader, NOW)
+    partition.append(&valid(partition, batch)?, Acks::Leader, NOW)
 }
 
 /// The offset an accepted batch got.

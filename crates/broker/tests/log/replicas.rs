@@ -11,7 +11,6 @@ use fullbore_broker::partitions::{
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
-use fullbore_wire::batch::BatchView;
 use proptest::prelude::*;
 use tokio::time::{Instant, timeout};
 
@@ -117,7 +116,7 @@ impl Cluster {
 
     fn append(&self, batch: &[u8], acks: Acks) -> Result<Appended, AppendError> {
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
-        leader.append(BatchView::first(batch).expect("a batch"), acks, NOW)
+        leader.append(&valid(leader, batch)?, acks, NOW)
     }
 }
 
@@ -208,10 +207,7 @@ async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refus
     cluster.elect(2);
     let not_leader = AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER);
     assert_eq!(waiting.await.expect("no panic"), Err(not_leader));
-    assert_eq!(
-        old.append(BatchView::first(&plain(1, b"v")).expect("a batch"), Acks::Leader, NOW).err(),
-        Some(not_leader)
-    );
+    assert_eq!(append(&old, &plain(1, b"v")).err(), Some(not_leader));
     assert_eq!(old.check_leads(-1), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
     assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
@@ -223,10 +219,7 @@ async fn who_waits_is_told_when_another_broker_leads_and_early_batches_are_refus
     assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
     // Nor does a broker without a replica append, and it makes no folder.
     cluster.change(|registered| registered.replicas = vec![2]);
-    assert_eq!(
-        old.append(BatchView::first(&plain(1, b"v")).expect("a batch"), Acks::Leader, NOW).err(),
-        Some(not_leader)
-    );
+    assert_eq!(append(&old, &plain(1, b"v")).err(), Some(not_leader));
 }
 
 #[test]

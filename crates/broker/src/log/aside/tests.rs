@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bytes::BytesMut;
-use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
 use crate::config::{BrokerConfig, Properties, TopicConfig};
 use crate::log::Log;
 use crate::log::error::StorageError;
 use crate::log::recovery::Known;
 use crate::log::steps::watch;
+use crate::validation::ValidBatch;
 
 const POWER_CUT: Known = Known { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true };
 const KILL: Known = Known { rebooted: false, ..POWER_CUT };
@@ -40,7 +41,7 @@ fn open(dir: &Path, known: Known) -> Result<Log, StorageError> {
 
 fn append(log: &mut Log, n: usize) -> i64 {
     let bytes = batch(n);
-    log.append(&BatchView::first(&bytes).expect("a batch"), 0, 0, &config()).expect("appended").base_offset
+    log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended").base_offset
 }
 
 /// Four segments of three batches.
@@ -193,7 +194,7 @@ fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         (0..2).for_each(|_| builder.append(0, None, Some(&[3; 350_000]), &[]));
         let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
-        log.append(&BatchView::first(&bytes).expect("a batch"), 0, 0, &config).expect("appended");
+        log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         ends.push(log.segments[0].size);
     }
     for (from, end_offset) in [(0, 6), (1, 6), (ends[0], 6), (ends[1], 6), (ends[1] + 1, 4)] {

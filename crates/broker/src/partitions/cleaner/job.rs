@@ -18,7 +18,6 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decom
 
 use super::replace::replace;
 use crate::config::{CleanerSettings, TopicConfig};
-use crate::log::OPENED_MAX;
 use crate::log::cleaner::dirty::DirtySegment;
 use crate::log::cleaner::error::CleanError;
 use crate::log::cleaner::output::Output;
@@ -27,6 +26,7 @@ use crate::log::segment::Segment;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
 use crate::replica::state::LogState;
+use crate::validation::OPENED_MAX;
 
 /// What a cleaning did.
 #[derive(Debug, Default, Clone, Copy)]

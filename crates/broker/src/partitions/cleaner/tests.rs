@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, RecordIter, Stamp, batches};
+use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
 use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
@@ -17,6 +17,7 @@ use crate::log::cleaner::error::CleanError;
 use crate::log::steps::watch;
 use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
+use crate::validation::ValidBatch;
 
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
@@ -67,7 +68,7 @@ fn fill(partition: &Arc<Replica>) -> Rows {
         }
         sequence += if is_idempotent { 4 } else { 0 };
         let (bytes, _) = builder.seal(if is_idempotent { stamp } else { Stamp::NONE }).expect("sealed");
-        partition.append(BatchView::first(&bytes).expect("a batch"), Acks::Leader, NOW).expect("appended");
+        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, NOW).expect("appended");
     }
     rows
 }

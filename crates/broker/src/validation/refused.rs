@@ -1,9 +1,9 @@
-//! Why a partition's batch was not taken, and how its client is told.
+//! Why a partition's batch was not taken.
 
-use crate::partitions::AppendError;
-use fullbore_wire::apis::produce::{BatchIndexAndErrorMessage, PartitionProduceResponse};
+use super::valid::InvalidBatch;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
-use fullbore_wire::{ErrorCode, Text};
 
 /// Why a partition's batch was not taken.
 pub struct Refused {
@@ -19,8 +19,8 @@ impl Refused {
     }
 }
 
-impl From<AppendError> for Refused {
-    fn from(error: AppendError) -> Self {
+impl From<InvalidBatch> for Refused {
+    fn from(error: InvalidBatch) -> Self {
         Refused::new(error.code(), error.to_string())
     }
 }
@@ -40,15 +40,4 @@ pub fn of_batch(error: BatchError) -> Refused {
         _ => ErrorCode::CORRUPT_MESSAGE,
     };
     Refused::new(code, error.to_string())
-}
-
-/// The answer for a partition whose batch was not taken.
-pub fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
-    PartitionProduceResponse {
-        index,
-        error_code: why.code,
-        error_message: Some(Text::from(why.message)),
-        record_errors: why.records,
-        ..Default::default()
-    }
 }

@@ -7,12 +7,13 @@
 //! batch of what its topic allows, 256 MiB at most.
 
 use crate::config::TopicConfig;
-use crate::partitions::OPENED_MAX;
 use bytes::Bytes;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, decompress};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// What any batch may open to, in bytes.
+/// The most bytes that any batch may open to, wherever it is opened.
+pub const OPENED_MAX: usize = 256 << 20;
+/// What a batch of any topic may open to, in bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
 /// What a batch may open to beside all others.
 const SMALL_MAX: usize = 4 << 20;

@@ -1,6 +1,6 @@
-//! The records of a batch: checked, and stored with the codec of their topic (Kafka's `LogValidator`).
+//! What a client sent for a partition: checked, and stored with the codec of the topic.
 //!
-//! Not what a batch's header says of itself, which is checked before; not its sequence, which the log knows. Batches that come
+//! Not its sequence, which the log knows. Batches that come
 //! with the codec they are stored with pass unopened, unless the topic is compacted: their header is believed.
 //! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
 //! `max.message.bytes`.
@@ -8,13 +8,14 @@
 use super::decompression::{Turn, Unopened, decompressed_max, open};
 use super::destination::Destination;
 use super::refused::{Refused, of_batch};
+use super::valid::{ValidBatch, check_size};
 use super::wrong_records;
 use crate::config::{StoredAs, TimestampType, TopicConfig};
 use bytes::BytesMut;
-use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{
     BatchError, BatchView, Compression, Timestamps, check_records, recompress, set_max_timestamp,
 };
+use fullbore_wire::{ErrorCode, Records};
 
 /// What a worker may do between two looks at its connections: so many bytes compressed by a fast codec take less than a
 /// millisecond.
@@ -22,24 +23,6 @@ pub const SHORT_MAX: usize = 128 << 10;
 /// How many times as long a byte takes with gzip, and at any codec's slow levels.
 const GZIP: usize = 8;
 const SLOW: usize = 64;
-
-/// A batch that may be appended.
-pub enum ValidBatch<'a> {
-    /// As it came.
-    Sent(BatchView<'a>),
-    /// These bytes in its place.
-    Rewritten(BytesMut),
-}
-
-impl ValidBatch<'_> {
-    /// The batch.
-    pub fn view(&self) -> BatchView<'_> {
-        match self {
-            ValidBatch::Sent(batch) => *batch,
-            ValidBatch::Rewritten(bytes) => BatchView::first(bytes).expect("written here, as one whole batch"),
-        }
-    }
-}
 
 /// How much work it is to validate a batch of these bytes, as bytes compressed by a fast codec. What has to be opened is
 /// without end: it may be a thousand times larger than it looks. Nothing is checked here.
@@ -74,34 +57,84 @@ impl<E: Into<Refused>> From<E> for Invalid {
     }
 }
 
-/// Looks at the records of a batch whose header is right, and gives what is to be appended.
+/// What the request says of its batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// Whether its version may carry zstd (KIP-110).
+    pub may_zstd: bool,
+    /// Whether it names a transaction.
+    pub is_transactional: bool,
+}
+
+/// Looks at what a client sent for a partition, and gives what is to be appended.
 ///
 /// # Errors
 /// [`Invalid`]; nothing has happened then.
 pub fn validate<'r>(
-    batch: BatchView<'r>,
+    records: Option<&'r Records>,
+    from: Sender,
     to: Destination<'_>,
     turn: Option<&Turn<'_>>,
 ) -> Result<ValidBatch<'r>, Invalid> {
-    let config = &to.topic.config;
+    let batch = one_batch(records, from, to.config)?;
     let codec = batch.compression().map_err(of_batch)?;
-    let target = target(codec, config);
+    let target = target(codec, to.config);
     if codec == Compression::None {
         return Ok(of_records(batch, batch.payload(), target, to)?);
     }
-    if target.is_none() && !config.cleanup.compact {
-        return Ok(ValidBatch::Sent(batch));
+    if target.is_none() && !to.config.cleanup.compact {
+        return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
     }
     let most = match target {
         // It would be too large as it is then stored.
-        Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(config).min(config.max_message_bytes),
-        _ => decompressed_max(config),
+        Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
+        _ => decompressed_max(to.config),
     };
     let records = open(&batch, codec, most, turn).map_err(|why| match why {
         Unopened::Large => Invalid::Large,
         Unopened::Refused(error) => Invalid::Refused(of_decompression(error)),
     })?;
     Ok(of_records(batch, &records, target, to)?)
+}
+
+/// The one batch of a partition's records, if a client may send it. Its records are still to be looked at.
+fn one_batch<'r>(records: Option<&'r Records>, from: Sender, config: &TopicConfig) -> Result<BatchView<'r>, Refused> {
+    let invalid = |message| Refused::new(ErrorCode::INVALID_RECORD, message);
+    let none = || invalid("A partition's records must be one batch.");
+    let bytes = records.ok_or_else(none)?.memory().ok_or(ErrorCode::INVALID_RECORD)?;
+    if bytes.is_empty() {
+        return Err(none());
+    }
+    let batch = BatchView::first(bytes).map_err(of_batch)?;
+    if batch.size() != bytes.len() {
+        return Err(invalid("A partition's records must be exactly one batch."));
+    }
+    check_size(batch.size(), config)?;
+    batch.check_crc().map_err(of_batch)?;
+    if batch.is_control() {
+        return Err(invalid("Clients may not write control batches."));
+    }
+    if from.is_transactional || batch.is_transactional() {
+        return Err(Refused::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
+    }
+    if batch.compression().map_err(of_batch)? == Compression::Zstd && !from.may_zstd {
+        return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
+    }
+    check_counts(batch)?;
+    Ok(batch)
+}
+
+/// Counts, deltas and sequence must agree.
+fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
+    let invalid = |message: &str| Err(Refused::new(ErrorCode::INVALID_RECORD, message));
+    let count = batch.record_count();
+    if count <= 0 || batch.last_offset_delta() != count - 1 {
+        return invalid("The record count and the last offset delta of the batch do not agree.");
+    }
+    if batch.producer_id() >= 0 && (batch.producer_epoch() < 0 || batch.base_sequence() < 0) {
+        return invalid("An idempotent batch needs a producer epoch and a sequence number.");
+    }
+    Ok(())
 }
 
 /// The topic's codec, if a batch with this one is to be stored with another.
@@ -116,7 +149,7 @@ fn of_records<'r>(
     target: Option<StoredAs>,
     to: Destination<'_>,
 ) -> Result<ValidBatch<'r>, Refused> {
-    let config = &to.topic.config;
+    let config = to.config;
     let Timestamps { earliest, latest } = check_records(&batch, records).map_err(of_batch)?;
     if config.cleanup.compact {
         wrong_records::check_keys(&batch, records, to)?;
@@ -141,20 +174,9 @@ fn of_records<'r>(
             set_max_timestamp(&mut bytes, max_timestamp);
             bytes
         }
-        None => return Ok(ValidBatch::Sent(batch)),
+        None => return Ok(ValidBatch::of(batch, config, to.now_ms)?),
     };
-    check_size(bytes.len(), config)?;
-    Ok(ValidBatch::Rewritten(bytes))
-}
-
-/// Kafka looks at a batch's size as it comes, and again if it is stored otherwise.
-pub fn check_size(size: usize, config: &TopicConfig) -> Result<(), Refused> {
-    let max = config.max_message_bytes;
-    if size <= max {
-        return Ok(());
-    }
-    let message = format!("The batch of {size} bytes is larger than max.message.bytes={max}.");
-    Err(Refused::new(ErrorCode::MESSAGE_TOO_LARGE, message))
+    Ok(ValidBatch::rewritten(bytes.freeze(), config, to.now_ms)?)
 }
 
 /// The batch's checksum holds, so that it is not CORRUPT_MESSAGE, at which clients send the same bytes again.
@@ -168,32 +190,32 @@ fn of_decompression(error: BatchError) -> Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Decompression;
+    use super::super::decompression::Decompression;
     use super::*;
     use crate::config::{BrokerConfig, CleanupPolicy, Properties};
-    use crate::control::Topic;
-    use fullbore_wire::Uuid;
+    use bytes::Bytes;
     use fullbore_wire::batch::{BatchBuilder, Stamp, decompress};
-    use std::collections::BTreeMap;
     use std::pin::pin;
-    use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
     const CODECS: [Compression; 5] =
         [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
     const PRODUCER: Option<StoredAs> = None;
 
-    fn topic(compression: Option<StoredAs>, compact: bool) -> Topic {
+    const ANY: Sender = Sender { may_zstd: true, is_transactional: false };
+
+    fn topic(compression: Option<StoredAs>, compact: bool) -> TopicConfig {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let cleanup = CleanupPolicy { delete: !compact, compact };
-        let config = TopicConfig { compression, cleanup, ..broker.topic_defaults.clone() };
-        Topic {
-            name: "t".to_owned(),
-            id: Uuid::default(),
-            partitions: Default::default(),
-            overrides: BTreeMap::new(),
-            config: Arc::new(config),
-        }
+        TopicConfig { compression, cleanup, ..broker.topic_defaults.clone() }
+    }
+
+    fn to(config: &TopicConfig) -> Destination<'_> {
+        Destination { topic: "t", partition: 3, config, now_ms: 1000 }
+    }
+
+    fn sent(bytes: &[u8]) -> Records {
+        Records::Memory(Bytes::copy_from_slice(bytes))
     }
 
     fn stored_as(codec: Compression) -> Option<StoredAs> {
@@ -207,13 +229,12 @@ mod tests {
     }
 
     /// What is appended of a batch, and whether it is as it was.
-    fn validated(bytes: &[u8], topic: &Topic) -> Result<(BytesMut, bool), Refused> {
-        let batch = BatchView::first(bytes).expect("a batch");
-        let to = Destination { topic, partition: 3, now_ms: 1000 };
+    fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), Refused> {
+        let records = sent(bytes);
         let decompression = Decompression::default();
         let turn = poll_once(decompression.turn()).expect("nobody else wants it");
-        match validate(batch, to, Some(&turn)) {
-            Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), matches!(valid, ValidBatch::Sent(_)))),
+        match validate(Some(&records), ANY, to(topic), Some(&turn)) {
+            Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), valid.is_as_sent())),
             Err(Invalid::Refused(why)) => Err(why),
             Err(Invalid::Large) => panic!("it is its turn"),
         }
@@ -290,16 +311,15 @@ mod tests {
     #[test]
     fn a_batch_that_opens_to_much_waits_for_its_turn_and_others_do_not() {
         let to_gzip = topic(stored_as(Compression::Gzip), false);
-        let to = Destination { topic: &to_gzip, partition: 3, now_ms: 1000 };
         let sealed = |mib| sealed(Compression::Zstd, &vec![Some(&b"k"[..]); mib], &vec![0; 1 << 20]);
         let (small, large) = (sealed(3), sealed(20));
-        let at = |bytes| BatchView::first(bytes).expect("a batch");
-        assert!(validate(at(&small), to, None).is_ok());
-        assert!(matches!(validate(at(&large), to, None), Err(Invalid::Large)));
+        let (small, large) = (sent(&small), sent(&large));
+        assert!(validate(Some(&small), ANY, to(&to_gzip), None).is_ok());
+        assert!(matches!(validate(Some(&large), ANY, to(&to_gzip), None), Err(Invalid::Large)));
         let decompression = Decompression::default();
         let turn = poll_once(decompression.turn()).expect("nobody has it");
         assert!(poll_once(decompression.turn()).is_none());
-        assert!(validate(at(&large), to, Some(&turn)).is_ok());
+        assert!(validate(Some(&large), ANY, to(&to_gzip), Some(&turn)).is_ok());
         drop(turn);
         assert!(poll_once(decompression.turn()).is_some());
     }
@@ -318,14 +338,14 @@ mod tests {
         let zstd = sealed(Compression::Zstd, &[Some(b"a")], b"v");
         let plain = sealed(Compression::None, &[Some(b"a")], &[0; 1000]);
         for topic in &kept {
-            assert_eq!(work_of(&zstd, &topic.config), 0);
+            assert_eq!(work_of(&zstd, topic), 0);
         }
-        assert_eq!(work_of(&zstd, &topic(PRODUCER, true).config), usize::MAX);
-        assert_eq!(work_of(&zstd, &topic(stored_as(Compression::None), false).config), usize::MAX);
-        assert_eq!(work_of(&plain, &topic(PRODUCER, true).config), 0);
-        assert_eq!(work_of(&plain, &kept[1].config), plain.len());
+        assert_eq!(work_of(&zstd, &topic(PRODUCER, true)), usize::MAX);
+        assert_eq!(work_of(&zstd, &topic(stored_as(Compression::None), false)), usize::MAX);
+        assert_eq!(work_of(&plain, &topic(PRODUCER, true)), 0);
+        assert_eq!(work_of(&plain, &kept[1]), plain.len());
         let slow = Some(StoredAs { codec: Compression::Zstd, level: Some(19) });
-        assert_eq!(work_of(&plain, &topic(slow, false).config), plain.len() * SLOW);
-        assert_eq!(work_of(b"no batch", &kept[1].config), 0);
+        assert_eq!(work_of(&plain, &topic(slow, false)), plain.len() * SLOW);
+        assert_eq!(work_of(b"no batch", &kept[1]), 0);
     }
 }

@@ -14,7 +14,7 @@ const TOLD_MAX: usize = 1000;
 
 /// Refuses a batch with a record that has no key; `payload` is its records without compression.
 pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
-    let (topic, partition) = (&to.topic.name, to.partition);
+    let (topic, partition) = (to.topic, to.partition);
     let why = format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
     let (count, records) = told(batch, payload, |record| record.key.is_none().then(|| why.clone()))?;
     if count == 0 {
@@ -26,7 +26,7 @@ pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) ->
 
 /// Refuses a batch with a record whose timestamp is not in its topic's range.
 pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
-    let (config, now_ms) = (&to.topic.config, to.now_ms);
+    let (config, now_ms) = (to.config, to.now_ms);
     let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
     let (first, last) = (now_ms.saturating_sub(before), now_ms.saturating_add(after));
     let (count, records) = told(batch, payload, |record| {
