@@ -61,7 +61,7 @@ impl Broker {
 /// A broker as this producer sees it now.
 #[derive(Clone, Debug)]
 pub struct BrokerStatus {
-    /// Its id.
+    /// The broker's id.
     pub id: i32,
     /// Batches it says it remembers per producer and partition, where a topic has no value of its own; 5 until it has said.
     pub batches_to_retain: usize,
@@ -78,7 +78,7 @@ pub struct BrokerStatus {
 pub struct LaneStatus {
     /// Produce requests without a response.
     pub requests: usize,
-    /// Their bytes.
+    /// Bytes of the produce requests without a response.
     pub bytes: usize,
     /// Bytes that may be in flight by the estimate of what the path holds.
     pub window_bytes: usize,

@@ -70,9 +70,9 @@ pub enum ProduceError {
     /// The broker refused its batch.
     #[error("the broker answered {}", answer(*code, message))]
     Broker {
-        /// Its error.
+        /// The error of Kafka's that the broker answered.
         code: ErrorCode,
-        /// Its words, or empty.
+        /// The broker's words, or empty.
         message: String,
         /// Whether some attempt may have been written.
         possibly_written: bool,

@@ -34,7 +34,7 @@ pub use window::{WINDOW_MAX, WINDOW_MIN};
 /// The producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, one is certainly the older;
+/// Half of the 2^31 sequence numbers. If two sequences are nearer than this, one is certainly the older;
 /// further apart, wrap-around makes it a guess, so nothing is proven past it.
 pub const HALF_RANGE: i32 = 1 << 30;
 
@@ -105,7 +105,7 @@ impl Stamp {
 pub enum Verdict {
     /// Write it, then call [`Producers::append`].
     Append,
-    /// It is in the log already: answer success with what was answered first.
+    /// The batch is in the log already: answer success with what was answered first.
     Duplicate {
         /// The offset of its first record.
         base_offset: i64,

@@ -33,7 +33,7 @@ pub struct Push {
 /// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It came before the interval was over.
+    /// The request came before the interval was over.
     TooEarly,
     /// The client said that it would end.
     Ended,

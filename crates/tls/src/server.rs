@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// Whether clients must show a certificate (`ssl.client.auth`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// Clients are not asked for a certificate.
     #[default]
     None,
-    /// They may; one that is shown must be valid.
+    /// Clients may show a certificate; one that is shown must be valid.
     Requested,
-    /// They must.
+    /// Clients must show a certificate.
     Required,
 }
 

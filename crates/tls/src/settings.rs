@@ -40,13 +40,13 @@ pub struct Settings {
     pub(crate) keystore_location: Option<String>,
     /// The private key (`ssl.keystore.key`).
     pub(crate) keystore_key: Option<Secret>,
-    /// Its certificates, the leaf first (`ssl.keystore.certificate.chain`).
+    /// The certificates of `ssl.keystore.key`, the leaf first (`ssl.keystore.certificate.chain`).
     pub(crate) keystore_chain: Option<Secret>,
     /// The password of an encrypted private key (`ssl.key.password`).
     pub(crate) key_password: Option<Secret>,
     /// A PEM file with the certificates trusted (`ssl.truststore.location`).
     pub(crate) truststore_location: Option<String>,
-    /// Those certificates (`ssl.truststore.certificates`).
+    /// The certificates to trust as PEM text (`ssl.truststore.certificates`).
     pub(crate) truststore_certificates: Option<Secret>,
     /// TLS 1.2 (`ssl.enabled.protocols`).
     pub(crate) tls12: bool,

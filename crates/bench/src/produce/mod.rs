@@ -32,7 +32,7 @@ pub struct Workload {
     pub warmup_records: u64,
     /// Records a second; below zero as fast as it goes.
     pub throughput: f64,
-    /// Their values.
+    /// The values of the records.
     pub payload: Payload,
     /// How often a window is reported.
     pub reporting_interval: Duration,
@@ -98,7 +98,7 @@ async fn send_all(
 ) -> Result<(), SendError> {
     let paced = workload.throughput >= 0.0;
     for number in 0..workload.records {
-        // A sender that never has to wait never lets anybody else tell it.
+        // A sender that always finds room gives no other task its turn, so it looks by itself now and then.
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
             break;
         }

@@ -76,7 +76,7 @@ pub enum PlanError {
     /// More than a page can show.
     #[error("{0} axes; at most {AXES_MAX}")]
     Axes(usize),
-    /// The same setting twice.
+    /// A setting is there twice.
     #[error("{0} is an axis twice; name all its values in one --over")]
     Twice(String),
     /// Too many.

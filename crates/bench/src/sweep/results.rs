@@ -13,7 +13,7 @@ pub struct Run {
     pub turn: Turn,
     /// When it began.
     pub started: SystemTime,
-    /// Its figures, or in words why there are none.
+    /// The figures measured, or in words why there are none.
     pub outcome: Result<Figures, String>,
 }
 
@@ -30,9 +30,9 @@ pub struct Results {
 
 /// One of the figures that reports show.
 pub struct Metric {
-    /// Its column in files.
+    /// The metric's column in files.
     pub column: &'static str,
-    /// Its name for people.
+    /// The metric's name for people.
     pub title: &'static str,
     /// What it is counted in.
     pub unit: &'static str,

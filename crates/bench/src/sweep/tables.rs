@@ -96,7 +96,7 @@ impl Table {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Its axes, each replaced by the one of `over` that has the same setting; other axes follow.
+    /// The table's axes, each replaced by the one of `over` that has the same setting; other axes follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();

@@ -23,12 +23,12 @@ pub enum PayloadError {
     /// There is nothing in it.
     #[error("the payload file {0} is empty; put at least one payload in it")]
     Empty(String),
-    /// It would not fit in memory.
+    /// The file would not fit in memory.
     #[error("the payload file {path} has {len} bytes; at most {FILE_BYTES_MAX} can be held in memory")]
     TooLarge {
         /// As typed.
         path: String,
-        /// Its size in bytes.
+        /// The file's size in bytes.
         len: u64,
     },
 }

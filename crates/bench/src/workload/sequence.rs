@@ -36,7 +36,7 @@ pub enum SequenceError {
     Content {
         /// The partition.
         partition: i32,
-        /// Its number.
+        /// The sequence number of the value.
         sequence: u64,
     },
 }

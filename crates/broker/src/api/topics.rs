@@ -54,7 +54,7 @@ pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Rep
     if may_append { Ok(partition) } else { opened(broker, topic, index) }
 }
 
-/// Those of these partitions that there are.
+/// The partitions of these names that exist.
 pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<Arc<Replica>> {
     names.filter_map(|(topic, index)| broker.partitions.find(&image.topic(topic)?.id, index)).collect()
 }

@@ -36,7 +36,7 @@ impl<'a> BrokerValues<'a> {
     /// The strongest first.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
-    /// Those of a broker at its start.
+    /// The values that a broker starts with.
     pub fn at_start(properties: &'a Properties) -> Self {
         Self { properties, dynamic: &NOTHING }
     }

@@ -60,7 +60,7 @@ impl Mistakes {
         self.0.push((place.into(), mistake));
     }
 
-    /// Those of another look as well.
+    /// Adds the mistakes of another look.
     pub fn append(&mut self, mut others: Mistakes) {
         self.0.append(&mut others.0);
     }

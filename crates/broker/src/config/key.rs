@@ -46,7 +46,7 @@ pub enum Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
     Any,
-    /// Both ends included.
+    /// A number between these, both ends included.
     Between(i64, i64),
     /// `-1` (no limit, or the system's own choice) or a number between both ends.
     MinusOneOr(i64, i64),
@@ -63,7 +63,7 @@ pub enum Allowed {
 /// What setting a key does here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It is read, or its row accepts one value only.
+    /// The key is read, or its row accepts one value only.
     Honoured,
     /// Nothing, and this is why. It may stand in the broker's file, and its owner is told; clients are refused.
     Nothing(&'static str),

@@ -31,7 +31,7 @@ impl Resource {
         [Self::ClientMetrics, Self::Group].into_iter().find(|resource| *resource as i8 == code)
     }
 
-    /// Its table of keys.
+    /// The keys of this kind of resource.
     pub fn keys(self) -> &'static [Key] {
         match self {
             Self::ClientMetrics => CLIENT_METRICS_KEYS,

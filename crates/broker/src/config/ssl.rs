@@ -18,7 +18,7 @@ const CLIENT_AUTH: &str = "ssl.client.auth";
 pub(super) struct OfOneListener {
     /// The row of the setting for all.
     pub key: &'static Key,
-    /// Its name, with the listener's in lower case.
+    /// The key's name, with the listener's in lower case.
     pub canonical: String,
 }
 

@@ -78,7 +78,7 @@ pub struct CreatePartitions {
 #[derive(Debug, Clone, Default)]
 pub struct GrowTopic {
     pub name: String,
-    /// Of all its partitions, old and new.
+    /// How many partitions it is to have, old and new.
     pub count: i32,
     /// The brokers of each new partition; `None` lets the broker choose.
     pub assignments: Option<Vec<Vec<i32>>>,

@@ -112,7 +112,7 @@ impl Control {
         Ok(Self { shared: Arc::new(shared), by: None })
     }
 
-    /// The same, for somebody whom the log names with what is changed.
+    /// A handle whose commands the log tells as asked by `who`.
     pub fn asked_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
@@ -122,7 +122,7 @@ impl Control {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
 
-    /// The same for ever; its text is 22 characters.
+    /// The cluster's id, which never changes; its text is 22 characters.
     pub fn cluster_id(&self) -> Uuid {
         self.shared.cluster_id
     }

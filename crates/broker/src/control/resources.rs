@@ -43,7 +43,7 @@ impl ConfiguredResource {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resources {
     configured: BTreeMap<(Resource, String), Arc<ConfiguredResource>>,
-    /// Of a group that sets nothing.
+    /// The timeouts of a group that sets nothing.
     group_default: GroupTimeouts,
 }
 

@@ -19,7 +19,7 @@ pub enum ReplayError {
     /// The system does not.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// They cannot be what a broker has written.
+    /// The records cannot be what a broker has written.
     #[error("at offset {offset}: {why}")]
     Damaged {
         /// Where.

@@ -30,7 +30,7 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 
 /// The records of a write.
 pub enum Records {
-    /// They are these.
+    /// The records themselves.
     Known(Vec<KeyValue>),
     /// See [`Records::late`].
     Late(Late),
@@ -39,7 +39,7 @@ pub enum Records {
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// They follow from what is true once everything asked for before is told, and are made one by one, since they may be many.
+    /// Records that follow from what is true once everything asked for before is told; they are made one by one, since they may be many.
     /// The call takes no lock that anybody holds while asking for a write, nor does the iterator.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
@@ -54,11 +54,11 @@ struct Write {
 /// Whether a shard's state is at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Its log is being read.
+    /// The shard's log is being read.
     Loading,
-    /// It is.
+    /// The shard's log was read.
     Serving,
-    /// Its log could not be read.
+    /// The shard's log could not be read.
     Failed,
     /// Another broker leads it.
     Elsewhere,
@@ -111,7 +111,7 @@ impl Shard {
         })
     }
 
-    /// Its log.
+    /// The partition of `__consumer_offsets` that is the shard's log.
     pub fn partition(&self) -> &Arc<Replica> {
         &self.partition
     }
@@ -122,7 +122,7 @@ impl Shard {
     }
 
     /// Whether its partition is led as when it was made, here or elsewhere. An election that this broker won again, of the very
-    /// next epoch, is no change but of that, since nobody wrote meanwhile what it has not.
+    /// next epoch, counts as that alone: nobody else has written meanwhile.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -140,7 +140,7 @@ impl Shard {
         *self.status.borrow()
     }
 
-    /// Its log was read, or could not be this time.
+    /// Takes note that the shard's log was read, or could not be this time.
     pub fn set_loaded(&self, is_loaded: bool) {
         let status = if is_loaded { Status::Serving } else { Status::Failed };
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);

@@ -25,7 +25,7 @@ impl InternalTopic {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// The same topic with new shards where partitions have other leaders by now, and the shards that these take the place of.
+    /// The topic with new shards where partitions have other leaders by now, and the shards that these take the place of.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {

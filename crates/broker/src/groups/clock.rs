@@ -10,12 +10,12 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// It begins at the system's time.
+    /// A clock that begins at the system's time.
     pub fn start() -> Clock {
         Clock::starting_at(wall_ms())
     }
 
-    /// It begins at this time, in milliseconds since 1970.
+    /// A clock that begins at this time, in milliseconds since 1970.
     pub fn starting_at(started_ms: i64) -> Clock {
         Clock { started: Instant::now(), started_ms }
     }

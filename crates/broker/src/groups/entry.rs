@@ -18,7 +18,7 @@ pub(super) struct Entry {
     inner: Mutex<Inner>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
-    /// Its commits on their way. They are counted under the group's lock, and not any more once their offsets are seen.
+    /// The group's commits on their way. They are counted under its lock, and not any more once their offsets are seen.
     pub commits: AtomicUsize,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Inner {
     tickets: u64,
     /// What the group was last known to hold for its members.
     pub bytes: usize,
-    /// Effects not done yet, in order; not empty only while a task writes a snapshot.
+    /// Effects not done yet, in order; while there are any, a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
-    /// Such a task runs.
+    /// Whether a task that writes a snapshot runs.
     pub is_keeping: bool,
-    /// It was taken out of service.
+    /// Whether the group was taken out of service.
     pub is_gone: bool,
 }
 

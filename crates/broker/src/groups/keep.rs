@@ -1,6 +1,6 @@
 //! Doing what a group's machine said: answers at once, snapshots through its shard, one after another.
 //!
-//! Invariant: effects of one group are done in order. The outbox is not empty only while its task runs.
+//! Invariant: effects of one group are done in order. While its outbox has any, a task writes its snapshot.
 
 use super::entry::{Entry, Inner};
 use super::{Groups, records, timer};

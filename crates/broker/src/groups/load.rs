@@ -233,7 +233,7 @@ impl Groups {
         tokio::task::spawn_blocking(move || groups.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Requests need not look which shard is being loaded once none is.
+    /// Takes note whether any shard is still being loaded; only then requests look which.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

@@ -75,7 +75,7 @@ pub struct Groups {
     all_loaded: AtomicBool,
     offsets: Offsets,
     offsets_max: usize,
-    /// Those on their way into the log that take a place.
+    /// Offsets on their way into the log that take a place.
     offsets_coming: AtomicUsize,
     /// Bytes of the records of commits on their way.
     bytes_coming: AtomicUsize,

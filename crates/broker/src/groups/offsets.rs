@@ -35,9 +35,9 @@ pub struct Committed {
 /// A topic as offsets of it are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicName {
-    /// Its id, by which offsets are found: a topic made again under the same name has none.
+    /// The topic's id, by which offsets are found: a topic made again under the same name has none.
     pub id: Uuid,
-    /// Its name, which is in the records.
+    /// The topic's name, which is in the records.
     pub name: Arc<str>,
 }
 

@@ -142,7 +142,7 @@ pub enum StorageError {
     Corrupt {
         /// The segment.
         path: PathBuf,
-        /// Of the first bad batch.
+        /// Where the first bad batch begins in it.
         position: u64,
         /// What is wrong with it.
         why: String,

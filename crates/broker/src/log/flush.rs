@@ -5,7 +5,7 @@
 //! pages: the partition takes no appends until the next start looks at what is there. A file that could not be opened, for
 //! want of descriptors, was not fsynced at all: nothing is lost, and the flush is tried again.
 //!
-//! Invariant: the recovery point never passes a record that is not on the disk.
+//! Invariant: every record before the recovery point is on the disk.
 
 use std::fs::File;
 use std::io;

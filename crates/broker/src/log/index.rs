@@ -31,7 +31,7 @@ pub trait Entry: Copy {
 pub struct OffsetEntry {
     /// Less the segment's base offset.
     pub relative_offset: u32,
-    /// Of the batch's first byte in the log file.
+    /// Where the batch's first byte is in the log file.
     pub position: u32,
 }
 

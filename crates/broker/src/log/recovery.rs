@@ -51,7 +51,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Of a partition that was never there.
+    /// What is known of a partition that was never there.
     pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false };
 }
 

@@ -26,9 +26,9 @@ const CRC_END: usize = 21;
 /// The header of a batch in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of the batch's first byte.
+    /// Where the batch's first byte is.
     pub position: u64,
-    /// Of the whole batch.
+    /// The bytes of the whole batch.
     pub size: u32,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -37,7 +37,7 @@ pub struct Header {
     pub is_control: bool,
     /// False of what compaction leaves where only offsets and sequences are still wanted.
     pub has_records: bool,
-    /// Also gives the offsets covered.
+    /// The batch's producer, and the offsets that it covers.
     pub stamp: Stamp,
 }
 

@@ -90,7 +90,7 @@ pub struct Segment {
     largest: Option<Largest>,
     /// The timestamp of the last time index entry, `i64::MIN` without one.
     last_indexed_timestamp: i64,
-    /// Of the first batch; `None` until looked up.
+    /// The timestamp of the first batch; `None` until looked up.
     first_timestamp: Option<i64>,
     /// Bytes since the last index entry.
     unindexed_bytes: u64,

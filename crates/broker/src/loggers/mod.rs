@@ -74,7 +74,7 @@ pub struct Loggers {
 }
 
 impl Loggers {
-    /// Those of this log. Without one (the default) clients are told that there is none.
+    /// The loggers of this log. Without one (the default) clients are told that there is none.
     pub fn of(levels: Arc<dyn LogLevels>) -> Self {
         Loggers { levels: Some(levels) }
     }

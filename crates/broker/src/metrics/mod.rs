@@ -205,7 +205,7 @@ impl Metrics {
         reorder.parked_bytes.add(bytes as u64);
     }
 
-    /// It is not held any more.
+    /// A parked batch is not held any more.
     pub fn unparked(&self, bytes: usize) {
         let reorder = &self.counters.produce.reorder;
         reorder.left.add(1);

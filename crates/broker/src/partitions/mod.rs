@@ -75,7 +75,7 @@ pub struct LogSettings {
     pub replica_lag_time_max_ms: i64,
     /// replica.high.watermark.checkpoint.interval.ms
     pub high_watermark_checkpoint_interval_ms: u64,
-    /// Those of compaction, until others are put in force.
+    /// The settings of compaction, until others are put in force.
     pub cleaner: CleanerSettings,
 }
 

@@ -33,9 +33,9 @@ struct Topic {
 /// Whether a topic's partitions may have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// They may have been written by an earlier run.
+    /// The topic's partitions may have been written by an earlier run.
     Kept,
-    /// They have just been created.
+    /// The topic has just been created.
     New,
 }
 

@@ -25,7 +25,7 @@ impl Replica {
         self.append_locked(state, batch, acks, now_ms)
     }
 
-    /// The same with acks=all, if this is the leader's epoch still.
+    /// Appends as [`Partition::append`] does, with acks=all, if this is the leader's epoch still.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.

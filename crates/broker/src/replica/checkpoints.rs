@@ -214,7 +214,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The same for one partition that was cut off, with its high watermark.
+    /// Writes the checkpoints for one partition that was cut off, with its high watermark.
     ///
     /// # Errors
     /// What the system says.

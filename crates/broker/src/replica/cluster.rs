@@ -22,7 +22,7 @@ impl Cluster {
         Cluster { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
-    /// Those that there are now.
+    /// Replaces the brokers that are known.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
     }

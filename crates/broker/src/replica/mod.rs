@@ -75,13 +75,13 @@ pub struct Replica {
     /// As the state says, for who must not wait for its lock.
     settled: AtomicBool,
     is_open: AtomicBool,
-    /// Its folder is being made: it has no records, and what it waits for is over soon.
+    /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
     /// Whether it stands in the opener's queues.
     asked: Asked,
     /// A deleted partition whose folder may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// It is deleted: what takes long gives up.
+    /// Whether the partition is deleted: what takes long gives up.
     leaving: AtomicBool,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
     retired: Mutex<Option<bool>>,

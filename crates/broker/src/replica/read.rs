@@ -167,7 +167,7 @@ impl Replica {
     }
 }
 
-/// Of a partition that was never written.
+/// What is read of a partition that was never written.
 fn empty_read() -> Read {
     Read { records: Records::default(), high_watermark: 0, last_stable_offset: 0, log_start_offset: 0 }
 }

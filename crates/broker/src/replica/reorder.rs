@@ -111,9 +111,9 @@ impl Drop for Held {
 /// What became of a batch at its admission.
 #[derive(Debug)]
 pub enum Admission {
-    /// It is in the log.
+    /// The batch is in the log.
     Appended(Appended),
-    /// It waits for its turn.
+    /// The batch waits for its turn.
     Parked(ParkedAnswer),
 }
 

@@ -26,7 +26,7 @@ pub struct State {
     pub log: LogState,
     /// Batches that came before their turn, if there are any.
     pub parked: Option<Box<Parked>>,
-    /// Its role, by the metadata last taken over, and the high watermark.
+    /// The partition's role, by the metadata last taken over, and the high watermark.
     pub replica: replica::Partition,
     /// What the flusher was asked for.
     pub flush: Flushing,

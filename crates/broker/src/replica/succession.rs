@@ -15,7 +15,7 @@ use super::checkpoints::Key;
 
 /// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few producers.
 const BYTES_MAX: usize = 8 << 20;
-/// Of a partition, besides its name twice, and of a producer in a map that is half full.
+/// Bytes that a partition takes, besides its name twice, and that a producer takes in a map that is half full.
 const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 

@@ -37,9 +37,9 @@ pub struct Turn<'a> {
 /// Why a batch was not opened.
 #[derive(Debug)]
 pub enum Unopened {
-    /// It opens to much, and must have its turn.
+    /// The batch opens to much, and must have its turn.
     Large,
-    /// It never will be.
+    /// The batch cannot be opened at all.
     Refused(BatchError),
 }
 

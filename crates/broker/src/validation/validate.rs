@@ -47,7 +47,7 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 pub enum Invalid {
     /// What the producer is told.
     Refused(Refused),
-    /// It must have its turn, since it opens to much.
+    /// The batch must have its turn, since it opens to much.
     Large,
 }
 

@@ -90,7 +90,7 @@ impl ConfigSource {
 pub struct Synonym {
     /// The configuration's name there.
     pub name: Text,
-    /// Its value; `None` when secret.
+    /// The value; `None` when secret.
     pub value: Option<Text>,
     /// The place.
     pub source: ConfigSource,
@@ -99,9 +99,9 @@ pub struct Synonym {
 /// One configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigEntry {
-    /// Its name.
+    /// The configuration's name.
     pub name: Text,
-    /// Its value; `None` when unset or secret.
+    /// The configuration's value; `None` when unset or secret.
     pub value: Option<Text>,
     /// Where the value is from.
     pub source: ConfigSource,

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 pub struct SetAside {
     /// How many.
     pub files: i64,
-    /// Their size.
+    /// Bytes of the files.
     pub bytes: i64,
 }
 

@@ -26,7 +26,7 @@ const SOURCE_DEFAULT: i8 = 5;
 pub struct TopicDescription {
     /// The topic.
     pub name: Text,
-    /// Its id, zeros from brokers before 2.8.
+    /// The topic's id, zeros from brokers before 2.8.
     pub topic_id: Uuid,
     /// In order.
     pub partitions: Vec<TopicPartition>,
@@ -51,11 +51,11 @@ pub struct TopicPartition {
     pub leader: Option<i32>,
     /// The brokers that hold the partition.
     pub replicas: Vec<i32>,
-    /// Those in sync with the leader.
+    /// The replicas in sync with the leader (ISR).
     pub in_sync: Vec<i32>,
-    /// Those that may lead although they left the in-sync set; `None` from brokers that do not tell (before 3.7).
+    /// Replicas that may lead although they left the ISR (ELR); `None` from brokers that do not tell (before 3.7).
     pub eligible: Option<Vec<i32>>,
-    /// Those last known to be eligible; `None` from brokers that do not tell.
+    /// Replicas last known to be eligible; `None` from brokers that do not tell.
     pub last_known_eligible: Option<Vec<i32>>,
 }
 

@@ -43,11 +43,11 @@ struct Bootstrap {
 /// A broker as the cluster names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Broker {
-    /// Its id.
+    /// The broker's id.
     pub id: i32,
-    /// Its host.
+    /// The broker's host.
     pub host: Text,
-    /// Its port.
+    /// The broker's port.
     pub port: i32,
 }
 
@@ -63,7 +63,7 @@ impl Broker {
 pub struct PartitionPlace {
     /// The topic.
     pub topic: Text,
-    /// Its id, zeros from brokers before 2.8.
+    /// The topic's id, zeros from brokers before 2.8.
     pub topic_id: Uuid,
     /// The partition.
     pub partition: i32,
@@ -96,13 +96,13 @@ impl Cluster {
         }
     }
 
-    /// The same cluster, by connections that are secured like this; they are plain without.
+    /// Has connections secured like this; they are plain without.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
-    /// The same cluster with connections of its own.
+    /// A cluster of the same brokers with connections of its own.
     #[must_use]
     pub fn detached(&self) -> Self {
         let Bootstrap { addresses, client_id, security, turn } = &self.bootstrap;

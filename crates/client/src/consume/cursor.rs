@@ -43,7 +43,7 @@ impl Sink for () {
 pub struct Cursor<S> {
     /// The topic.
     pub topic: Text,
-    /// Its id, zeros from brokers before 2.8.
+    /// The topic's id, zeros from brokers before 2.8.
     pub topic_id: Uuid,
     /// The partition.
     pub partition: i32,
@@ -53,7 +53,7 @@ pub struct Cursor<S> {
     pub end: Option<i64>,
     /// Where it was begun, and where it is to end.
     pub placed: Placed,
-    /// Its records were deleted before they were read: it begins again as the settings say.
+    /// Whether records were deleted before they were read: the partition begins again as the settings say.
     pub(super) is_reset: bool,
     /// Who takes the records.
     pub sink: S,
@@ -79,7 +79,7 @@ impl<S> Cursor<S> {
         Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, sink }
     }
 
-    /// The same from this offset on.
+    /// Has the cursor begin at this offset.
     #[must_use]
     pub fn at(self, offset: i64) -> Self {
         let placed = Placed { offset: Some(offset), ..self.placed };
@@ -117,7 +117,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Goes on with the topic that has this id now. Of one that was made again every record is new, and where the old one was to
+    /// Goes on with the topic that has this id now. Every record of a topic that was made again is new, and where the old one was to
     /// be read up to means nothing any more.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {

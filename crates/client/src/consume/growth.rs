@@ -24,7 +24,7 @@ pub struct Growth<S> {
 }
 
 impl<S> Growth<S> {
-    /// These topics, and those that match, are looked at this often; `begin` makes the cursor of a new partition.
+    /// Looks at these topics, and at those that match, this often; `begin` makes the cursor of a new partition.
     pub fn new(
         topics: Vec<Text>,
         matches: Option<TopicFilter>,

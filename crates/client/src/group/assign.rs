@@ -39,7 +39,7 @@ pub enum Assignor {
 }
 
 impl Assignor {
-    /// Those there are.
+    /// The assignors there are.
     pub const ALL: [Assignor; 3] = [Assignor::Range, Assignor::RoundRobin, Assignor::CooperativeSticky];
 
     /// The name on the wire.

@@ -39,7 +39,7 @@ pub struct Position {
 /// What became of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is kept.
+    /// The offsets are committed.
     Done,
     /// Not just now: the group or its coordinator is moving.
     Later,

@@ -25,7 +25,7 @@ pub struct Asking {
 /// A request that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its number, which comes back.
+    /// The request's number, which comes back in the answer.
     pub correlation_id: i32,
     /// What was asked.
     pub api: ApiKey,

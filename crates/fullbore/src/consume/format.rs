@@ -39,7 +39,7 @@ pub enum Style {
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// These bytes.
+    /// Bytes that are printed as they are.
     Literal(Vec<u8>),
     /// `%t`.
     Topic,

@@ -1,6 +1,6 @@
 //! The demo's distance: a relay before its broker, which the broker advertises as its own address.
 //!
-//! Invariant: every byte between the broker and its clients crosses the relay, or none does where none was asked for.
+//! Invariant: where a distance was asked for, every byte between the broker and its clients crosses the relay; elsewhere none does.
 
 use crate::failure::Failure;
 use crate::output::words;

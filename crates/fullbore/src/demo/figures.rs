@@ -35,7 +35,7 @@ impl Figures {
         ]
     }
 
-    /// The same as JSON, with the names of a sweep's figures.
+    /// The figures as JSON, with the names of a sweep's.
     pub fn document(&self, phase: &str) -> String {
         object([
             ("name", string(phase)),

@@ -37,7 +37,7 @@ impl Patience {
 }
 
 impl Which {
-    /// Their names, each once, in order.
+    /// The names of the groups that are meant, each once, in order.
     ///
     /// # Errors
     /// The cluster's.
@@ -53,7 +53,7 @@ impl Which {
 /// `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
-    /// Its name.
+    /// The topic's name.
     pub name: Text,
     /// `None` for all of them.
     pub partitions: Option<Vec<i32>>,

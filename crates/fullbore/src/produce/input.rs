@@ -64,7 +64,7 @@ pub enum InputError {
     /// More than may be.
     #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
     TooLong {
-        /// Its bytes, or those that were read.
+        /// The record's bytes, or those that were read of it.
         size: usize,
         /// Whether there are no more.
         is_all: bool,

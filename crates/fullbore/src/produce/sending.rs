@@ -81,7 +81,7 @@ pub struct Sending<'a> {
 /// What became of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way.
+    /// The record is on its way.
     Taken,
     /// The user asked to end, and patience is over.
     Stopped,

@@ -57,7 +57,7 @@ impl<B> Window<B> {
         if self.hole == Some(true) {
             return;
         }
-        // Behind a batch that was surely not written nothing is.
+        // Where a batch was surely not written, no batch behind it was written either.
         let certain = |slot: &Slot<B>| match slot.state {
             State::Retry(_) => !slot.ambiguous,
             State::Hole { maybe } => !maybe,

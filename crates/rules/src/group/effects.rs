@@ -68,14 +68,14 @@ pub enum Event {
     },
     /// Nothing came from a member for as long as it had.
     Expired {
-        /// Its id.
+        /// The member's id.
         member_id: super::MemberId,
         /// Which time it let pass.
         waited_for: &'static str,
     },
     /// A member left of its own accord.
     Left {
-        /// Its id.
+        /// The member's id.
         member_id: super::MemberId,
         /// As the client says it.
         reason: String,
@@ -86,7 +86,7 @@ pub enum Event {
         instance_id: fullbore_wire::Text,
         /// The id that is fenced from now on.
         old: super::MemberId,
-        /// Its successor.
+        /// The id of the member that takes its place.
         new: super::MemberId,
     },
 }

@@ -89,7 +89,7 @@ impl Group {
         }
     }
 
-    /// Its state.
+    /// The group's state.
     pub fn state(&self) -> State {
         match self {
             Group::Classic(group) => group.state(),

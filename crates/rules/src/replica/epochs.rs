@@ -35,7 +35,7 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
 pub enum Divergence {
     /// The follower's log up to there is the leader's.
     None,
-    /// It is not: the leader's newest epoch that may be common, and its end.
+    /// The logs part: the leader's newest epoch that may be common, and its end.
     At(EpochEnd),
     /// The follower is past the leader's log, and says nothing by which it could be told more (OFFSET_OUT_OF_RANGE).
     OutOfRange,

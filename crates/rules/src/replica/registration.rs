@@ -12,9 +12,9 @@ pub const NO_EPOCH: i32 = -1;
 pub struct PartitionRegistration {
     /// The brokers that have a replica, the preferred leader first.
     pub replicas: Vec<i32>,
-    /// Those in sync: each has every record below the high watermark.
+    /// The replicas in sync: each has every record below the high watermark.
     pub isr: Vec<i32>,
-    /// Those that left the ISR below the least one and still have every record below the high watermark (KIP-966).
+    /// Replicas that left the ISR below the least one and still have every record below the high watermark (KIP-966).
     /// Who elects needs it; no rule here does.
     pub elr: Vec<i32>,
     /// The leader, if there is one.
@@ -30,9 +30,9 @@ pub struct PartitionRegistration {
 pub struct BrokerRegistration {
     /// Goes up each time a broker of this id registers.
     pub epoch: i64,
-    /// It is not to serve.
+    /// Whether the broker is not to serve (fenced).
     pub is_fenced: bool,
-    /// It is about to stop.
+    /// Whether the broker is about to stop.
     pub is_shutting_down: bool,
 }
 
@@ -44,7 +44,7 @@ pub type Brokers = BTreeMap<i32, BrokerRegistration>;
 pub struct BrokerState {
     /// The broker.
     pub broker_id: i32,
-    /// Its epoch, or [`NO_BROKER_EPOCH`].
+    /// The broker's epoch, or [`NO_BROKER_EPOCH`].
     pub broker_epoch: i64,
 }
 

@@ -1,7 +1,7 @@
 //! A window that shrinks under a producer that does not know yet: nothing unanswered is forgotten.
 //!
 //! The producer keeps to KIP-1269: it never runs further past its oldest unresolved batch than the window
-//! it was last told, and it learns the window from answers alone, which come late or never. Of two answers
+//! it was last told, and it learns the window from answers alone, which come late or never. Among two answers
 //! the later given counts, whichever comes first. Not covered: a size configured and taken back between
 //! two appends, learnt meanwhile from another partition or from the answer to a retry. A batch forgotten so
 //! is answered DUPLICATE_SEQUENCE_NUMBER: written once, its offset unknown.

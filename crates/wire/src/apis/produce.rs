@@ -27,7 +27,7 @@ message! {
         topic_data: Vec<TopicProduceData>, 3..;
         /// Fullbore's own: the batches of a partition come over several connections; one whose sequence is ahead of
         /// the next is to wait for those before it, and one above 0 of a producer not known is taken to be ahead. Only
-        /// for a broker that said `reorder_batches`; of no use where nothing before these batches is unacknowledged.
+        /// for a broker that said `reorder_batches`; of use only while a batch before these is unacknowledged.
         reorder: bool, 14.., tag 1000;
     }
 

@@ -33,7 +33,7 @@ const NICENESS: i32 = -15;
 pub struct Counts {
     /// Packets that were taken on.
     pub packets: AtomicU64,
-    /// Their bytes.
+    /// Bytes of the packets that were taken on.
     pub bytes: AtomicU64,
     /// Packets lost at random, as asked.
     pub lost: AtomicU64,

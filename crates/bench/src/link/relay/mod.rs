@@ -40,7 +40,7 @@ pub struct Totals {
     pub refused: u64,
     /// Bytes from the side that connects to the side that listens.
     pub bytes_there: u64,
-    /// And back.
+    /// Bytes from the side that listens to the side that connects.
     pub bytes_back: u64,
     /// Losses that were played.
     pub stalls: u64,

@@ -48,11 +48,11 @@ pub struct Chart<'a> {
     pub heading: String,
     /// What the curves run over.
     pub x_name: String,
-    /// Its values.
+    /// The values that the curves run over.
     pub x: &'a [String],
     /// What the figures are counted in.
     pub unit: &'static str,
-    /// The same for all plots that are to be compared.
+    /// The scale of the figures, the same for all plots that are to be compared.
     pub scale: &'a Scale,
     /// The curves.
     pub series: Vec<Series>,

@@ -151,7 +151,7 @@ impl Asked {
 
 /// What becomes of a fetch at its admission.
 pub enum Admitted {
-    /// It may be carried out.
+    /// The fetch may be carried out.
     Planned(Plan),
     /// Another of its session is not answered yet: it is to be planned when its turn comes.
     Behind(Behind),

@@ -11,16 +11,16 @@ use rusqlite::{Connection, Transaction};
 pub struct KeptInDatabase {
     /// In the order of their ids.
     pub groups: Vec<StoredGroup>,
-    /// Those of one group one after another.
+    /// The offsets, those of one group one after another.
     pub offsets: Vec<KeptOffset>,
 }
 
 /// A group's snapshot, as rules/group writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredGroup {
-    /// Its id.
+    /// The group's id.
     pub group: Arc<str>,
-    /// Of the layout of `state`.
+    /// The version of the layout of `state`.
     pub version: i64,
     /// The rest of it.
     pub state: Bytes,
@@ -33,13 +33,13 @@ pub struct KeptOffset {
     pub group: Arc<str>,
     /// The topic's id.
     pub topic_id: Uuid,
-    /// And its name.
+    /// The topic's name.
     pub topic: Arc<str>,
     /// The partition.
     pub partition: i32,
-    /// Of the record to be read next.
+    /// The offset of the record to be read next.
     pub offset: i64,
-    /// Of the record before it; -1 when the client did not say.
+    /// The leader epoch of the record before it; -1 when the client did not say.
     pub leader_epoch: i32,
     /// What the client wanted to be kept beside it.
     pub metadata: Box<str>,

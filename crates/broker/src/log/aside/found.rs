@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub struct SetAside {
     /// Files.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of the files.
     pub bytes: u64,
 }
 

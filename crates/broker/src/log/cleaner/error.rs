@@ -19,7 +19,7 @@ pub enum CleanError {
     Damaged {
         /// The segment.
         path: PathBuf,
-        /// Of the batch.
+        /// Where the batch begins in it.
         position: u64,
         /// What is wrong with it.
         why: BatchError,

@@ -65,12 +65,12 @@ struct Counts {
 pub struct CleanerStatus {
     /// Cleanings that came to their end.
     pub runs: u64,
-    /// Those that did not, because of a damaged batch or the system.
+    /// Cleanings that ended early, because of a damaged batch or the system.
     pub failures: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub records_removed: u64,
-    /// Of the dirtiest log at the last look.
+    /// The dirty share of the dirtiest log at the last look.
     pub max_dirty_ratio: f64,
     /// Partitions left alone because cleaning them has failed.
     pub uncleanable_partitions: usize,

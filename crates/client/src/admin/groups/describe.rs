@@ -39,7 +39,7 @@ pub struct GroupDescription {
     pub id: Text,
     /// The protocol it speaks.
     pub protocol: GroupProtocol,
-    /// Its state: `Stable`, `Empty` and so on.
+    /// The group's state: `Stable`, `Empty` and so on.
     pub state: Text,
     /// Who answers for it.
     pub coordinator: Broker,
@@ -56,15 +56,15 @@ pub struct GroupDescription {
 /// One member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Its id.
+    /// The member's id.
     pub id: Text,
-    /// Its static name.
+    /// The static member's name (group.instance.id).
     pub instance_id: Option<Text>,
     /// The client id it joined with.
     pub client_id: Text,
     /// The address it joined from.
     pub host: Text,
-    /// Its epoch; `None` in a classic group.
+    /// The member's epoch; `None` in a classic group.
     pub epoch: Option<i32>,
     /// Topic and partition of all it reads, in order.
     pub assignment: Vec<(Text, i32)>,

@@ -11,9 +11,9 @@ use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 pub struct GroupListing {
     /// The group.
     pub id: Text,
-    /// Its type: `classic`, `consumer`; empty from brokers that do not tell (before 3.7).
+    /// The group's type: `classic`, `consumer`; empty from brokers that do not tell (before 3.7).
     pub kind: Text,
-    /// Its state; empty from brokers that do not tell (before 2.6).
+    /// The group's state; empty from brokers that do not tell (before 2.6).
     pub state: Text,
 }
 

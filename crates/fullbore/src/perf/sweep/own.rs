@@ -54,7 +54,7 @@ impl Own {
         Ok(Own { folder, runtime, broker, settings })
     }
 
-    /// Its address.
+    /// The broker's address.
     pub fn address(&self) -> String {
         self.broker.addr().to_string()
     }

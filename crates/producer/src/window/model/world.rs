@@ -343,7 +343,7 @@ impl World {
         }
     }
 
-    /// The connection ends. Of what travels, the broker still comes upon the first few and answers nobody; the last few
+    /// The connection ends. The broker still comes upon the first few requests that travel, and answers nobody; the last few
     /// never left the producer; of the rest some may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);

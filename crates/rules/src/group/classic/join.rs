@@ -17,7 +17,7 @@ const SKIP_ASSIGNMENT_FROM: i16 = 9;
 pub struct Joining<'a> {
     /// As it came.
     pub request: &'a JoinGroupRequest,
-    /// Its version.
+    /// The version of JoinGroup.
     pub version: i16,
     /// As the client calls itself.
     pub client_id: &'a str,

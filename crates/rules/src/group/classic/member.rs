@@ -51,13 +51,13 @@ pub(super) struct Member {
     pub profile: Profile,
     /// What the leader assigned to it; empty until then.
     pub assignment: Bytes,
-    /// Its JoinGroup that waits for the others.
+    /// The member's JoinGroup that waits for the others.
     pub joining: Option<Ticket>,
-    /// Its SyncGroup that waits for the leader.
+    /// The member's SyncGroup that waits for the leader.
     pub syncing: Option<Ticket>,
-    /// It waits for the answer to its first JoinGroup.
+    /// Whether the member waits for the answer to its first JoinGroup.
     pub is_new: bool,
-    /// Its SyncGroup of this generation has not come.
+    /// Whether the member's SyncGroup of this generation has not come.
     pub owes_sync: bool,
     /// When its session ends; [`NEVER`] while a request of its own waits.
     pub deadline: i64,

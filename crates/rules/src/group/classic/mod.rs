@@ -131,7 +131,7 @@ impl Classic {
         }
     }
 
-    /// Its state.
+    /// The group's state.
     pub fn state(&self) -> State {
         self.state
     }

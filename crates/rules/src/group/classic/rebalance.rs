@@ -125,7 +125,7 @@ impl Classic {
         true
     }
 
-    /// The protocol most members like best of those all of them offer. Of equals, the one the first member likes.
+    /// The protocol most members like best of those all of them offer; among equals, the one the first member likes.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();
         let mut votes: Vec<(&Text, usize)> = Vec::new();

@@ -13,7 +13,7 @@ const KNOWS_EPOCHS: i16 = 9;
 pub enum May<'a> {
     /// All.
     CommitAll,
-    /// Those it has had since the epoch it says or before (KIP-1251): the epoch has since gone on, but nobody else can
+    /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on, but nobody else can
     /// have had them in between.
     CommitSince(&'a Member, i32),
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A member that was fenced, and the time it let pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fenced {
-    /// Its id.
+    /// The member's id.
     pub member_id: MemberId,
     /// What it did not do in time.
     pub waited_for: &'static str,

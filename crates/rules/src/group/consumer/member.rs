@@ -33,22 +33,22 @@ pub type Held = BTreeMap<Partition, i32>;
 /// How far a member is on its way to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It has what it should have, as of its epoch.
+    /// The member has what it should have, as of its epoch.
     Stable,
-    /// It must give partitions up first, and has not said that it did.
+    /// The member must give partitions up first, and has not said that it did.
     UnrevokedPartitions,
-    /// It waits for partitions that others have not given up.
+    /// The member waits for partitions that others have not given up.
     UnreleasedPartitions,
 }
 
 /// One member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// Its id.
+    /// The member's id.
     pub id: MemberId,
-    /// Its static name.
+    /// The static member's name (group.instance.id).
     pub instance_id: Option<Text>,
-    /// Its rack. Kept and shown; the assignors do not look at it.
+    /// The member's rack. Kept and shown; the assignors do not look at it.
     pub rack_id: Option<Text>,
     /// The client id of its last heartbeat.
     pub client_id: Text,
@@ -62,7 +62,7 @@ pub struct Member {
     pub regex: Option<Text>,
     /// The assignor it votes for.
     pub assignor: Option<Assignor>,
-    /// Its epoch: the assignment epoch it has been brought to, or [`LEAVING_TO_RETURN`].
+    /// The member's epoch: the assignment epoch it has been brought to, or [`LEAVING_TO_RETURN`].
     pub epoch: i32,
     /// The epoch before that: the answer with the new one may have been lost.
     pub previous_epoch: i32,

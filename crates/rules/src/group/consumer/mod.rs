@@ -99,7 +99,7 @@ impl Default for Settings {
 /// Which way a group may change its protocol while it has members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
-    /// Both ways.
+    /// To the consumer protocol and back.
     Bidirectional,
     /// From the classic protocol to the consumer protocol.
     Upgrade,
@@ -204,7 +204,7 @@ impl ConsumerGroup {
         group
     }
 
-    /// Its state.
+    /// The group's state.
     pub fn state(&self) -> State {
         if self.members.is_empty() {
             State::Empty

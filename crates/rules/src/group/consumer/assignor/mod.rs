@@ -19,7 +19,7 @@ pub use subscriptions::{MemberIndex, NOBODY, Owners, Subscriptions};
 pub enum Assignor {
     /// As even as it gets, moving as little as possible.
     Uniform,
-    /// The same range of partitions of every topic, so that equal keys meet.
+    /// Gives each member the same range of partitions of every topic, so that equal keys meet.
     Range,
 }
 
