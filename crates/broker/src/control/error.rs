@@ -2,9 +2,7 @@
 //!
 //! Not refusals of commands: a broker that meets one of these does not serve.
 
-use std::path::{Path, PathBuf};
-
-use rusqlite::ErrorCode;
+use std::path::PathBuf;
 
 use crate::config::ConfigError;
 use crate::space::Space;
@@ -38,27 +36,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What SQLite says of a file. Only what it says of the contents makes them suspect.
-    pub fn of_sqlite(file: &Path, error: &rusqlite::Error) -> Self {
-        let file = file.to_owned();
-        match error.sqlite_error_code() {
-            _ if is_full(error) => Self::Full { file },
-            Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure | ErrorCode::ReadOnly) => {
-                Self::Refused { file, reason: error.to_string() }
-            }
-            _ => Self::Unusable { file, reason: error.to_string() },
-        }
-    }
-
     /// Whether there was no room for a write. Files that cannot be made are refused without a reason.
     pub fn is_full(&self, space: &Space) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }
-}
-
-/// Whether there was no room for a write, to the files or to the index that is shared with other connections.
-pub(super) fn is_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error().is_some_and(|error| {
-        error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
-    })
 }

@@ -15,7 +15,8 @@ mod node;
 mod owner;
 mod queue;
 mod resources;
-mod store;
+mod sqlite;
+
 mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -32,7 +33,7 @@ use crate::config::BrokerConfig;
 use crate::space::Space;
 use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
 use queue::Queue;
-use store::Store;
+use sqlite::Store;
 
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -49,7 +50,9 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, Node};
 pub use resources::ConfiguredResource;
-pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
+#[cfg(test)]
+pub(crate) use sqlite::older;
+pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.

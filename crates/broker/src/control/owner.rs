@@ -16,9 +16,8 @@ use super::command::{
     Refusal, TopicRef,
 };
 use super::decide;
-use super::error::is_full;
 use super::image::{Image, Topic};
-use super::store::{Change, Store};
+use super::sqlite::{Change, Store, is_full};
 use super::telling;
 use crate::config::BrokerConfig;
 use crate::space::Space;

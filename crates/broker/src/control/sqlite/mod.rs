@@ -3,8 +3,13 @@
 //! No decisions: what is written here was accepted by `decide`. A commit that returned is on disk (write-ahead log,
 //! `synchronous=FULL`); one that failed left nothing behind.
 
+mod error;
 mod kept;
+#[cfg(test)]
+pub(crate) mod older;
 mod partitions;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +25,7 @@ use super::image::{Image, Topic};
 use super::node::Node;
 use crate::config::{BrokerConfig, DynamicConfig, Resource, TopicConfig, check_dynamic};
 
+pub(super) use error::is_full;
 pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
 const FILE: &str = "control.db";
@@ -90,7 +96,7 @@ impl Store {
     /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`.
     pub fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Self, Loaded), OpenError> {
         let file = folder.join(FILE);
-        let unusable = |error: rusqlite::Error| OpenError::of_sqlite(&file, &error);
+        let unusable = |error: rusqlite::Error| error::refused(&file, &error);
         let mut connection = connect(&file).map_err(unusable)?;
         check_file(&connection, &file)?;
         let transaction = connection.transaction().map_err(unusable)?;
@@ -162,7 +168,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
 /// Refuses a damaged file, another program's, and one of a newer schema.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
+    let read = |error: rusqlite::Error| error::refused(file, &error);
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
     if verdict != "ok" {
         return Err(unusable(format!("it is damaged ({verdict})")));
@@ -200,7 +206,7 @@ fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> ru
 
 fn load(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Loaded, OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| OpenError::of_sqlite(file, &error);
+    let read = |error: rusqlite::Error| error::refused(file, &error);
     let bumped = "UPDATE cluster SET broker_epoch = broker_epoch + 1
                   RETURNING cluster_id, node_id, version, broker_epoch, next_producer_id";
     let (id, node_id, version, broker_epoch, next_producer_id) = transaction
