@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use crate::config::ConfigError;
+use super::image::Inapplicable;
+use super::store::StoreError;
 use crate::space::Space;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,17 +26,22 @@ pub enum OpenError {
     Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
-    #[error("{}: topic {topic}: {source}", file.display())]
-    TopicConfig { file: PathBuf, topic: String, source: ConfigError },
-    #[error("{}: what was set while the broker ran: {source}", file.display())]
-    BrokerConfig { file: PathBuf, source: ConfigError },
-    #[error("{}: what was set for a group or for clients' metrics: {source}", file.display())]
-    ResourceConfig { file: PathBuf, source: ConfigError },
+    #[error("{}: {source}", file.display())]
+    Inapplicable { file: PathBuf, source: Inapplicable },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }
 
 impl OpenError {
+    /// Why the store in this file did not do what the start needs.
+    pub fn of_store(file: PathBuf, error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::Full { file },
+            StoreError::Failed(reason) => Self::Refused { file, reason },
+            StoreError::Damaged(_) | StoreError::WentBack(_) => Self::Unusable { file, reason: error.to_string() },
+        }
+    }
+
     /// Whether there was no room for a write. Files that cannot be made are refused without a reason.
     pub fn is_full(&self, space: &Space) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()

@@ -1,13 +1,15 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
+mod memory;
 mod resources;
+mod seam;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
-use super::owner::PRODUCER_ID_BLOCK;
+use super::decide::PRODUCER_ID_BLOCK;
 use super::*;
 use crate::config::Properties;
 
@@ -67,7 +69,7 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
     assert_eq!(second.cluster_id(), cluster_id);
     assert_eq!(second.cluster_id().to_string().len(), 22);
     assert_eq!((epoch, second.broker_epoch()), (1, 2));
-    assert_eq!(second.image().epoch(), image.epoch());
+    assert_eq!(second.image().epoch(), image.epoch() + 1, "the broker registered anew");
     assert_eq!(second.image().topics().collect::<Vec<_>>(), image.topics().collect::<Vec<_>>());
     let topic = Arc::clone(second.image().topic_by_id(kept.id).expect("by id"));
     assert_eq!((topic.name.as_str(), topic.partition_count(), topic.config.retention_ms), ("kept", 2, Some(77)));
@@ -83,7 +85,6 @@ async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
         opened.control.delete_topics(vec![TopicRef::Name("t".into())]).await.remove(0).expect("deleted");
     }
     create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
-    let epoch = opened.control.image().epoch();
     drop(opened);
     for (forgotten, left) in [(None, 2), (Some(ids[0]), 2), (Some(ids[1]), 1), (None, 0)] {
         let opened = open(folder.path());
@@ -94,7 +95,7 @@ async fn deleted_topics_are_remembered_until_nothing_is_left_of_them() {
             assert!(deleted.iter().any(|topic| topic.id == id));
             opened.control.forget_deleted(vec![id]).await.expect("forgotten");
         }
-        assert_eq!(opened.control.image().epoch(), epoch, "nothing changes for anybody");
+        assert_eq!(opened.control.image().topics().len(), 1, "nothing changes for anybody");
     }
 }
 
@@ -125,7 +126,7 @@ async fn what_was_answered_is_in_the_image() {
     let topic = create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
     assert!(!topic.id.is_zero());
     let image = opened.control.image();
-    assert_eq!((image.epoch(), image.partition_count(), image.topic("t")), (1, 2, Some(&topic)));
+    assert_eq!((image.epoch(), image.partition_count(), image.topic("t")), (2, 2, Some(&topic)));
     assert!(watch.has_changed().expect("open") && watch.borrow_and_update().topic("t").is_some());
     let altered = alter(&opened.control, "t", "retention.ms", ConfigChange::Set("5".into())).await.expect("altered");
     assert_eq!((altered.id, opened.control.image().partition_count()), (topic.id, 2));
@@ -134,7 +135,7 @@ async fn what_was_answered_is_in_the_image() {
     let image = opened.control.image();
     assert_eq!(
         (image.epoch(), image.partition_count(), image.topic("t"), image.topic_by_id(topic.id)),
-        (3, 0, None, None)
+        (4, 0, None, None)
     );
     let again = create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created again");
     assert_ne!(again.id, topic.id);
@@ -176,7 +177,7 @@ async fn validate_only_changes_nothing() {
         AlterTopicConfig { name: "t".into(), changes: vec![("retention.ms".into(), ConfigChange::Set("1".into()))] };
     let results = control.alter_topic_configs(AlterTopicConfigs { topics: vec![change], validate_only: true }).await;
     assert_eq!(results[0].as_ref().expect("valid").config.retention_ms, Some(1));
-    assert_eq!((control.image().epoch(), control.image().topic("t").expect("there").overrides.len()), (1, 0));
+    assert_eq!((control.image().epoch(), control.image().topic("t").expect("there").overrides.len()), (2, 0));
 }
 
 pub(super) const RETAIN: &str = "max.idempotence.batches.to.retain";
@@ -221,7 +222,7 @@ async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
 
     let opened = open(folder.path());
     let control = &opened.control;
-    assert_eq!((in_force(control), control.image().epoch()), ((40, 40, 7), epoch));
+    assert_eq!((in_force(control), control.image().epoch()), ((40, 40, 7), epoch + 1));
     alter_broker(control, BrokerScope::This, RETAIN, ConfigChange::Delete).await.expect("altered");
     alter(control, "own", "producer.state.batches.to.retain", ConfigChange::Delete).await.expect("altered");
     assert_eq!(in_force(control), (30, 30, 30));
@@ -258,7 +259,7 @@ async fn what_brokers_may_not_change_while_they_run_is_refused_and_nothing_chang
     let codes: Vec<_> = results.iter().map(|result| result.as_ref().err().map(|refusal| refusal.code)).collect();
     let twice = Some(ErrorCode::INVALID_REQUEST);
     assert_eq!(codes, [twice, None, twice]);
-    assert_eq!((control.image().epoch(), control.image().batches_to_retain()), (0, 5));
+    assert_eq!((control.image().epoch(), control.image().batches_to_retain()), (1, 5));
     alter_broker(control, every, "log.cleanup.policy", ConfigChange::Append("delete".into()))
         .await
         .expect("it is there");
@@ -346,14 +347,19 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
-/// An owner without its thread, and the images it publishes.
-fn owner(folder: &FolderLock) -> (Owner, watch::Receiver<Arc<Image>>) {
-    let (store, loaded) = Store::open(folder.folder(), &broker(""), random_id()).expect("opens");
-    let (published, image) = watch::channel(Arc::new(loaded.image));
-    let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
+/// An owner without its thread, whose broker is registered, and the images it publishes.
+fn owner(folder: &FolderLock) -> (Owner<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(Space::open(folder.folder(), 0));
-    let broker = broker("");
-    (Owner { store, space, broker, published, follower: None, producer_ids }, image)
+    let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
+    registered(store, Box::new(random_id))
+}
+
+/// The same over any store.
+fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (Owner<S>, watch::Receiver<Arc<Image>>) {
+    let (mut owner, images) = Owner::new(store, broker(""), new_id).expect("valid");
+    let register = Command::RegisterBroker(RegisterBroker { id: 1, ..RegisterBroker::default() });
+    owner.transact(&[&register]).expect("registered");
+    (owner, images)
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
@@ -370,18 +376,18 @@ async fn commands_that_wait_together_are_written_together() {
     let folder = tempfile::tempdir().expect("tempdir");
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
-    let (queue, served) = queue::queue(Arc::new(Mutex::new(owner)));
+    let (queue, served) = queue::queue();
     let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| asked(create_command(&format!("t{n}")))).unzip();
     for asked in asked {
-        queue.enter().await.expect("a place").send(asked);
+        assert!(queue.enter(asked).await.is_ok());
     }
     drop(queue);
-    std::thread::spawn(|| served.run()).join().expect("no panic");
+    std::thread::spawn(|| served.run(owner)).join().expect("no panic");
     for answer in &mut answers {
         let outcome = answer.try_recv().expect("answered");
         assert!(matches!(outcome, Outcome::Topics(topics) if topics[0].is_ok()));
     }
-    assert_eq!((image.borrow().topics().len(), image.borrow().epoch()), (500, 2));
+    assert_eq!((image.borrow().topics().len(), image.borrow().epoch()), (500, 3));
 }
 
 #[test]
@@ -400,10 +406,10 @@ fn a_failed_write_changes_nothing_and_later_ones_go_through() {
     let failed = ask(true);
     assert!(matches!(&failed[0], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(storage)));
     assert!(matches!(&failed[1], Outcome::ProducerId(Err(refusal)) if storage(refusal)));
-    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (0, 0));
+    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (1, 0));
     let done = ask(false);
     assert!(matches!(&done[0], Outcome::Topics(topics) if topics[0].is_ok()));
     assert!(matches!(&done[1], Outcome::ProducerId(Ok(0))));
-    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (1, 1));
+    assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (2, 1));
     drop(lock);
 }

@@ -4,11 +4,17 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 
-use super::{FILE, KeptInDatabase};
+use super::KeptInDatabase;
+use super::open::FILE;
 
 /// Makes the database of this folder one of an older schema.
 pub(super) fn age(folder: &Path, schema: usize) -> Connection {
     let connection = Connection::open(folder.join(FILE)).expect("opens");
+    connection.execute_batch("DROP TABLE versions").expect("it was there");
+    if schema == 6 {
+        connection.pragma_update(None, "user_version", schema).expect("as it was");
+        return connection;
+    }
     let numbers = "ALTER TABLE topics ADD COLUMN partitions INTEGER NOT NULL DEFAULT 1;
         ALTER TABLE topics ADD COLUMN replication_factor INTEGER NOT NULL DEFAULT 1;
         UPDATE topics SET partitions = (SELECT sum(count) FROM partitions WHERE topic_id = id);

@@ -2,13 +2,15 @@
 
 use super::super::tests::{RETAIN, alter_broker, create, open, refusal, set, wanted};
 use super::super::{BrokerScope, TopicRef};
+use super::open::CHECKPOINT_PAGES;
 use super::*;
 use crate::control::owner::random_id;
 use fullbore_rules::replica::PartitionRegistration;
+use std::path::Path;
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
-    for found in 1..=5 {
+    for found in 1..=6 {
         let folder = tempfile::tempdir().expect("tempdir");
         create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
         drop(older::age(folder.path(), found));
@@ -17,7 +19,7 @@ async fn databases_of_every_older_schema_are_taken_over() {
         let led = PartitionRegistration { replicas: vec![1], isr: vec![1], leader: Some(1), ..Default::default() };
         let epochs = PartitionRegistration { leader_epoch: 0, partition_epoch: 0, ..led };
         assert_eq!(kept.partitions.iter().map(|of| (**of).clone()).collect::<Vec<_>>(), vec![epochs; 2]);
-        assert_eq!(control.take_kept_in_database(), None);
+        assert_eq!((control.take_kept_in_database(), control.image().epoch()), (None, 3), "versions go on");
         alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
     }
 }
@@ -88,9 +90,9 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 7).expect("set");
+    connection.pragma_update(None, "user_version", 8).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 7, this one knows 6)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 8, this one knows 7)"));
 }
 
 /// More than a change of one topic has.
@@ -113,4 +115,23 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
     // A page and what SQLite writes before it.
     let pages = log / (4096 + 24);
     assert!(pages <= CHECKPOINT_PAGES as usize + TRANSACTION_PAGES, "{pages} pages");
+}
+
+/// What the seam is for: who knows SQLite is in this folder.
+#[test]
+fn nobody_else_knows_sqlite() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![source.clone()];
+    let mut others = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("listed") {
+            let path = entry.expect("listed").path();
+            if path.is_dir() && path != source.join("control/sqlite") {
+                folders.push(path);
+            } else if path.is_file() && std::fs::read_to_string(&path).is_ok_and(|text| text.contains("rusqlite")) {
+                others.push(path);
+            }
+        }
+    }
+    assert!(others.is_empty(), "{others:?}");
 }

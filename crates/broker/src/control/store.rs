@@ -1,0 +1,71 @@
+//! What the control plane needs of a back end: one lock, what others committed, and a commit.
+//!
+//! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite blocks, so that a thread
+//! of its own is there anyway; decisions on many topics take too long for a thread that serves connections; and a future that is
+//! dropped between a write and its commit is one more state. A client of a database over a network, as tokio-postgres, is driven from
+//! that thread by `Handle::block_on`, each call with a time limit, while its connection is a task of the runtime.
+//!
+//! Invariants: what is decided is decided under the lock and on the newest state; a version has one mark; an outcome that is not
+//! known is looked up under the lock, which nobody gets before it is settled.
+
+use super::change::{Change, Version};
+
+/// An open store of the metadata.
+pub trait Store: Send + 'static {
+    /// The lock, held. Dropped, it wrote nothing.
+    type Transaction<'a>: Transaction
+    where
+        Self: 'a;
+
+    /// Takes the lock that every change is made under, and says what was committed after the version `at`; `None` knows nothing.
+    /// Connects anew where it must, within a time limit.
+    fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
+}
+
+/// The lock, held.
+pub trait Transaction {
+    /// Whether exactly this version was committed.
+    fn includes(&mut self, version: Version) -> Result<bool, StoreError>;
+
+    /// Writes the changes as this version, which follows the newest, and lets go of the lock.
+    fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError>;
+}
+
+/// What was committed after the version that somebody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// Each version, in order. Nothing where the version that is known is the newest.
+    Since(Vec<Commit>),
+    /// Too much to be told one by one: what makes the newest version from nothing.
+    Whole(Commit),
+}
+
+/// A version, and what it changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commit {
+    pub version: Version,
+    pub changes: Vec<Change>,
+}
+
+/// Why a store did not do what it was asked for. It changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("the disk is full")]
+    Full,
+    /// Its contents are suspect.
+    #[error("{0}")]
+    Damaged(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("it does not know version {0}: it went back to an older state, or is another one")]
+    WentBack(u64),
+}
+
+/// What became of a commit that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommitError {
+    /// It was not made.
+    Refused(StoreError),
+    /// It may have been made, or may still be: the connection broke before the answer came.
+    Unknown(String),
+}
