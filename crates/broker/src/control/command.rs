@@ -2,12 +2,14 @@
 //!
 //! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use fullbore_wire::{ErrorCode, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 
 use super::image::Topic;
+use super::node::Endpoint;
 use crate::config::Resource;
 
 /// A change somebody wants.
@@ -24,6 +26,8 @@ pub enum Command {
     InitProducerId,
     /// What older versions kept of groups is elsewhere now.
     ForgetKept,
+    /// A broker starts.
+    RegisterBroker(RegisterBroker),
 }
 
 /// What became of a command; the lists are in the order asked.
@@ -33,6 +37,17 @@ pub enum Outcome {
     Configured(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
     Done(Result<(), Refusal>),
+}
+
+/// A broker that starts, and where its clients reach it.
+#[derive(Debug, Clone, Default)]
+pub struct RegisterBroker {
+    /// `node.id`
+    pub id: i32,
+    /// `broker.rack`
+    pub rack: Option<Text>,
+    /// By the name of the listener.
+    pub endpoints: BTreeMap<String, Endpoint>,
 }
 
 /// A topic that was deleted, and of which something may be left.

@@ -2,11 +2,10 @@
 //!
 //! Not refusals of commands: a broker that meets one of these does not serve.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rusqlite::ErrorCode;
-
-use crate::config::ConfigError;
+use super::image::Inapplicable;
+use super::store::StoreError;
 use crate::space::Space;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,26 +26,19 @@ pub enum OpenError {
     Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
-    #[error("{}: topic {topic}: {source}", file.display())]
-    TopicConfig { file: PathBuf, topic: String, source: ConfigError },
-    #[error("{}: what was set while the broker ran: {source}", file.display())]
-    BrokerConfig { file: PathBuf, source: ConfigError },
-    #[error("{}: what was set for a group or for clients' metrics: {source}", file.display())]
-    ResourceConfig { file: PathBuf, source: ConfigError },
+    #[error("{}: {source}", file.display())]
+    Inapplicable { file: PathBuf, source: Inapplicable },
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }
 
 impl OpenError {
-    /// What SQLite says of a file. Only what it says of the contents makes them suspect.
-    pub fn of_sqlite(file: &Path, error: &rusqlite::Error) -> Self {
-        let file = file.to_owned();
-        match error.sqlite_error_code() {
-            _ if is_full(error) => Self::Full { file },
-            Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure | ErrorCode::ReadOnly) => {
-                Self::Refused { file, reason: error.to_string() }
-            }
-            _ => Self::Unusable { file, reason: error.to_string() },
+    /// Why the store in this file did not do what the start needs.
+    pub fn of_store(file: PathBuf, error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::Full { file },
+            StoreError::Failed(reason) => Self::Refused { file, reason },
+            StoreError::Damaged(_) | StoreError::WentBack(_) => Self::Unusable { file, reason: error.to_string() },
         }
     }
 
@@ -54,11 +46,4 @@ impl OpenError {
     pub fn is_full(&self, space: &Space) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }
-}
-
-/// Whether there was no room for a write, to the files or to the index that is shared with other connections.
-pub(super) fn is_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error().is_some_and(|error| {
-        error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
-    })
 }

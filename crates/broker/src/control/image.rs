@@ -1,8 +1,10 @@
 //! The cluster's metadata as every request reads it: immutable, in memory.
 //!
 //! Not the source of truth, which is the store. An image shows exactly what one committed transaction
-//! left behind; the next transaction makes a new one with a higher epoch. The two share what is the same in both, so that an
+//! left behind; the next version makes a new one (`apply`). The two share what is the same in both, so that an
 //! image costs what changed.
+
+mod apply;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +14,13 @@ use fullbore_wire::Uuid;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
 
-use super::node::{Endpoint, Node, Nodes};
+use super::change::Version;
+use super::command::DeletedTopic;
+use super::node::{Node, Nodes};
 use super::resources::{ConfiguredResource, Resources};
-use crate::config::{
-    BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig,
-};
+use crate::config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
+
+pub use apply::Inapplicable;
 
 /// One topic, as of some image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +59,8 @@ pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
 /// All topics, by name and by id, the brokers, and what was set for brokers, groups and clients' metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    epoch: u64,
+    /// `None` before anything was read.
+    version: Option<Version>,
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
@@ -63,12 +68,19 @@ pub struct Image {
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
+    deleted: OrdMap<Uuid, DeletedTopic>,
+    next_producer_id: i64,
 }
 
 impl Image {
-    /// Goes up with every commit that changes a topic or a configuration, across restarts too.
+    /// Goes up by one with every commit, across restarts too.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.version.map_or(0, |version| version.number)
+    }
+
+    /// The commit that it shows.
+    pub(super) fn version(&self) -> Option<Version> {
+        self.version
     }
 
     pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
@@ -154,14 +166,14 @@ impl Image {
         self.resources.len()
     }
 
-    /// Puts in force what a resource sets now, checked.
-    pub(super) fn set_resource(
-        &mut self,
-        broker: &BrokerConfig,
-        resource: (Resource, &str),
-        overrides: BTreeMap<String, String>,
-    ) -> Result<(), ConfigError> {
-        Arc::make_mut(&mut self.resources).set(broker, &self.dynamic, resource, overrides)
+    /// Deleted topics of which something may be left.
+    pub(super) fn deleted(&self) -> &OrdMap<Uuid, DeletedTopic> {
+        &self.deleted
+    }
+
+    /// Producer ids from this one on are nobody's yet.
+    pub(super) fn next_producer_id(&self) -> i64 {
+        self.next_producer_id
     }
 
     /// The broker's own settings that may change while it runs.
@@ -169,36 +181,9 @@ impl Image {
         &self.live
     }
 
-    pub(super) fn with_epoch(epoch: u64) -> Self {
-        Self { epoch, ..Self::default() }
-    }
-
-    /// Puts these in force for the broker. The topics are the caller's to work out anew.
-    pub(super) fn set_dynamic(
-        &mut self,
-        broker: &BrokerConfig,
-        dynamic: Arc<DynamicConfig>,
-    ) -> Result<(), ConfigError> {
-        self.live = Arc::new(LiveConfig::resolve(broker, &dynamic)?);
-        Arc::make_mut(&mut self.resources).follow(broker, &dynamic);
-        self.dynamic = dynamic;
-        Ok(())
-    }
-
-    pub(super) fn set_epoch(&mut self, epoch: u64) {
-        self.epoch = epoch;
-    }
-
     /// Adds a broker, or replaces the one of the same id.
     pub(crate) fn put_node(&mut self, id: i32, node: Node) {
         self.nodes.put(id, node);
-    }
-
-    /// A broker's clients reach it there from now on.
-    pub(super) fn set_endpoints(&mut self, id: i32, endpoints: BTreeMap<String, Endpoint>) {
-        if let Some(node) = self.node(id).cloned() {
-            self.put_node(id, Node { endpoints, ..node });
-        }
     }
 
     /// Adds the topic, or replaces the one of the same name.
@@ -209,7 +194,7 @@ impl Image {
         self.by_name.insert(topic.name.clone(), topic);
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
+    fn remove(&mut self, name: &str) {
         if let Some(topic) = self.by_name.remove(name) {
             self.partitions -= topic.partitions.len();
             self.by_id.remove(&topic.id);

@@ -1,10 +1,13 @@
-//! The control plane of one machine: topics, configurations, producer ids, the cluster's identity.
+//! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
-//! Commands go to the one owner of the database, which gathers them into transactions; reads never wait for it, they take
+//! The way of a change: `command` -> `queue` -> `owner` (a thread), which takes the `store`'s lock and reads what others committed ->
+//! `decide` -> `change` -> the store's commit (`sqlite`) -> `image`, which is published. Reads never wait for any of that: they take
 //! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
 //!
-//! Invariant: what a caller was told is on disk, and every image from then on shows it.
+//! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried out, whether or
+//! not who asked is still there.
 
+mod change;
 mod command;
 mod decide;
 mod error;
@@ -15,41 +18,48 @@ mod node;
 mod owner;
 mod queue;
 mod resources;
+mod sqlite;
 mod store;
 mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use fullbore_wire::{ErrorCode, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::BrokerConfig;
 use crate::space::Space;
-use owner::{Asked, Owner, ProducerIds, random_id, refuse_all};
+use decide::refuse_all;
+use owner::{Asked, Failure, Owner, random_id};
 use queue::Queue;
+use sqlite::Sqlite;
 use store::Store;
 
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, DeletedTopic,
-    GrowTopic, Outcome, Refusal, TopicRef,
+    GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
     check_replicas,
 };
 pub use error::OpenError;
-pub use image::{Image, Topic};
+pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, Node};
 pub use resources::ConfiguredResource;
-pub use store::{KeptInDatabase, KeptOffset, StoredGroup};
+#[cfg(test)]
+pub(crate) use sqlite::older;
+pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
 
 /// What an image means for others, given the one before.
@@ -71,41 +81,73 @@ struct Shared {
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
-    owner: Arc<Mutex<Owner>>,
     /// `None` once it is closed.
     queue: Mutex<Option<Queue>>,
     /// `None` once it has ended.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What a store is asked when it is opened, besides its metadata.
+struct Identity {
+    cluster_id: Uuid,
+    /// What older versions kept of groups.
+    kept: Option<KeptInDatabase>,
+    /// How it is called where it cannot be used.
+    file: PathBuf,
+}
+
+/// What is known once the broker is registered.
+struct Started {
+    identity: Identity,
+    images: watch::Receiver<Arc<Image>>,
+}
+
 impl Control {
-    /// Opens `control.db` in the locked folder, or creates it with a new cluster id. On a full disk the reserve is for this.
-    /// `endpoints` is where clients reach this broker, by the name of the listener.
+    /// Opens `control.db` in the locked folder, or creates it with a new cluster id, and registers this broker. On a full disk the reserve is
+    /// for this. `endpoints` is where clients reach this broker, by the name of the listener.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<Space>,
         endpoints: BTreeMap<String, Endpoint>,
     ) -> Result<Self, OpenError> {
-        let open = || Store::open(folder.folder(), &broker, random_id());
-        let (store, mut loaded) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
-        loaded.image.set_endpoints(broker.node_id, endpoints);
-        let (published, image) = watch::channel(Arc::new(loaded.image));
-        let producer_ids = ProducerIds::starting_at(loaded.next_producer_id);
-        let owner = Owner { store, space, broker, published, follower: None, producer_ids };
-        let owner = Arc::new(Mutex::new(owner));
-        let (queue, served) = queue::queue(Arc::clone(&owner));
-        let thread = std::thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || served.run())
-            .map_err(OpenError::Thread)?;
+        let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
+        Control::start(broker, endpoints, move || Sqlite::open(&folder, &config, space, random_id()))
+    }
+
+    /// Starts the owner's thread, on which the store is opened and used.
+    fn start<S: Store>(
+        broker: Arc<BrokerConfig>,
+        endpoints: BTreeMap<String, Endpoint>,
+        open: impl FnOnce() -> Result<(S, Identity), OpenError> + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        let id = broker.node_id;
+        let (queue, served) = queue::queue();
+        let (tell, told) = mpsc::sync_channel(1);
+        let work = move || match started(broker, endpoints, open) {
+            Ok((owner, started)) => {
+                let _ = tell.send(Ok(started));
+                served.run(owner);
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(work).map_err(OpenError::Thread)?;
+        let ended = |_| Err(OpenError::Thread(std::io::Error::other("it has panicked")));
+        let Started { identity, images } = match told.recv().unwrap_or_else(ended) {
+            Ok(started) => started,
+            Err(error) => {
+                // Then the file is closed.
+                let _ = thread.join();
+                return Err(error);
+            }
+        };
+        let image = Arc::clone(&images.borrow());
         let shared = Shared {
-            cluster_id: loaded.cluster_id,
-            broker_epoch: loaded.broker_epoch,
-            image,
-            kept: Mutex::new(loaded.kept),
-            deleted: Mutex::new(loaded.deleted),
-            owner,
+            cluster_id: identity.cluster_id,
+            broker_epoch: image.node(id).map_or(0, |node| node.registration.epoch),
+            kept: Mutex::new(identity.kept),
+            deleted: Mutex::new(image.deleted().values().cloned().collect()),
+            image: images,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
         };
@@ -138,24 +180,40 @@ impl Control {
     }
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
-    /// can read it. It must not wait for anything.
-    pub fn follow(&self, mut follower: Follower) {
-        let mut owner = self.shared.owner.lock();
-        follower(&Image::default(), &owner.published.borrow());
-        owner.follower = Some(follower);
+    /// can read it. It must not wait for anything. Blocks until the owner has begun with it.
+    pub fn follow(&self, follower: Follower) {
+        if let Some(queue) = self.queue() {
+            queue.act(move |publisher| publisher.follow(follower));
+        }
+    }
+
+    /// Has what others committed to the store published, without waiting for that. Nobody else commits to that of one machine.
+    pub fn catch_up(&self) {
+        if let Some(queue) = self.queue() {
+            queue.catch_up();
+        }
     }
 
     /// Publishes an image as another broker of a cluster would have it changed.
     #[cfg(test)]
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Image)) {
-        let mut owner = self.shared.owner.lock();
-        let before = Arc::clone(&owner.published.borrow());
-        let mut after = Image::clone(&before);
-        change(&mut after);
-        if let Some(follower) = &mut owner.follower {
-            follower(&before, &after);
-        }
-        owner.published.send_replace(Arc::new(after));
+        let queue = self.queue().expect("it is open");
+        let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.act(move |publisher| {
+                    give.send(Image::clone(publisher.image())).expect("it is waited for");
+                    publisher.publish(next.recv().expect("it comes"));
+                });
+            });
+            let mut image = at_hand.recv().expect("the owner serves");
+            change(&mut image);
+            back.send(image).expect("it is waited for");
+        });
+    }
+
+    fn queue(&self) -> Option<Queue> {
+        self.shared.queue.lock().clone()
     }
 
     /// Wakes on each new image. Images may be skipped, the newest never is.
@@ -249,17 +307,38 @@ impl Control {
 
     async fn ask(&self, command: Command) -> Outcome {
         let gone = refuse_all(&command, &stopped());
-        let queue = self.shared.queue.lock().clone();
-        let Some(queue) = queue else { return gone };
+        let Some(queue) = self.queue() else { return gone };
         let (answer, outcome) = oneshot::channel();
-        match queue.enter().await {
-            Some(place) => place.send(Asked { command, by: self.by.clone(), answer }),
-            None => return gone,
+        if queue.enter(Asked { command, by: self.by.clone(), answer }).await.is_err() {
+            return gone;
         }
         // Who only waits for an answer does not keep the queue open.
         drop(queue);
         outcome.await.unwrap_or(gone)
     }
+}
+
+/// Opens the store, reads it and registers the broker.
+fn started<S: Store>(
+    broker: Arc<BrokerConfig>,
+    endpoints: BTreeMap<String, Endpoint>,
+    open: impl FnOnce() -> Result<(S, Identity), OpenError>,
+) -> Result<(Owner<S>, Started), OpenError> {
+    let rack = broker.rack.as_deref().map(Text::from);
+    let register = Command::RegisterBroker(RegisterBroker { id: broker.node_id, rack, endpoints });
+    let (store, identity) = open()?;
+    let refused = |failure: Failure| {
+        let file = identity.file.clone();
+        match failure {
+            Failure::Inapplicable(source) => OpenError::Inapplicable { file, source },
+            Failure::Store(error) => OpenError::of_store(file, error),
+            Failure::Unknown(reason) => OpenError::Refused { file, reason },
+        }
+    };
+    let (mut owner, images) =
+        Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
+    owner.transact(&[&register]).map_err(refused)?;
+    Ok((owner, Started { identity, images }))
 }
 
 fn stopped() -> Refusal {

@@ -1,40 +1,84 @@
-//! The way of a command to the owner of the database: a bounded queue, and the thread that takes what waits out of it.
+//! The way of a command to the owner: a bounded queue, and the thread that takes what waits out of it.
 //!
-//! Invariants: commands are taken out in the order in which they came. What is in the queue is served, also while the
-//! broker stops.
+//! Invariants: commands are taken out in the order in which they came. What is in the queue is served, whether or not who asked is
+//! still there, also while the broker stops.
 
-use std::sync::Arc;
+use std::sync::mpsc as blocking;
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::mpsc::{Permit, Receiver, Sender, channel};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::owner::{Asked, Owner};
+use super::owner::{Asked, Owner, Publisher};
+use super::store::Store;
 
 /// Commands waiting; past it, callers wait to enter.
-const WAITING_MAX: usize = 1024;
+pub const WAITING_MAX: usize = 1024;
 /// Commands gathered into one transaction.
-const BATCH_MAX: usize = 256;
+pub const BATCH_MAX: usize = 256;
+/// How often who cannot wait otherwise looks for a place.
+const PLACE_EVERY: Duration = Duration::from_millis(1);
 
 /// Where callers ask.
 #[derive(Clone)]
-pub(super) struct Queue(Sender<Asked>);
+pub struct Queue(Sender<Waiting>);
 
-/// What the thread serves.
-pub(super) struct Served {
-    commands: Receiver<Asked>,
-    owner: Arc<Mutex<Owner>>,
+/// What waits for the owner.
+enum Waiting {
+    Command(Asked),
+    /// Something to be done between two batches.
+    Act(Act),
+    /// Others may have committed something.
+    CatchUp,
 }
 
+type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
+
+/// What the thread serves.
+pub struct Served(Receiver<Waiting>);
+
 /// A queue, and what serves it.
-pub(super) fn queue(owner: Arc<Mutex<Owner>>) -> (Queue, Served) {
-    let (sender, commands) = channel(WAITING_MAX);
-    (Queue(sender), Served { commands, owner })
+pub fn queue() -> (Queue, Served) {
+    let (sender, waiting) = channel(WAITING_MAX);
+    (Queue(sender), Served(waiting))
 }
 
 impl Queue {
-    /// Waits for a place; none when nobody serves the queue any more.
-    pub async fn enter(&self) -> Option<Permit<'_, Asked>> {
-        self.0.reserve().await.ok()
+    /// Waits for a place. Gives the command back where nobody serves the queue any more.
+    pub async fn enter(&self, asked: Asked) -> Result<(), Asked> {
+        match self.0.reserve().await {
+            Ok(place) => {
+                place.send(Waiting::Command(asked));
+                Ok(())
+            }
+            Err(_) => Err(asked),
+        }
+    }
+
+    /// Has the owner do something between two batches, and waits until it has, or has ended. Blocks.
+    pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
+        let (done, is_done) = blocking::sync_channel(1);
+        let act = move |publisher: &mut Publisher| {
+            act(publisher);
+            let _ = done.send(());
+        };
+        let mut waiting = Waiting::Act(Box::new(act));
+        while let Err(TrySendError::Full(back)) = self.0.try_send(waiting) {
+            waiting = back;
+            std::thread::sleep(PLACE_EVERY);
+        }
+        let _ = is_done.recv();
+    }
+
+    /// Has the owner read what others committed. Waits for nothing: where the queue is full, the commands in it have the same effect.
+    pub fn catch_up(&self) {
+        let _ = self.0.try_send(Waiting::CatchUp);
+    }
+
+    /// How many more commands may wait.
+    #[cfg(test)]
+    pub fn places(&self) -> usize {
+        self.0.capacity()
     }
 
     /// Whether nobody serves it any more.
@@ -45,15 +89,27 @@ impl Queue {
 
 impl Served {
     /// Until nobody can ask any more, and then what is left.
-    pub fn run(mut self) {
-        while let Some(first) = self.commands.blocking_recv() {
-            let mut batch = vec![first];
-            while batch.len() < BATCH_MAX
-                && let Ok(next) = self.commands.try_recv()
-            {
-                batch.push(next);
+    pub fn run(mut self, mut owner: Owner<impl Store>) {
+        while let Some(first) = self.0.blocking_recv() {
+            let mut batch = Vec::new();
+            let mut next = Some(first);
+            let mut other = None;
+            while let Some(waiting) = next {
+                match waiting {
+                    Waiting::Command(asked) => batch.push(asked),
+                    waiting => {
+                        other = Some(waiting);
+                        break;
+                    }
+                }
+                next = if batch.len() < BATCH_MAX { self.0.try_recv().ok() } else { None };
             }
-            self.owner.lock().serve(batch);
+            owner.serve(batch);
+            match other {
+                Some(Waiting::Act(act)) => act(owner.publisher()),
+                Some(Waiting::CatchUp) => owner.catch_up(),
+                Some(Waiting::Command(_)) | None => {}
+            }
         }
     }
 }

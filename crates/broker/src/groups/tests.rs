@@ -5,7 +5,7 @@ mod mischance;
 
 use super::*;
 use crate::config::Properties;
-use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
+use crate::control::{CreateTopic, CreateTopics, FolderLock, KeptInDatabase, KeptOffset, StoredGroup, TopicRef, older};
 use crate::coordinator::{Records, Unwritten};
 use crate::space::Space;
 use fullbore_rules::group::classic::Joining;
@@ -333,19 +333,22 @@ async fn groups_go_with_their_topic_and_begin_anew() {
 
 /// Writes into the database what brokers of schema 3 kept there: groups `g0` and on with a snapshot, and an offset for each partition.
 fn keep_in_database(folder: &Path, topic: &TopicName, groups: usize, snapshot: &Snapshot) {
-    let mut connection = crate::control::tests::age(folder, 3);
-    let transaction = connection.transaction().expect("begun");
-    for group in 0..groups {
-        let id = format!("g{group}");
-        let row = rusqlite::params![id, snapshot.version, &snapshot.state[..]];
-        transaction.execute("INSERT INTO groups VALUES (?1, ?2, ?3)", row).expect("written");
-        for partition in 0..8 {
-            let row = rusqlite::params![id, topic.id.0, partition, group * 10 + partition];
-            let insert = "INSERT INTO group_offsets VALUES (?1, ?2, ?3, ?4, -1, 'm', 11, NULL)";
-            transaction.execute(insert, row).expect("written");
-        }
-    }
-    transaction.commit().expect("written");
+    let name = |group| Arc::from(format!("g{group}"));
+    let group = |of| StoredGroup { group: name(of), version: snapshot.version, state: snapshot.state.clone() };
+    let offset = |(group, partition): (usize, i32)| KeptOffset {
+        group: name(group),
+        topic_id: topic.id,
+        topic: Arc::clone(&topic.name),
+        partition,
+        offset: group as i64 * 10 + i64::from(partition),
+        leader_epoch: -1,
+        metadata: "m".into(),
+        committed_ms: 11,
+        expires_ms: None,
+    };
+    let each = (0..groups).flat_map(|group| (0..8).map(move |partition| (group, partition)));
+    let kept = KeptInDatabase { groups: (0..groups).map(group).collect(), offsets: each.map(offset).collect() };
+    older::keep_groups(folder, &kept);
 }
 
 /// The move is broken off at each of its steps in turn, as a kill would, and the next start does it again.

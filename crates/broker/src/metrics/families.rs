@@ -175,7 +175,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Partitions that are not compacted because it has failed: for a minute, or until the next start where a batch is damaged.",
         write: |page, encoder| gauge(encoder, page.gauges.cleaner.uncleanable_partitions) },
     Family { name: "fullbore_metadata_epoch", unit: None, kind: Gauge, labels: &[],
-        help: "Goes up with every change to the topics, across restarts too.",
+        help: "Goes up with every change of the metadata and every start.",
         write: |page, encoder| gauge(encoder, page.gauges.metadata_epoch) },
 
     Family { name: "fullbore_process_cpu", unit: Some(&SECONDS), kind: Counter, labels: &[],

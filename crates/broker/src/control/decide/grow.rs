@@ -5,14 +5,15 @@
 
 use fullbore_wire::ErrorCode;
 
+use super::super::change::Change;
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
 use super::super::internal::CONSUMER_OFFSETS;
 use super::place::{check_replicas, place, registered};
 use super::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 
-/// The topic with as many partitions as are wanted, which are more than it has.
-pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Topic, Refusal> {
+/// The partitions that the topic gets, so that it has as many as are wanted, which are more than it has.
+pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     if topic.name == CONSUMER_OFFSETS {
         let message = format!(
@@ -28,7 +29,7 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Topic, Refusal> {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
-    let new = if let Some(assignments) = &wanted.assignments {
+    let partitions = if let Some(assignments) = &wanted.assignments {
         if assignments.len() != added {
             let count = assignments.len();
             let message = format!(
@@ -41,9 +42,7 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Topic, Refusal> {
     } else {
         place(image, has..wanted.count, usize::try_from(topic.replication_factor()).unwrap_or(1))
     };
-    let mut grown = Topic::clone(topic);
-    grown.partitions.append(new);
-    Ok(grown)
+    Ok(Change::PartitionsChanged { topic: topic.id, first: topic.partitions.len(), partitions })
 }
 
 fn check_count(topic: &Topic, count: i32) -> Result<(), Refusal> {

@@ -8,13 +8,10 @@ use std::sync::Arc;
 
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
-use imbl::Vector;
 
+use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
-
-/// A topic's partitions by number.
-pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
 /// New partitions of these numbers, with so many replicas each: one broker after the other leads, and those that follow it have
 /// the other replicas. There are at least so many brokers.

@@ -13,6 +13,21 @@ fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
 }
 
+/// The topic of this name after what was decided.
+fn made(image: &Image, broker: &BrokerConfig, name: &str, change: Change) -> Result<Arc<Topic>, Refusal> {
+    let mut after = image.clone();
+    after.apply(broker, &change).map_err(inapplicable)?;
+    known(&after, name).cloned()
+}
+
+fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uuid) -> Result<Arc<Topic>, Refusal> {
+    made(image, broker, &wanted.name, super::create(image, broker, wanted, id)?)
+}
+
+fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Arc<Topic>, Refusal> {
+    made(image, broker, &wanted.name, super::alter(image, broker, wanted)?)
+}
+
 fn one_broker(id: i32) -> Image {
     let mut image = Image::default();
     image.put_node(id, Node { registration: Default::default(), rack: None, endpoints: BTreeMap::new() });
@@ -24,7 +39,7 @@ fn image_of(topics: &[(&str, i32)]) -> Image {
     for (index, (name, partitions)) in topics.iter().enumerate() {
         let wanted = CreateTopic { num_partitions: *partitions, ..wanted(name) };
         let id = Uuid((index as u128 + 1).to_be_bytes());
-        image.put(Arc::new(create(&image, &broker(""), &wanted, id).expect("valid")));
+        image.put(create(&image, &broker(""), &wanted, id).expect("valid"));
     }
     image
 }

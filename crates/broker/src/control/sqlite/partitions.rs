@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fullbore_rules::replica::PartitionRegistration;
-use imbl::Vector;
-use rusqlite::{Connection, Row, Transaction, params};
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::super::image::Topic;
-
-type Partitions = Vector<Arc<PartitionRegistration>>;
+use super::super::change::Partitions;
 
 /// All of them, by the id of the topic.
-pub(super) fn load(transaction: &Transaction<'_>) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
-    let mut query = transaction.prepare(
+pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
+    let mut query = connection.prepare(
         "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count FROM partitions
          ORDER BY topic_id, first",
     )?;
@@ -51,16 +49,40 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
     text.split(',').filter(|id| !id.is_empty()).map(parse).collect()
 }
 
-/// Writes those of a topic from the number `first` on, which are new.
-pub(super) fn insert(connection: &Connection, topic: &Topic, first: usize) -> rusqlite::Result<()> {
+/// Writes those of a topic from the number `first` on, instead of what there was of these numbers.
+pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
+    let end = first + partitions.len();
+    cut(connection, topic, first)?;
+    cut(connection, topic, end)?;
+    let delete = "DELETE FROM partitions WHERE topic_id = ?1 AND first >= ?2 AND first < ?3";
+    connection.prepare_cached(delete)?.execute(params![topic.0, first, end])?;
+    insert(connection, topic, first, partitions)
+}
+
+/// Makes two rows of one that has partitions on both sides of this number.
+fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> {
+    let before = "SELECT first, count FROM partitions WHERE topic_id = ?1 AND first < ?2 ORDER BY first DESC LIMIT 1";
+    let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
+    let before = connection.prepare_cached(before)?.query_row(params![topic.0, at], read).optional()?;
+    let Some((first, count)) = before.filter(|(first, count)| first + count > at) else { return Ok(()) };
+    let behind = "INSERT INTO partitions
+                  SELECT topic_id, ?3, ?4, replicas, isr, elr, leader, leader_epoch, partition_epoch
+                  FROM partitions WHERE topic_id = ?1 AND first = ?2";
+    connection.prepare_cached(behind)?.execute(params![topic.0, first, at, first + count - at])?;
+    let shorter = "UPDATE partitions SET count = ?3 WHERE topic_id = ?1 AND first = ?2";
+    connection.prepare_cached(shorter)?.execute(params![topic.0, first, at - first]).map(drop)
+}
+
+/// Writes those of a topic from the number `first` on, of which there are none.
+pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?;
     let mut write = |first: usize, count: usize, of: &PartitionRegistration| {
         let [replicas, isr, elr] = [&of.replicas, &of.isr, &of.elr].map(|ids| list(ids));
-        let row = params![topic.id.0, first, count, replicas, isr, elr, of.leader, of.leader_epoch, of.partition_epoch];
+        let row = params![topic.0, first, count, replicas, isr, elr, of.leader, of.leader_epoch, of.partition_epoch];
         insert.execute(row).map(drop)
     };
     let mut alike: Option<(usize, &Arc<PartitionRegistration>)> = None;
-    for (number, registered) in topic.partitions.iter().enumerate().skip(first) {
+    for (number, registered) in (first..).zip(partitions) {
         match alike {
             Some((_, before)) if before == registered => {}
             Some((from, before)) => {
@@ -70,7 +92,7 @@ pub(super) fn insert(connection: &Connection, topic: &Topic, first: usize) -> ru
             None => alike = Some((number, registered)),
         }
     }
-    alike.map_or(Ok(()), |(from, before)| write(from, topic.partitions.len() - from, before))
+    alike.map_or(Ok(()), |(from, before)| write(from, first + partitions.len() - from, before))
 }
 
 fn list(ids: &[i32]) -> String {

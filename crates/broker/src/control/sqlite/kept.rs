@@ -6,6 +6,9 @@ use bytes::Bytes;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, Transaction};
 
+/// What version 5 of the schema takes away.
+const WITHOUT_GROUPS: &str = include_str!("schema_5.sql");
+
 /// What there is of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptInDatabase {
@@ -50,7 +53,7 @@ pub struct KeptOffset {
 }
 
 /// What there still is of groups; tables without any go at once.
-pub(super) fn take(transaction: &Transaction<'_>) -> rusqlite::Result<Option<KeptInDatabase>> {
+pub fn take(transaction: &Transaction<'_>) -> rusqlite::Result<Option<KeptInDatabase>> {
     let is_there = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'groups')";
     if !transaction.query_row(is_there, [], |row| row.get::<_, bool>(0))? {
         return Ok(None);
@@ -93,6 +96,6 @@ fn load(transaction: &Transaction<'_>) -> rusqlite::Result<KeptInDatabase> {
 }
 
 /// The tables go.
-pub(super) fn forget(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(super::SCHEMA_WITHOUT_GROUPS)
+pub fn forget(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(WITHOUT_GROUPS)
 }

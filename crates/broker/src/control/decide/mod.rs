@@ -1,27 +1,34 @@
 //! What may happen to topics and configurations: every rule of the control plane, as functions of what is known.
 //!
-//! No I/O, clock or randomness; ids come in as arguments. What is accepted here the store can write.
-//! Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each on what those
+//! before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
+mod draft;
 mod grow;
 mod place;
+mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fullbore_wire::{ErrorCode, Uuid};
 
+use super::change::{Change, Partitions};
 use super::command::{
     AlterBrokerConfig, AlterResourceConfig, AlterTopicConfig, BrokerScope, ConfigChange, CreateTopic, Refusal, TopicRef,
 };
-use super::image::{Image, Topic};
+use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
-use crate::config::{BrokerConfig, ConfigError, DynamicConfig, Key, LiveConfig, TOPIC_KEYS, TopicConfig, Type};
+use crate::config::{BrokerConfig, ConfigError, Key, TOPIC_KEYS, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
-pub use grow::grow;
+#[cfg(test)]
+pub use draft::PRODUCER_ID_BLOCK;
+pub use draft::{Draft, Drafted, refuse_all};
+use grow::grow;
 pub use place::check_replicas;
-use place::{Partitions, place, registered};
+use place::{place, registered};
+use register::register;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
@@ -32,8 +39,8 @@ pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
 /// Partitions of all topics of this broker: each has files and memory.
 pub const PARTITIONS_MAX: usize = 200_000;
 
-/// The topic that `wanted` would become, with this id.
-pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uuid) -> Result<Topic, Refusal> {
+/// The topic that `wanted` would become, with this id. Its settings are checked where that is applied.
+fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
     check_name(&wanted.name)?;
     if wanted.name == CLUSTER_METADATA_TOPIC {
         let message = format!("Creation of internal topic {} is prohibited.", wanted.name);
@@ -47,12 +54,11 @@ pub fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, id: Uu
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let overrides = overrides_of(&wanted.configs)?;
-    let config = TopicConfig::resolve(broker, image.dynamic(), &overrides).map_err(invalid_config)?;
-    Ok(Topic { name: wanted.name.clone(), id, partitions, overrides, config: Arc::new(config) })
+    Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
 /// The topic that `target` names, which may be deleted.
-pub fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
+fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
     if !broker.delete_topic_enable {
         return Err(Refusal::new(
             ErrorCode::TOPIC_DELETION_DISABLED,
@@ -68,57 +74,41 @@ pub fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result
     }
 }
 
-/// The topic with its configuration changed.
-pub fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Topic, Refusal> {
-    let mut topic = Topic::clone(known(image, &wanted.name)?);
+/// What the topic sets after the change. It is checked where that is applied.
+fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
+    let topic = known(image, &wanted.name)?;
+    let mut overrides = topic.overrides.clone();
     for (name, change) in &wanted.changes {
         let list = |overrides: &BTreeMap<String, String>| {
             let entries = describe_topic(broker, image.dynamic(), overrides).map_err(invalid_config)?;
             Ok(entries.into_iter().find(|entry| entry.name == name).and_then(|entry| entry.value))
         };
-        apply(&mut topic.overrides, TOPIC_KEYS, list, name, change)?;
+        apply(&mut overrides, TOPIC_KEYS, list, name, change)?;
     }
-    topic.config = Arc::new(TopicConfig::resolve(broker, image.dynamic(), &topic.overrides).map_err(invalid_config)?);
-    Ok(topic)
+    Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// What is set for brokers after the change, and the topics whose settings change with it.
-pub fn alter_broker(
-    image: &Image,
-    broker: &BrokerConfig,
-    wanted: &AlterBrokerConfig,
-) -> Result<(DynamicConfig, Vec<Topic>), Refusal> {
+/// What is set for brokers after the change. What follows for topics is checked where that is applied.
+fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
-    let mut dynamic = before.clone();
-    let values = match wanted.scope {
-        BrokerScope::This => &mut dynamic.broker,
-        BrokerScope::Every => &mut dynamic.cluster,
+    let (whom, values) = match wanted.scope {
+        BrokerScope::This => (Some(broker.node_id), &before.broker),
+        BrokerScope::Every => (None, &before.cluster),
     };
+    let mut values = values.clone();
     for (name, change) in &wanted.changes {
         let for_all = wanted.scope == BrokerScope::Every;
         let list = |values: &BTreeMap<String, String>| {
             Ok(values.get(name).cloned().or_else(|| in_force(broker, before, name, for_all)))
         };
-        apply(values, broker_keys(), list, name, change)?;
+        apply(&mut values, broker_keys(), list, name, change)?;
     }
-    *values = check_dynamic(values).map_err(invalid_config)?;
-    LiveConfig::resolve(broker, &dynamic).map_err(invalid_config)?;
-    let mut topics = Vec::new();
-    for topic in image.topics() {
-        let config = TopicConfig::resolve(broker, &dynamic, &topic.overrides).map_err(invalid_config)?;
-        if config != *topic.config {
-            topics.push(Topic { config: Arc::new(config), ..Topic::clone(topic) });
-        }
-    }
-    Ok((dynamic, topics))
+    let overrides = check_dynamic(&values).map_err(invalid_config)?;
+    Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 
 /// What a group or a subscription to clients' metrics sets after the change.
-pub fn alter_resource(
-    image: &Image,
-    broker: &BrokerConfig,
-    wanted: &AlterResourceConfig,
-) -> Result<BTreeMap<String, String>, Refusal> {
+fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceConfig) -> Result<Change, Refusal> {
     let resource = wanted.resource;
     let before = image.resource(resource, &wanted.name);
     if before.is_none() && image.resource_count() >= CONFIGURED_RESOURCES_MAX {
@@ -130,11 +120,12 @@ pub fn alter_resource(
         let list = |overrides: &BTreeMap<String, String>| Ok(overrides.get(name).cloned());
         apply(&mut overrides, resource.keys(), list, name, change)?;
     }
-    check_resource(broker, image.dynamic(), resource, &overrides).map_err(invalid_config)
+    let overrides = check_resource(broker, image.dynamic(), resource, &overrides).map_err(invalid_config)?;
+    Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
 /// Which of `names` are there more than once: Kafka refuses all of them.
-pub fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
+fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
     for name in names {
@@ -326,8 +317,20 @@ fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     image.topic(name).ok_or_else(unknown)
 }
 
-pub(super) fn invalid_config(error: ConfigError) -> Refusal {
+fn invalid_config(error: ConfigError) -> Refusal {
     Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string())
+}
+
+/// A change that was accepted but for what follows from its settings.
+fn inapplicable(error: Inapplicable) -> Refusal {
+    match error {
+        Inapplicable::Topic { source, .. } | Inapplicable::Broker(source) | Inapplicable::Resource(source) => {
+            invalid_config(source)
+        }
+        Inapplicable::NoTopic(_) | Inapplicable::Gap { .. } | Inapplicable::Skipped { .. } => {
+            Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, error.to_string())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+//! What a decision changes, and the versions that changes make: data that knows no tables.
+//!
+//! A change says what is so from then on, not how that was asked for. Applied to an image it gives the next one
+//! (`image/apply.rs`); a back end writes it down in its own way, and gives it out again. Nobody but `decide` makes one up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::Uuid;
+use imbl::Vector;
+
+use super::command::DeletedTopic;
+use super::node::Node;
+use crate::config::Resource;
+
+/// A topic's partitions by number.
+pub type Partitions = Vector<Arc<PartitionRegistration>>;
+
+/// One committed state of the metadata. Two that are equal are the same commit of the same store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    /// One more than that of the version before.
+    pub number: u64,
+    /// Drawn for this commit: tells it from another of the same number, as one that was taken back.
+    pub mark: u64,
+}
+
+/// One thing that is so from some version on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A broker started, under a new epoch.
+    BrokerRegistered {
+        id: i32,
+        node: Node,
+    },
+    TopicCreated {
+        topic: Uuid,
+        name: String,
+        partitions: Partitions,
+        overrides: BTreeMap<String, String>,
+    },
+    /// The partitions from the number `first` on are these, as many as there are here: new ones, or registered otherwise.
+    PartitionsChanged {
+        topic: Uuid,
+        first: usize,
+        partitions: Partitions,
+    },
+    /// All that the topic sets itself.
+    TopicConfigured {
+        topic: Uuid,
+        overrides: BTreeMap<String, String>,
+    },
+    /// It is gone, and something of it may be left.
+    TopicDeleted(DeletedTopic),
+    /// Nothing is left of a deleted topic.
+    DeletionFinished {
+        topic: Uuid,
+    },
+    /// All that is set, while it runs, for the broker of this id; `None` is for every broker.
+    BrokerConfigured {
+        broker: Option<i32>,
+        overrides: BTreeMap<String, String>,
+    },
+    /// All that the resource of this name sets; nothing takes it out.
+    ResourceConfigured {
+        resource: Resource,
+        name: String,
+        overrides: BTreeMap<String, String>,
+    },
+    /// Ids below `next` are taken.
+    ProducerIdsTaken {
+        next: i64,
+    },
+    /// What older versions kept of groups in the store is elsewhere.
+    GroupsMoved,
+}
+
+impl Change {
+    /// Whether less is kept of the logs after it, or may be.
+    pub fn frees_space(&self) -> bool {
+        matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
+    }
+}

@@ -1,0 +1,207 @@
+//! What the commands of one transaction come to.
+//!
+//! Invariant: an outcome holds for the image with all changes of the draft, and is nobody's business before these are committed.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fullbore_wire::{ErrorCode, Uuid};
+
+use super::super::change::Change;
+use super::super::command::{
+    AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
+    AlterTopicConfigs, Command, CreatePartitions, CreateTopic, CreateTopics, DeletedTopic, GrowTopic, Outcome, Refusal,
+    TopicRef,
+};
+use super::super::image::{Image, Topic};
+use super::{alter, alter_broker, alter_resource, create, delete, grow, inapplicable, known, register, repeated};
+use crate::config::BrokerConfig;
+
+/// Producer ids of one block: one write of the disk per this many producers.
+pub const PRODUCER_ID_BLOCK: i64 = 1000;
+
+/// Decides commands, each on what those before it changed.
+pub struct Draft<'a> {
+    broker: &'a BrokerConfig,
+    new_id: &'a mut dyn FnMut() -> Uuid,
+    drafted: Drafted,
+}
+
+/// What was decided: nothing of it is true before it is committed.
+pub struct Drafted {
+    /// The image with all changes.
+    pub image: Image,
+    pub changes: Vec<Change>,
+    /// Producer ids that this broker has and has not given out.
+    pub producer_ids: Range<i64>,
+}
+
+impl<'a> Draft<'a> {
+    /// On this image, for a broker that has these producer ids. New topics get ids from `new_id`.
+    pub fn new(
+        broker: &'a BrokerConfig,
+        image: &Image,
+        producer_ids: Range<i64>,
+        new_id: &'a mut dyn FnMut() -> Uuid,
+    ) -> Self {
+        Self { broker, new_id, drafted: Drafted { image: image.clone(), changes: Vec::new(), producer_ids } }
+    }
+
+    /// What all commands came to.
+    pub fn finish(self) -> Drafted {
+        self.drafted
+    }
+
+    /// What one command comes to.
+    pub fn decide(&mut self, command: &Command) -> Outcome {
+        match command {
+            Command::CreateTopics(wanted) => Outcome::Topics(self.create(wanted)),
+            Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(wanted)),
+            Command::DeleteTopics(targets) => Outcome::Topics(self.delete(targets)),
+            Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(wanted)),
+            Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(wanted)),
+            Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(wanted)),
+            Command::ForgetDeleted(topics) => Outcome::Done(self.forget(topics)),
+            Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
+            Command::ForgetKept => Outcome::Done(self.make(Change::GroupsMoved)),
+            Command::RegisterBroker(wanted) => {
+                let change = register(&self.drafted.image, wanted);
+                Outcome::Done(self.make(change))
+            }
+        }
+    }
+
+    fn create(&mut self, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &CreateTopic| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let id = if wanted.validate_only { Uuid::ZERO } else { (self.new_id)() };
+            let change = create(&self.drafted.image, self.broker, topic, id)?;
+            self.topic_after(&topic.name, change, wanted.validate_only)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn grow(&mut self, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &GrowTopic| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let change = grow(&self.drafted.image, topic)?;
+            self.topic_after(&topic.name, change, wanted.validate_only)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn delete(&mut self, targets: &[TopicRef]) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let find = |target| delete(&self.drafted.image, self.broker, target);
+        let found: Vec<_> = targets.iter().map(find).collect();
+        let repeated = repeated(found.iter().flatten().map(|topic| topic.id));
+        let mut one = |found: Result<Arc<Topic>, Refusal>| {
+            let topic = found?;
+            refuse_repeated(&repeated, &topic.id)?;
+            let partitions = topic.partition_count();
+            self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
+            Ok(topic)
+        };
+        found.into_iter().map(&mut one).collect()
+    }
+
+    fn alter(&mut self, wanted: &AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
+        let mut one = |topic: &AlterTopicConfig| {
+            refuse_repeated(&repeated, &&topic.name)?;
+            let change = alter(&self.drafted.image, self.broker, topic)?;
+            self.topic_after(&topic.name, change, wanted.validate_only)
+        };
+        wanted.topics.iter().map(&mut one).collect()
+    }
+
+    fn alter_brokers(&mut self, wanted: &AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
+        let repeated = repeated(wanted.brokers.iter().map(|broker| broker.scope));
+        let mut one = |asked: &AlterBrokerConfig| {
+            refuse_repeated(&repeated, &asked.scope)?;
+            let change = alter_broker(&self.drafted.image, self.broker, asked)?;
+            self.after(change, wanted.validate_only, |_| ())
+        };
+        wanted.brokers.iter().map(&mut one).collect()
+    }
+
+    fn alter_resources(&mut self, wanted: &AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
+        let named = |asked: &AlterResourceConfig| (asked.resource, asked.name.clone());
+        let repeated = repeated(wanted.resources.iter().map(named));
+        let mut one = |asked: &AlterResourceConfig| {
+            refuse_repeated(&repeated, &named(asked))?;
+            let change = alter_resource(&self.drafted.image, self.broker, asked)?;
+            self.after(change, wanted.validate_only, |_| ())
+        };
+        wanted.resources.iter().map(&mut one).collect()
+    }
+
+    fn forget(&mut self, topics: &[Uuid]) -> Result<(), Refusal> {
+        for topic in topics {
+            if self.drafted.image.deleted().contains_key(topic) {
+                self.make(Change::DeletionFinished { topic: *topic })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn producer_id(&mut self) -> Result<i64, Refusal> {
+        if let Some(id) = self.drafted.producer_ids.next() {
+            return Ok(id);
+        }
+        let used_up = || Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, "All producer ids are used up.");
+        let first = self.drafted.image.next_producer_id();
+        let next = first.checked_add(PRODUCER_ID_BLOCK).ok_or_else(used_up)?;
+        self.make(Change::ProducerIdsTaken { next })?;
+        self.drafted.producer_ids = first + 1..next;
+        Ok(first)
+    }
+
+    fn make(&mut self, change: Change) -> Result<(), Refusal> {
+        self.after(change, false, |_| ())
+    }
+
+    fn topic_after(&mut self, name: &str, change: Change, validate_only: bool) -> Result<Arc<Topic>, Refusal> {
+        self.after(change, validate_only, |image| known(image, name).cloned())?
+    }
+
+    /// What there is to see once the change is made, or would be.
+    fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
+        if validate_only {
+            let mut tried = self.drafted.image.clone();
+            tried.apply(self.broker, &change).map_err(inapplicable)?;
+            return Ok(look(&tried));
+        }
+        self.drafted.image.apply(self.broker, &change).map_err(inapplicable)?;
+        self.drafted.changes.push(change);
+        Ok(look(&self.drafted.image))
+    }
+}
+
+/// A resource there twice in one request is refused each time, as Kafka does.
+fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
+    match repeated.contains(resource) {
+        true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),
+        false => Ok(()),
+    }
+}
+
+/// The outcome of a command when the control plane could not do anything.
+pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
+    let topics = |count: usize| Outcome::Topics(vec![Err(refusal.clone()); count]);
+    let configured = |count: usize| Outcome::Configured(vec![Err(refusal.clone()); count]);
+    match command {
+        Command::CreateTopics(wanted) => topics(wanted.topics.len()),
+        Command::CreatePartitions(wanted) => topics(wanted.topics.len()),
+        Command::DeleteTopics(targets) => topics(targets.len()),
+        Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
+        Command::AlterBrokerConfigs(wanted) => configured(wanted.brokers.len()),
+        Command::AlterResourceConfigs(wanted) => configured(wanted.resources.len()),
+        Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
+        Command::ForgetDeleted(_) | Command::ForgetKept | Command::RegisterBroker(_) => {
+            Outcome::Done(Err(refusal.clone()))
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! From one image to the next: what a change means for it.
+//!
+//! The only way into an image, for what was just decided, what others committed and what a store held at start. A change is applied as a
+//! whole or, where this broker cannot have it, not at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_wire::Uuid;
+
+use super::{Image, Topic};
+use crate::config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
+use crate::control::change::{Change, Partitions, Version};
+use crate::control::store::Commit;
+
+/// Why a change cannot be applied here.
+#[derive(Debug, thiserror::Error)]
+pub enum Inapplicable {
+    #[error("topic {topic}: {source}")]
+    Topic { topic: String, source: ConfigError },
+    #[error("what was set while the broker ran: {0}")]
+    Broker(ConfigError),
+    #[error("what was set for a group or for clients' metrics: {0}")]
+    Resource(ConfigError),
+    #[error("version {found} was told after version {known}")]
+    Skipped { known: u64, found: u64 },
+    #[error("there is no topic {0}")]
+    NoTopic(Uuid),
+    #[error("topic {topic} has {count} partitions, and others are said to follow from {first} on")]
+    Gap { topic: String, count: usize, first: usize },
+}
+
+impl Image {
+    /// What this broker has where nothing was changed yet.
+    pub(in crate::control) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
+        let mut image = Self::default();
+        image.configure(broker, None, &BTreeMap::new())?;
+        Ok(image)
+    }
+
+    /// The image of the next version.
+    pub(in crate::control) fn after(&self, broker: &BrokerConfig, commit: &Commit) -> Result<Self, Inapplicable> {
+        let (known, found) = (self.epoch(), commit.version.number);
+        if self.version.is_some() && found != known + 1 {
+            return Err(Inapplicable::Skipped { known, found });
+        }
+        let mut next = self.clone();
+        commit.changes.iter().try_for_each(|change| next.apply(broker, change))?;
+        Ok(next.at(commit.version))
+    }
+
+    /// The same as of this version.
+    pub(in crate::control) fn at(self, version: Version) -> Self {
+        Self { version: Some(version), ..self }
+    }
+
+    /// Makes one change, or none.
+    pub(in crate::control) fn apply(&mut self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
+        match change {
+            Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
+            Change::TopicCreated { topic, name, partitions, overrides } => {
+                let topic = (*topic, name.clone(), partitions.clone());
+                self.put(self.resolved(broker, topic, overrides)?);
+            }
+            Change::PartitionsChanged { topic, first, partitions } => {
+                self.change_partitions(*topic, *first, partitions)?
+            }
+            Change::TopicConfigured { topic, overrides } => {
+                let before = self.there(*topic)?;
+                let topic = (before.id, before.name.clone(), before.partitions.clone());
+                self.put(self.resolved(broker, topic, overrides)?);
+            }
+            Change::TopicDeleted(topic) => {
+                if self.by_id.contains_key(&topic.id) {
+                    self.remove(&topic.name);
+                }
+                self.deleted.insert(topic.id, topic.clone());
+            }
+            Change::DeletionFinished { topic } => drop(self.deleted.remove(topic)),
+            Change::BrokerConfigured { broker: whom, overrides } => self.configure(broker, *whom, overrides)?,
+            Change::ResourceConfigured { resource, name, overrides } => {
+                let resources = Arc::make_mut(&mut self.resources);
+                let set = resources.set(broker, &self.dynamic, (*resource, name), overrides.clone());
+                set.map_err(Inapplicable::Resource)?;
+            }
+            Change::ProducerIdsTaken { next } => self.next_producer_id = *next,
+            Change::GroupsMoved => {}
+        }
+        Ok(())
+    }
+
+    fn there(&self, topic: Uuid) -> Result<&Arc<Topic>, Inapplicable> {
+        self.by_id.get(&topic).ok_or(Inapplicable::NoTopic(topic))
+    }
+
+    fn resolved(
+        &self,
+        broker: &BrokerConfig,
+        (id, name, partitions): (Uuid, String, Partitions),
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<Arc<Topic>, Inapplicable> {
+        match TopicConfig::resolve(broker, &self.dynamic, overrides) {
+            Ok(config) => {
+                Ok(Arc::new(Topic { name, id, partitions, overrides: overrides.clone(), config: Arc::new(config) }))
+            }
+            Err(source) => Err(Inapplicable::Topic { topic: name, source }),
+        }
+    }
+
+    fn change_partitions(&mut self, topic: Uuid, first: usize, changed: &Partitions) -> Result<(), Inapplicable> {
+        let before = self.there(topic)?;
+        let count = before.partitions.len();
+        if first > count {
+            return Err(Inapplicable::Gap { topic: before.name.clone(), count, first });
+        }
+        let mut after = Topic::clone(before);
+        let known = changed.len().min(count - first);
+        for (number, registered) in changed.iter().take(known).enumerate() {
+            after.partitions.set(first + number, Arc::clone(registered));
+        }
+        after.partitions.append(changed.skip(known));
+        self.put(Arc::new(after));
+        Ok(())
+    }
+
+    /// Puts in force what is set for this broker or for every one, and works out anew what follows from it.
+    fn configure(
+        &mut self,
+        broker: &BrokerConfig,
+        whom: Option<i32>,
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<(), Inapplicable> {
+        let mut dynamic = DynamicConfig::clone(&self.dynamic);
+        match whom {
+            None => dynamic.cluster = overrides.clone(),
+            Some(id) if id == broker.node_id => dynamic.broker = overrides.clone(),
+            // Another broker's own settings are its own matter.
+            Some(_) => return Ok(()),
+        }
+        check_dynamic(overrides).map_err(Inapplicable::Broker)?;
+        let live = LiveConfig::resolve(broker, &dynamic).map_err(Inapplicable::Broker)?;
+        let mut configured = Vec::new();
+        for topic in self.topics() {
+            let resolved = TopicConfig::resolve(broker, &dynamic, &topic.overrides);
+            let config = resolved.map_err(|source| Inapplicable::Topic { topic: topic.name.clone(), source })?;
+            if config != *topic.config {
+                configured.push(Topic { config: Arc::new(config), ..Topic::clone(topic) });
+            }
+        }
+        configured.into_iter().for_each(|topic| self.put(Arc::new(topic)));
+        self.live = Arc::new(live);
+        Arc::make_mut(&mut self.resources).follow(broker, &dynamic);
+        self.dynamic = Arc::new(dynamic);
+        Ok(())
+    }
+}

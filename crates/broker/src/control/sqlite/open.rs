@@ -1,0 +1,132 @@
+//! The file: made, checked, brought to this version's schema.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, OpenFlags, Transaction, params};
+
+use super::super::Identity;
+use super::super::error::OpenError;
+use super::{Sqlite, error, kept};
+use crate::config::BrokerConfig;
+use crate::space::Space;
+
+pub const FILE: &str = "control.db";
+/// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
+const SCHEMAS: [&str; 7] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+    // Version 5 takes away what must have been moved before, which may come later than those after it.
+    "",
+    include_str!("schema_6.sql"),
+    include_str!("schema_7.sql"),
+];
+const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
+/// "Full" in ASCII: tells our files from other programs'.
+const APPLICATION_ID: i64 = 0x4675_6c6c;
+
+/// Pages of 4 KiB in the write-ahead log at which a commit moves them to the file.
+pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
+/// Statements that are kept compiled.
+const STATEMENTS_MAX: usize = 32;
+
+impl Sqlite {
+    /// Opens or creates `control.db` in the folder. A new one takes `new_cluster_id`. On a full disk the reserve is for this.
+    pub fn open(
+        folder: &Path,
+        broker: &BrokerConfig,
+        space: Arc<Space>,
+        new_cluster_id: Uuid,
+    ) -> Result<(Self, Identity), OpenError> {
+        let open = || open(folder, broker, new_cluster_id);
+        let (connection, identity) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
+        Ok((Self { connection, space, node_id: broker.node_id, node: None }, identity))
+    }
+}
+
+fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Connection, Identity), OpenError> {
+    let file = folder.join(FILE);
+    let unusable = |error: rusqlite::Error| error::refused(&file, &error);
+    let mut connection = connect(&file).map_err(unusable)?;
+    check_file(&connection, &file)?;
+    let transaction = connection.transaction().map_err(unusable)?;
+    let found = user_version(&transaction).map_err(unusable)?;
+    if found < SCHEMA_VERSION {
+        upgrade(&transaction, found).map_err(unusable)?;
+    }
+    if found == 0 {
+        identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
+    }
+    let kept = kept::take(&transaction).map_err(unusable)?;
+    let cluster_id = cluster_id(&transaction, &file, broker)?;
+    transaction.commit().map_err(unusable)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok((connection, Identity { cluster_id, kept, file }))
+}
+
+fn connect(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // What a deletion has to remember needs no room on the disk.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    Ok(connection)
+}
+
+/// Refuses a damaged file, another program's, and one of a newer schema.
+fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
+    let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
+    let read = |error: rusqlite::Error| error::refused(file, &error);
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
+    if verdict != "ok" {
+        return Err(unusable(format!("it is damaged ({verdict})")));
+    }
+    let application: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(read)?;
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(read)?;
+    if application != APPLICATION_ID && tables > 0 {
+        return Err(unusable("it is not a Fullbore database".to_owned()));
+    }
+    match user_version(connection).map_err(read)? {
+        found if found > SCHEMA_VERSION => {
+            Err(OpenError::Newer { file: file.to_owned(), found, known: SCHEMA_VERSION })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0))
+}
+
+/// Changes what the found version has otherwise; 0 is an empty file.
+fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
+    let known = usize::try_from(found).unwrap_or(0);
+    SCHEMAS.iter().skip(known).try_for_each(|added| transaction.execute_batch(added))?;
+    transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
+}
+
+/// Makes an empty file ours.
+fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)", params![cluster_id.to_string(), node_id])?;
+    transaction.execute("INSERT INTO versions VALUES (0, random())", []).map(drop)
+}
+
+/// The cluster's id. The file belongs to one broker.
+fn cluster_id(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Uuid, OpenError> {
+    let file = file.to_owned();
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));
+    let (id, stored) = transaction
+        .query_row("SELECT cluster_id, node_id FROM cluster", [], row)
+        .map_err(|error| error::refused(&file, &error))?;
+    if stored != broker.node_id {
+        return Err(OpenError::OtherNode { file, stored, configured: broker.node_id });
+    }
+    Uuid::parse(&id).ok_or_else(|| OpenError::Unusable { file, reason: format!("'{id}' is not a cluster id") })
+}

@@ -1,0 +1,114 @@
+//! Rows as changes: what makes the newest version from nothing.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fullbore_rules::replica::BrokerRegistration;
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::super::change::{Change, Partitions, Version};
+use super::super::command::DeletedTopic;
+use super::super::node::Node;
+use super::partitions;
+use crate::config::Resource;
+
+type Id = [u8; 16];
+type Settings = BTreeMap<String, String>;
+
+/// The newest version.
+pub fn newest(connection: &Connection) -> rusqlite::Result<Version> {
+    let newest = "SELECT version, mark FROM cluster JOIN versions USING (version)";
+    let row = connection.prepare_cached(newest)?.query_row([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
+    Ok(Version { number: row.0, mark: row.1.cast_unsigned() })
+}
+
+/// The mark of the version of this number, if there is one and it is not too old.
+pub fn mark(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
+    let mark = "SELECT mark FROM versions WHERE version = ?1";
+    let mark = connection.prepare_cached(mark)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(mark.map(i64::cast_unsigned))
+}
+
+/// All there is, settings of brokers before what follows from them.
+pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    let cluster = "SELECT broker_epoch, next_producer_id FROM cluster";
+    let (epoch, next): (i64, i64) = connection.query_row(cluster, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if epoch > 0 {
+        let registration = BrokerRegistration { epoch, is_fenced: false, is_shutting_down: false };
+        let node = Node { registration, rack: None, endpoints: BTreeMap::new() };
+        changes.push(Change::BrokerRegistered { id: node_id, node });
+    }
+    if next > 0 {
+        changes.push(Change::ProducerIdsTaken { next });
+    }
+    brokers(connection, node_id, &mut changes)?;
+    resources(connection, &mut changes)?;
+    topics(connection, &mut changes)?;
+    deleted(connection, &mut changes)?;
+    Ok(changes)
+}
+
+fn brokers(connection: &Connection, node_id: i32, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let mut query = connection.prepare("SELECT every_broker, name, value FROM broker_configs")?;
+    let mut rows = query.query([])?;
+    let mut set: BTreeMap<Option<i32>, Settings> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let broker = if row.get(0)? { None } else { Some(node_id) };
+        set.entry(broker).or_default().insert(row.get(1)?, row.get(2)?);
+    }
+    changes.extend(set.into_iter().map(|(broker, overrides)| Change::BrokerConfigured { broker, overrides }));
+    Ok(())
+}
+
+/// Types that this version does not know stay where they are.
+fn resources(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let mut query = connection.prepare("SELECT resource_type, resource_name, name, value FROM resource_configs")?;
+    let mut rows = query.query([])?;
+    let mut set: BTreeMap<(Resource, String), Settings> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        if let Some(resource) = Resource::from_code(row.get(0)?) {
+            set.entry((resource, row.get(1)?)).or_default().insert(row.get(2)?, row.get(3)?);
+        }
+    }
+    let configured = |((resource, name), overrides)| Change::ResourceConfigured { resource, name, overrides };
+    changes.extend(set.into_iter().map(configured));
+    Ok(())
+}
+
+fn topics(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let mut overrides = topic_configs(connection)?;
+    let mut partitions: HashMap<Id, Partitions> = partitions::load(connection)?;
+    let mut query = connection.prepare("SELECT id, name FROM topics")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let id: Id = row.get(0)?;
+        changes.push(Change::TopicCreated {
+            topic: Uuid(id),
+            name: row.get(1)?,
+            partitions: partitions.remove(&id).unwrap_or_default(),
+            overrides: overrides.remove(&id).unwrap_or_default(),
+        });
+    }
+    Ok(())
+}
+
+fn topic_configs(connection: &Connection) -> rusqlite::Result<HashMap<Id, Settings>> {
+    let mut query = connection.prepare("SELECT topic_id, name, value FROM topic_configs")?;
+    let mut rows = query.query([])?;
+    let mut configs: HashMap<Id, Settings> = HashMap::new();
+    while let Some(row) = rows.next()? {
+        configs.entry(row.get(0)?).or_default().insert(row.get(1)?, row.get(2)?);
+    }
+    Ok(configs)
+}
+
+fn deleted(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let mut query = connection.prepare("SELECT id, name, partitions FROM deleted_topics")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let topic = DeletedTopic { id: Uuid(row.get(0)?), name: row.get(1)?, partitions: row.get(2)? };
+        changes.push(Change::TopicDeleted(topic));
+    }
+    Ok(())
+}

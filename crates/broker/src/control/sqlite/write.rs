@@ -1,0 +1,92 @@
+//! Changes as rows.
+
+use std::collections::BTreeMap;
+
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, params};
+
+use super::super::change::{Change, Version};
+use super::{MARKS_MAX, kept, partitions};
+use crate::config::Resource;
+
+/// Writes all changes and the version that they make.
+pub fn all(connection: &Connection, changes: &[Change], version: Version) -> rusqlite::Result<()> {
+    changes.iter().try_for_each(|change| one(connection, change))?;
+    stamp(connection, version)
+}
+
+fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
+    match change {
+        Change::BrokerRegistered { node, .. } => {
+            let epoch = node.registration.epoch;
+            connection.execute("UPDATE cluster SET broker_epoch = ?1", params![epoch]).map(drop)
+        }
+        Change::TopicCreated { topic, name, partitions, overrides } => {
+            let insert = "INSERT INTO topics (id, name) VALUES (?1, ?2)";
+            connection.prepare_cached(insert)?.execute(params![topic.0, name])?;
+            partitions::insert(connection, *topic, 0, partitions)?;
+            topic_configs(connection, *topic, overrides)
+        }
+        Change::PartitionsChanged { topic, first, partitions } => {
+            partitions::replace(connection, *topic, *first, partitions)
+        }
+        Change::TopicConfigured { topic, overrides } => {
+            let delete = "DELETE FROM topic_configs WHERE topic_id = ?1";
+            connection.prepare_cached(delete)?.execute(params![topic.0])?;
+            topic_configs(connection, *topic, overrides)
+        }
+        Change::TopicDeleted(topic) => {
+            let keep = "INSERT INTO deleted_topics (id, name, partitions) VALUES (?1, ?2, ?3)";
+            connection.prepare_cached(keep)?.execute(params![topic.id.0, topic.name, topic.partitions])?;
+            connection.prepare_cached("DELETE FROM topics WHERE id = ?1")?.execute(params![topic.id.0]).map(drop)
+        }
+        Change::DeletionFinished { topic } => {
+            connection.prepare_cached("DELETE FROM deleted_topics WHERE id = ?1")?.execute(params![topic.0]).map(drop)
+        }
+        Change::BrokerConfigured { broker, overrides } => broker_configs(connection, broker.is_none(), overrides),
+        Change::ResourceConfigured { resource, name, overrides } => {
+            resource_configs(connection, *resource, name, overrides)
+        }
+        Change::ProducerIdsTaken { next } => {
+            connection.execute("UPDATE cluster SET next_producer_id = ?1", params![next]).map(drop)
+        }
+        Change::GroupsMoved => kept::forget(connection),
+    }
+}
+
+fn stamp(connection: &Connection, version: Version) -> rusqlite::Result<()> {
+    let number = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
+    let insert = "INSERT INTO versions (version, mark) VALUES (?1, ?2)";
+    connection.prepare_cached(insert)?.execute(params![number, version.mark.cast_signed()])?;
+    let forget = "DELETE FROM versions WHERE version <= ?1";
+    connection.prepare_cached(forget)?.execute(params![number - MARKS_MAX])?;
+    connection.prepare_cached("UPDATE cluster SET version = ?1")?.execute(params![number]).map(drop)
+}
+
+fn topic_configs(connection: &Connection, topic: Uuid, set: &BTreeMap<String, String>) -> rusqlite::Result<()> {
+    let insert = "INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)";
+    let mut insert = connection.prepare_cached(insert)?;
+    set.iter().try_for_each(|(name, value)| insert.execute(params![topic.0, name, value]).map(drop))
+}
+
+fn broker_configs(connection: &Connection, every: bool, set: &BTreeMap<String, String>) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM broker_configs WHERE every_broker = ?1";
+    connection.prepare_cached(delete)?.execute(params![every])?;
+    let insert = "INSERT INTO broker_configs (every_broker, name, value) VALUES (?1, ?2, ?3)";
+    let mut insert = connection.prepare_cached(insert)?;
+    set.iter().try_for_each(|(name, value)| insert.execute(params![every, name, value]).map(drop))
+}
+
+fn resource_configs(
+    connection: &Connection,
+    resource: Resource,
+    of: &str,
+    set: &BTreeMap<String, String>,
+) -> rusqlite::Result<()> {
+    let code = resource as i8;
+    let delete = "DELETE FROM resource_configs WHERE resource_type = ?1 AND resource_name = ?2";
+    connection.prepare_cached(delete)?.execute(params![code, of])?;
+    let insert = "INSERT INTO resource_configs (resource_type, resource_name, name, value) VALUES (?1, ?2, ?3, ?4)";
+    let mut insert = connection.prepare_cached(insert)?;
+    set.iter().try_for_each(|(name, value)| insert.execute(params![code, of, name, value]).map(drop))
+}

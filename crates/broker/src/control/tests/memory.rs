@@ -1,0 +1,179 @@
+//! A second back end, in memory: what the seam asks for and nothing else. Several may share one store, as brokers share a database, and
+//! connections break where a test wants it.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use super::super::change::{Change, Version};
+use super::super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
+use super::*;
+
+/// One connection to the store.
+#[derive(Clone, Default)]
+pub struct Memory {
+    shared: Arc<Shared>,
+    /// Whether it tells all there is to who does not know the newest version.
+    tells_whole: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    commits: Vec<Commit>,
+    is_locked: bool,
+    /// Who waits for the lock.
+    waiting: usize,
+    fault: Option<Fault>,
+    is_unreachable: bool,
+    /// Names of threads that worked for the store.
+    threads: BTreeSet<String>,
+}
+
+/// When a commit loses its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Before the store has it.
+    Before,
+    /// Once it is made.
+    After,
+    /// Before it is made, which happens when somebody else waits for the lock.
+    Meanwhile,
+    /// Once it is made, and the store cannot be reached any more.
+    ForLong,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic")
+    }
+
+    fn wait_while(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        self.changed.wait_while(self.state(), |state| condition(state)).expect("no panic")
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state());
+        self.changed.notify_all();
+        changed
+    }
+}
+
+impl Memory {
+    /// The same store over a connection that tells all there is, or what was committed one by one.
+    pub fn telling(self, tells_whole: bool) -> Self {
+        Self { tells_whole, ..self }
+    }
+
+    /// What the next commit meets.
+    pub fn next_commit(&self, fault: Fault) {
+        self.shared.change(|state| state.fault = Some(fault));
+    }
+
+    /// It can be reached again.
+    pub fn mend(&self) {
+        self.shared.change(|state| state.is_unreachable = false);
+    }
+
+    /// All commits so far.
+    pub fn commits(&self) -> Vec<Commit> {
+        self.shared.state().commits.clone()
+    }
+
+    /// Goes back to the first ones, as where an older copy is restored.
+    pub fn restore(&self, length: usize) {
+        self.shared.change(|state| state.commits.truncate(length));
+    }
+
+    /// Has the lock as another broker would, until it is dropped.
+    pub fn locked(&self) -> Held {
+        self.shared.change(|state| state.waiting += 1);
+        let mut state = self.shared.wait_while(|state| state.is_locked);
+        state.waiting -= 1;
+        state.is_locked = true;
+        Held(Arc::clone(&self.shared))
+    }
+
+    /// Waits until somebody waits for the lock.
+    pub fn someone_waits(&self) {
+        drop(self.shared.wait_while(|state| state.waiting == 0));
+    }
+
+    /// The threads that worked for it.
+    pub fn threads(&self) -> BTreeSet<String> {
+        self.shared.state().threads.clone()
+    }
+}
+
+/// The lock, held.
+pub struct Held(Arc<Shared>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.change(|state| state.is_locked = false);
+    }
+}
+
+impl Store for Memory {
+    type Transaction<'a> = Held;
+
+    fn begin(&mut self, at: Option<Version>) -> Result<(Held, Progress), StoreError> {
+        let held = self.locked();
+        let mut state = self.shared.state();
+        state.threads.insert(std::thread::current().name().unwrap_or_default().to_owned());
+        if state.is_unreachable {
+            drop(state);
+            return Err(StoreError::Failed("no route to host".to_owned()));
+        }
+        let known = match at {
+            None => Some(0),
+            Some(at) => state.commits.iter().position(|commit| commit.version == at).map(|position| position + 1),
+        };
+        let since = known.map(|known| state.commits[known..].to_vec());
+        let all = state.commits.clone();
+        drop(state);
+        match (since, at) {
+            (Some(since), _) if self.tells_whole && !since.is_empty() => {
+                let version = since.last().expect("not empty").version;
+                let changes = all.into_iter().flat_map(|commit| commit.changes).collect();
+                Ok((held, Progress::Whole(Commit { version, changes })))
+            }
+            (Some(since), _) => Ok((held, Progress::Since(since))),
+            (None, at) => Err(StoreError::WentBack(at.map_or(0, |at| at.number))),
+        }
+    }
+}
+
+impl Transaction for Held {
+    fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
+        Ok(self.0.state().commits.iter().any(|commit| commit.version == version))
+    }
+
+    fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError> {
+        let commit = Commit { version, changes: changes.to_vec() };
+        let fault = self.0.change(|state| {
+            let newest = state.commits.last().map_or(0, |commit| commit.version.number);
+            assert_eq!(version.number, newest + 1, "it follows the newest");
+            let fault = state.fault.take();
+            match fault {
+                Some(Fault::Before | Fault::Meanwhile) => {}
+                _ => state.commits.push(commit.clone()),
+            }
+            state.is_unreachable = fault == Some(Fault::ForLong);
+            fault
+        });
+        if fault == Some(Fault::Meanwhile) {
+            std::thread::spawn(move || {
+                drop(self.0.wait_while(|state| state.waiting == 0));
+                self.0.change(|state| state.commits.push(commit));
+            });
+        }
+        match fault {
+            None => Ok(()),
+            Some(_) => Err(CommitError::Unknown("connection reset by peer".to_owned())),
+        }
+    }
+}

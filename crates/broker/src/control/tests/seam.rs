@@ -1,0 +1,344 @@
+//! What holds whatever store there is: each of these runs on SQLite and on a store in memory, or shows what only several brokers meet.
+
+use fullbore_rules::replica::PartitionRegistration;
+use imbl::Vector;
+use proptest::prelude::*;
+
+use super::super::change::{Change, Partitions, Version};
+use super::super::owner::Failure;
+use super::super::queue::{BATCH_MAX, WAITING_MAX};
+use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction};
+use super::memory::{Fault, Memory};
+use super::*;
+use crate::config::Resource;
+
+/// Ids in the same order each time.
+fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
+    let mut drawn = 0_u128;
+    Box::new(move || {
+        drawn += 1;
+        Uuid(drawn.to_be_bytes())
+    })
+}
+
+fn sqlite(folder: &Path) -> Sqlite {
+    let space = Arc::new(Space::open(folder, 0));
+    Sqlite::open(folder, &broker(""), space, random_id()).expect("opens").0
+}
+
+type Notes = Arc<Mutex<Vec<Commit>>>;
+
+/// A store that notes what is committed.
+struct Noted<S>(S, Notes);
+
+struct NotedTransaction<T>(T, Notes);
+
+impl<S: Store> Store for Noted<S> {
+    type Transaction<'a> = NotedTransaction<S::Transaction<'a>>;
+
+    fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError> {
+        let (transaction, progress) = self.0.begin(at)?;
+        Ok((NotedTransaction(transaction, Arc::clone(&self.1)), progress))
+    }
+}
+
+impl<T: Transaction> Transaction for NotedTransaction<T> {
+    fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
+        self.0.includes(version)
+    }
+
+    fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError> {
+        self.0.commit(changes, version)?;
+        self.1.lock().push(Commit { version, changes: changes.to_vec() });
+        Ok(())
+    }
+}
+
+fn name(number: u8) -> String {
+    format!("t.{number}")
+}
+
+fn topic_commands() -> impl Strategy<Value = Command> {
+    let create = (0..6_u8, 0..5_i32, 0..4_i64, any::<bool>()).prop_map(|(number, num_partitions, retention, only)| {
+        let configs = vec![("retention.ms".to_owned(), Some((retention - 2).to_string()))];
+        let topic = CreateTopic { num_partitions, configs, ..wanted(&name(number)) };
+        Command::CreateTopics(CreateTopics { topics: vec![topic, wanted("t.0")], validate_only: only })
+    });
+    let grow = (0..6_u8, 1..9_i32).prop_map(|(number, count)| {
+        let topics = vec![GrowTopic { name: name(number), count, assignments: None }];
+        Command::CreatePartitions(CreatePartitions { topics, validate_only: false })
+    });
+    let delete = (0..6_u8).prop_map(|number| Command::DeleteTopics(vec![TopicRef::Name(name(number))]));
+    let alter = (0..6_u8, any::<bool>(), 1..9_u8).prop_map(|(number, sets, value)| {
+        let change = if sets { set(&value.to_string()) } else { ConfigChange::Delete };
+        let topics = vec![AlterTopicConfig { name: name(number), changes: vec![("retention.bytes".into(), change)] }];
+        Command::AlterTopicConfigs(AlterTopicConfigs { topics, validate_only: false })
+    });
+    prop_oneof![3 => create, 2 => grow, 2 => delete, 2 => alter]
+}
+
+fn other_commands() -> impl Strategy<Value = Command> {
+    let brokers = (any::<bool>(), any::<bool>(), 5..9_u8).prop_map(|(this, sets, value)| {
+        let scope = if this { BrokerScope::This } else { BrokerScope::Every };
+        let change = if sets { set(&value.to_string()) } else { ConfigChange::Delete };
+        let brokers = vec![AlterBrokerConfig { scope, changes: vec![(RETAIN.into(), change)] }];
+        Command::AlterBrokerConfigs(AlterBrokerConfigs { brokers, validate_only: false })
+    });
+    let resources = (0..3_u8, any::<bool>(), 0..9_u8).prop_map(|(number, sets, value)| {
+        let change = if sets { set(&format!("4600{value}")) } else { ConfigChange::Delete };
+        let changes = vec![("consumer.session.timeout.ms".into(), change)];
+        let resources = vec![AlterResourceConfig { resource: Resource::Group, name: name(number), changes }];
+        Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })
+    });
+    let forget = (0..40_u8).prop_map(|id| Command::ForgetDeleted(vec![Uuid(u128::from(id).to_be_bytes())]));
+    let restart = Just(Command::RegisterBroker(RegisterBroker { id: 1, ..RegisterBroker::default() }));
+    prop_oneof![brokers, resources, forget, Just(Command::InitProducerId), restart]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// The same commands have the same outcomes, changes and images on both, and what either holds afterwards makes that image again.
+    #[test]
+    fn both_back_ends_come_to_the_same(
+        batches in proptest::collection::vec(
+            proptest::collection::vec(prop_oneof![2 => topic_commands(), 1 => other_commands()], 1..5), 1..20),
+        tells_whole in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let memory = Memory::default().telling(tells_whole);
+        let [of_file, of_memory] = [(); 2].map(|()| Arc::default());
+        let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
+        let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
+        for batch in &batches {
+            let commands: Vec<&Command> = batch.iter().collect();
+            let done = [file_owner.transact(&commands), memory_owner.transact(&commands)];
+            let [file, memory] = done.map(|done| format!("{:?}", done.expect("done")));
+            prop_assert_eq!(file, memory);
+            prop_assert_eq!(format!("{:?}", file_image.borrow()), format!("{:?}", memory_image.borrow()));
+        }
+        prop_assert_eq!(&*of_file.lock(), &*of_memory.lock());
+        let image = format!("{:?}", file_image.borrow());
+        prop_assert_eq!(&afresh(sqlite(folder.path())), &image);
+        prop_assert_eq!(&afresh(memory.clone()), &image);
+        prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
+    }
+
+    /// Whatever numbers are registered anew, the rows make the same partitions.
+    #[test]
+    fn partitions_that_change_are_the_same_read_afresh(
+        changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
+    ) {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (mut owner, images) = registered(sqlite(folder.path()), counted());
+        owner.transact(&[&create_command("t")]).expect("done");
+        let topic = images.borrow().topic("t").expect("there").id;
+        for (at, leaders) in changed {
+            let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
+            let led = |leader| Arc::new(PartitionRegistration { leader: Some(leader), ..Default::default() });
+            let partitions: Partitions = leaders.into_iter().map(led).collect::<Vector<_>>();
+            let change = Change::PartitionsChanged { topic, first: at.min(count), partitions };
+            commit_beside(&mut owner.store, newest, change);
+            owner.catch_up();
+        }
+        prop_assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
+    }
+}
+
+/// The image of who knows nothing yet.
+fn afresh(store: impl Store) -> String {
+    let (mut owner, images) = Owner::new(store, broker(""), Box::new(random_id)).expect("valid");
+    owner.catch_up();
+    let image = format!("{:?}", images.borrow());
+    image
+}
+
+/// Commits a change as another broker would.
+fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
+    let number = newest.map_or(0, |newest| newest.number) + 1;
+    let (transaction, _) = store.begin(newest).expect("begun");
+    transaction.commit(&[change], Version { number, mark: number }).expect("committed");
+}
+
+fn created(outcomes: Vec<Outcome>) -> Result<Uuid, ErrorCode> {
+    match outcomes.into_iter().next() {
+        Some(Outcome::Topics(mut topics)) => topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nothing is decided on an image that is not the newest, whoever changed it meanwhile.
+fn two_writers<S: Store>(stores: [S; 2]) {
+    let [(one, of_one), (other, of_other)] = stores.map(|store| registered(store, Box::new(random_id)));
+    let mut owners = [one, other];
+    let mut ask = |at: usize, command: Command| owners[at].transact(&[&command]).expect("done");
+    for round in 0..4 {
+        let (one, other) = (round % 2, 1 - round % 2);
+        let name = format!("t{round}");
+        created(ask(one, create_command(&name))).expect("created");
+        let again = created(ask(other, create_command(&name)));
+        assert_eq!(again, Err(ErrorCode::TOPIC_ALREADY_EXISTS), "the other one did it");
+        assert_eq!(format!("{:?}", of_one.borrow()), format!("{:?}", of_other.borrow()));
+    }
+    let mut ids = HashSet::new();
+    for round in 0..3 * PRODUCER_ID_BLOCK {
+        match ask(usize::from(round % 2 == 0), Command::InitProducerId).remove(0) {
+            Outcome::ProducerId(id) => assert!(ids.insert(id.expect("an id"))),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn who_decides_knows_what_another_writer_changed() {
+    for tells_whole in [false, true] {
+        let memory = Memory::default().telling(tells_whole);
+        two_writers([memory.clone(), memory]);
+    }
+    let folder = tempfile::tempdir().expect("tempdir");
+    two_writers([sqlite(folder.path()), sqlite(folder.path())]);
+}
+
+/// An owner of a store that others have, too.
+fn over(memory: &Memory) -> (Owner<Memory>, watch::Receiver<Arc<Image>>) {
+    registered(memory.clone(), Box::new(random_id))
+}
+
+#[test]
+fn a_commit_without_an_answer_is_looked_for() {
+    for (fault, is_made) in [(Fault::Before, false), (Fault::After, true), (Fault::Meanwhile, true)] {
+        let memory = Memory::default();
+        let (mut owner, images) = over(&memory);
+        memory.next_commit(fault);
+        let done = owner.transact(&[&create_command("t"), &Command::InitProducerId]);
+        assert_eq!((done.is_ok(), images.borrow().topic("t").is_some()), (is_made, is_made), "{fault:?}");
+        assert!(is_made || matches!(done, Err(Failure::Store(StoreError::Failed(_)))));
+        assert_eq!(memory.commits().len(), 1 + usize::from(is_made));
+        let next = owner.transact(&[&Command::InitProducerId]).expect("done").remove(0);
+        assert!(matches!(next, Outcome::ProducerId(Ok(id)) if id == i64::from(is_made)), "{next:?}");
+        let again = created(owner.transact(&[&create_command("t")]).expect("done"));
+        assert_eq!(again.is_ok(), !is_made);
+    }
+}
+
+#[test]
+fn what_became_of_a_commit_is_known_once_the_store_can_be_reached_again() {
+    let memory = Memory::default();
+    let (mut owner, images) = over(&memory);
+    memory.next_commit(Fault::ForLong);
+    let (batch, mut answers): (Vec<_>, Vec<_>) =
+        [create_command("t"), Command::InitProducerId].map(asked).into_iter().unzip();
+    owner.serve(batch);
+    let [topic, id] = [0, 1].map(|at: usize| answers[at].try_recv().expect("answered"));
+    let is_open = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
+    assert!(matches!(topic, Outcome::Topics(topics) if topics[0].as_ref().is_err_and(is_open)));
+    assert!(matches!(id, Outcome::ProducerId(Err(refusal)) if is_open(&refusal)));
+    assert!(images.borrow().topic("t").is_none());
+    assert!(owner.transact(&[&create_command("u")]).is_err());
+    memory.mend();
+    owner.catch_up();
+    assert!(images.borrow().topic("t").is_some(), "it was made");
+    let next = owner.transact(&[&Command::InitProducerId]).expect("done").remove(0);
+    assert!(matches!(next, Outcome::ProducerId(Ok(PRODUCER_ID_BLOCK))), "nobody has had the block before: {next:?}");
+}
+
+#[test]
+fn a_store_that_went_back_is_not_followed() {
+    let memory = Memory::default();
+    let (mut owner, images) = over(&memory);
+    for name in ["t", "u"] {
+        owner.transact(&[&create_command(name)]).expect("done");
+    }
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
+    file_owner.transact(&[&create_command("t")]).expect("done");
+    memory.restore(2);
+    sqlite(folder.path()).mark_otherwise();
+    for more in 0..2 {
+        let went_back =
+            |done: Result<Vec<Outcome>, Failure>| matches!(done, Err(Failure::Store(StoreError::WentBack(_))));
+        assert!(went_back(owner.transact(&[&create_command("v")])));
+        assert!(went_back(file_owner.transact(&[&create_command("v")])));
+        assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
+        // As many versions as before make it no other.
+        let newest = memory.commits().last().map(|commit| commit.version);
+        commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
+    }
+}
+
+/// The control plane over a store in memory.
+fn control(memory: &Memory) -> Control {
+    let (memory, cluster_id) = (memory.clone(), random_id());
+    let identity = Identity { cluster_id, kept: None, file: PathBuf::from("memory") };
+    Control::start(broker(""), BTreeMap::new(), move || Ok((memory, identity))).expect("starts")
+}
+
+#[tokio::test]
+async fn commands_wait_in_a_bounded_queue_and_are_carried_out_whoever_still_waits() {
+    let memory = Memory::default();
+    let control = control(&memory);
+    let held = memory.locked();
+    let queue = control.queue().expect("open");
+    let create_one = |number: usize| {
+        let control = control.clone();
+        tokio::spawn(async move { create(&control, vec![wanted(&format!("t{number}"))]).await })
+    };
+    let first = create_one(0);
+    tokio::task::yield_now().await;
+    memory.someone_waits();
+    let count = 1 + WAITING_MAX + BATCH_MAX;
+    let callers: Vec<_> = (1..count).map(create_one).collect();
+    while queue.places() > 0 {
+        tokio::task::yield_now().await;
+    }
+    first.abort();
+    callers[0].abort();
+    callers[count - 2].abort();
+    for gone in [&first, &callers[0], &callers[count - 2]] {
+        while !gone.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(held);
+    for (at, caller) in callers.into_iter().enumerate().take(count - 2).skip(1) {
+        assert_eq!(codes(&caller.await.expect("no panic")), [None], "{at}");
+    }
+    let image = control.image();
+    let is_there = |number: usize| image.topic(&format!("t{number}")).is_some();
+    assert_eq!([is_there(0), is_there(1), is_there(count - 1)], [true, true, false], "who had a place was heard");
+    assert_eq!(image.topics().len(), count - 1);
+    drop(queue);
+    control.close();
+    assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
+}
+
+/// What another broker commits is followed and published in its order, without a command.
+#[tokio::test]
+async fn what_others_commit_is_published_when_somebody_says_so() {
+    let memory = Memory::default();
+    let control = control(&memory);
+    let followed = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&followed);
+    control.follow(Box::new(move |before, after| noted.lock().push((before.epoch(), after.epoch()))));
+    let (mut other, _) = over(&memory);
+    other.transact(&[&create_command("t")]).expect("done");
+    let mut images = control.watch();
+    control.catch_up();
+    images.wait_for(|image| image.topic("t").is_some()).await.expect("open");
+    assert_eq!(*followed.lock(), [(0, 1), (1, 3)]);
+}
+
+#[test]
+fn producer_ids_of_the_block_need_no_store() {
+    let memory = Memory::default();
+    let (mut owner, _images) = over(&memory);
+    owner.transact(&[&Command::InitProducerId]).expect("done");
+    memory.next_commit(Fault::ForLong);
+    assert!(owner.transact(&[&create_command("t")]).is_err());
+    let (batch, answers): (Vec<_>, Vec<_>) =
+        [Command::InitProducerId, create_command("u")].map(asked).into_iter().unzip();
+    owner.serve(batch);
+    let done: Vec<Outcome> = answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect();
+    assert!(matches!(&done[0], Outcome::ProducerId(Ok(1))), "{done:?}");
+    assert!(matches!(&done[1], Outcome::Topics(topics) if topics[0].is_err()), "{done:?}");
+}
