@@ -1,5 +1,3 @@
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
 //! A topic that has the name of a deleted one: nothing of the older one reaches it, neither its folder, what the checkpoints
 //! say, nor who was still at work on it.
 
@@ -9,7 +7,7 @@ use std::sync::Arc;
 use fullbore_broker::config::CleanupPolicy;
 use fullbore_broker::partitions::{Origin, Partitions, led_by};
 use fullbore_wire::Uuid;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mknodat, renameat_with};
 
 use crate::folder::*;
 
