@@ -6,7 +6,7 @@ CLIPPY = cargo clippy
 test:
 	@tests/all
 
-# What `make test` does a few times, many times: kills, damage, random schedules. Takes an hour.
+# What `make test` does a few times, many times: kills, damage, random schedules.
 soak:
 	@tests/soak
 
