@@ -33,6 +33,8 @@ const FREE_MIN: u64 = 256 << 10;
 /// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
 /// if another program takes what is free.
 const RELEASES: [u64; 3] = [16, 4, 1];
+/// So long after the last write that found no room it is said that there is some.
+const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Between two tries to take up room that is said to be free and cannot be had.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
@@ -56,6 +58,8 @@ pub struct Space {
 struct Times {
     /// Whether it has not been told since that it is over.
     says_full: bool,
+    /// Since when there is room.
+    room: Option<Instant>,
     /// There was less room to take up than is said to be free.
     refused: Option<Instant>,
 }
@@ -118,7 +122,10 @@ impl Space {
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         let mut times = self.times.lock();
-        if self.line.due().is_some() {
+        times.room = None;
+        let is_due = self.line.due().is_some();
+        // Who reads the last line knows how it is.
+        if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
                 folder = %self.folder.display(),
@@ -138,7 +145,14 @@ impl Space {
 
     fn note_room(&self) {
         self.full.store(false, Ordering::Relaxed);
-        if std::mem::take(&mut self.times.lock().says_full) {
+        self.times.lock().room.get_or_insert_with(Instant::now);
+    }
+
+    /// Says that there is room once that has lasted: a write may find the last of it, and the next one none.
+    fn tell_room(&self) {
+        let mut times = self.times.lock();
+        if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
+            times.says_full = false;
             // As loud as what it takes back.
             tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
         }
@@ -199,6 +213,7 @@ impl Space {
         } else if self.is_full() && taken && self.can_write() {
             self.note_room();
         }
+        self.tell_room();
     }
 
     /// Whether there is not only said to be room: a quota may leave less.
@@ -338,6 +353,26 @@ mod tests {
         ] {
             assert_eq!(reserve_of(configured, total), kept, "{configured} of {total}");
         }
+    }
+
+    #[test]
+    fn what_was_last_said_of_the_disk_is_how_it_is() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let space = Space::open(folder.path(), 0);
+        let says_full = || space.times.lock().says_full;
+        space.note_full();
+        assert!(says_full());
+        space.note_written();
+        space.look();
+        assert!(!space.is_full() && says_full(), "it may be the last of it");
+        space.note_full();
+        assert!(space.times.lock().room.is_none() && says_full());
+        space.note_written();
+        space.times.lock().room = Instant::now().checked_sub(ROOM_TOLD_AFTER);
+        space.look();
+        assert!(!says_full());
+        space.note_full();
+        assert!(says_full(), "however soon it is full again");
     }
 
     #[test]

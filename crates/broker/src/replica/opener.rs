@@ -24,7 +24,8 @@ use crate::system::give_way;
 /// What has a log that can be opened.
 pub trait Openable: Debug + Send + Sync {
     /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
-    fn open_now(&self);
+    /// Whether it is of use then.
+    fn open_now(&self) -> bool;
 
     /// In which queues it stands.
     fn asked(&self) -> &Asked;
@@ -67,15 +68,18 @@ struct Recovery {
     /// Partitions, and how many of them are not done.
     partitions: usize,
     left: usize,
+    /// Those of them that could not be opened.
+    failed: usize,
     /// When all were known.
     began: Option<Instant>,
 }
 
 impl Queue {
     /// One of those that are opened in time is done with. Those of a crash are the first.
-    fn note_opened(&mut self) {
+    fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
+            self.recovery.failed += usize::from(!is_of_use);
             self.recovery.tell_if_done();
         }
     }
@@ -88,7 +92,8 @@ impl Recovery {
             && self.left == 0
         {
             let took_ms = began.elapsed().as_millis();
-            tracing::info!(target: CHANGES, partitions = self.partitions, took_ms, "recovered");
+            let (partitions, failed) = (self.partitions - self.failed, self.failed);
+            tracing::info!(target: CHANGES, partitions, failed, took_ms, "recovered");
         }
     }
 }
@@ -176,9 +181,9 @@ impl Opener {
             // Before it is looked at: who asks from now on may ask for another try.
             let asked = if is_asked_for { &partition.asked().by_somebody } else { &partition.asked().in_time };
             asked.store(false, Release);
-            partition.open_now();
+            let is_of_use = partition.open_now();
             if !is_asked_for {
-                self.queue.lock().note_opened();
+                self.queue.lock().note_opened(is_of_use);
             }
         }
     }
@@ -195,7 +200,7 @@ impl Opener {
             }
             match queue.rest.pop_front().map(|partition| partition.upgrade()) {
                 Some(Some(partition)) => return Some((partition, false)),
-                Some(None) => queue.note_opened(),
+                Some(None) => queue.note_opened(true),
                 None => self.changed.wait(&mut queue),
             }
         }

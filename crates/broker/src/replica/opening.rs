@@ -285,10 +285,12 @@ impl Replica {
 }
 
 impl Openable for Replica {
-    fn open_now(&self) {
+    fn open_now(&self) -> bool {
         let mut state = self.lock();
-        if matches!(state.log, LogState::Unopened) {
-            let _ = self.step(&mut state, Step::Look);
+        match &state.log {
+            LogState::Unopened => self.step(&mut state, Step::Look).is_ok(),
+            LogState::Refused(_) => false,
+            LogState::Opening(_) | LogState::Absent | LogState::Open(_) | LogState::Gone => true,
         }
     }
 
