@@ -9,7 +9,7 @@ use crate::config::{ClientMetricsConfig, ClientTrait};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use crc_fast::CrcAlgorithm;
-use fullbore_rules::telemetry::{Clients, Push, Refusal, Subscription};
+use fullbore_rules::telemetry::{Clients, Push, Subscription, TelemetryRefusal};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -54,8 +54,8 @@ impl Telemetry {
     /// What is wanted of a client that asks.
     ///
     /// # Errors
-    /// [`Refusal::TooEarly`].
-    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<Wanted, Refusal> {
+    /// [`TelemetryRefusal::TooEarly`].
+    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<Wanted, TelemetryRefusal> {
         let wanted = wanted(image, asking);
         self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;
         Ok(wanted)
@@ -64,8 +64,8 @@ impl Telemetry {
     /// Takes a push of so many bytes.
     ///
     /// # Errors
-    /// [`Refusal`].
-    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), Refusal> {
+    /// [`TelemetryRefusal`].
+    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), TelemetryRefusal> {
         let wanted = wanted(image, asking).subscription();
         self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;
         self.metrics.telemetry_pushed(bytes);

@@ -5,7 +5,7 @@ use super::key::{Allowed, Key, Type};
 use super::reader::Reader;
 use fullbore_rules::group::consumer::assignor::Assignor;
 use fullbore_rules::group::consumer::{self, Migration};
-use fullbore_rules::group::{Settings, classic};
+use fullbore_rules::group::{GroupSettings, classic};
 use fullbore_wire::batch::Compression;
 
 /// A part of the broker's table.
@@ -190,7 +190,7 @@ pub struct GroupConfig {
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
     /// What groups of the consumer protocol are held to that set nothing themselves.
-    pub consumer: consumer::Settings,
+    pub consumer: consumer::ConsumerGroupSettings,
 }
 
 impl GroupConfig {
@@ -208,9 +208,9 @@ impl GroupConfig {
     }
 
     /// What groups' machines are held to.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            classic: classic::Settings {
+    pub fn settings(&self) -> GroupSettings {
+        GroupSettings {
+            classic: classic::ClassicGroupSettings {
                 session_timeout_min_ms: self.session_timeout_min_ms,
                 session_timeout_max_ms: self.session_timeout_max_ms,
                 initial_rebalance_delay_ms: self.initial_rebalance_delay_ms,
@@ -221,7 +221,9 @@ impl GroupConfig {
     }
 }
 
-fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<consumer::Settings, Mistakes> {
+fn consumer_settings<F: Fn(&str) -> Option<String>>(
+    values: &Reader<F>,
+) -> Result<consumer::ConsumerGroupSettings, Mistakes> {
     let text = |name| values.text(name).unwrap_or_default();
     let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
     let names = text(assignors);
@@ -238,7 +240,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Resul
     else {
         return Err(mistakes);
     };
-    let settings = consumer::Settings {
+    let settings = consumer::ConsumerGroupSettings {
         is_enabled: text(protocols).split(',').any(|protocol| protocol.trim() == "consumer"),
         session_timeout_ms,
         heartbeat_interval_ms,

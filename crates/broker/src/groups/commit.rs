@@ -9,7 +9,7 @@ use super::records::{self, Place};
 use super::{Groups, not_kept};
 use crate::control::Image;
 use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten, size_of_record};
-use fullbore_rules::group::consumer::Partition;
+use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
@@ -269,7 +269,7 @@ impl Groups {
 }
 
 fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {
-    group.check_commit_of(committer, &Partition { topic: offset.topic.id, index: offset.partition })
+    group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
 /// Whether it was not deleted since the request came.

@@ -3,7 +3,7 @@
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
 use crate::coordinator::Shard;
-use fullbore_rules::group::{Answer, Effect, Group, Ticket};
+use fullbore_rules::group::{Effect, Group, GroupAnswer, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 
 pub(super) struct Inner {
     pub group: Group,
-    pub waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
+    pub waiting: HashMap<RequestTicket, oneshot::Sender<GroupAnswer>>,
     tickets: u64,
     /// What the group was last known to hold for its members.
     pub bytes: usize,
@@ -58,8 +58,8 @@ impl Entry {
 
 impl Inner {
     /// A ticket, and who waits for its answer.
-    pub fn ticket(&mut self) -> (Ticket, Pending) {
-        let ticket = Ticket(self.tickets);
+    pub fn ticket(&mut self) -> (RequestTicket, Pending) {
+        let ticket = RequestTicket(self.tickets);
         self.tickets += 1;
         let (answer, pending) = oneshot::channel();
         self.waiting.insert(ticket, answer);
@@ -67,7 +67,7 @@ impl Inner {
     }
 
     /// Answers who waits; who went away does not want to know.
-    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
             let _ = waiting.send(answer);
         }
@@ -75,7 +75,7 @@ impl Inner {
 }
 
 /// An answer to come.
-pub struct Pending(Result<ErrorCode, oneshot::Receiver<Answer>>);
+pub struct Pending(Result<ErrorCode, oneshot::Receiver<GroupAnswer>>);
 
 impl Pending {
     pub(super) fn refused(code: ErrorCode) -> Self {
@@ -83,10 +83,10 @@ impl Pending {
     }
 
     /// Waits for it.
-    pub async fn answer(self) -> Answer {
+    pub async fn answer(self) -> GroupAnswer {
         match self.0 {
-            Ok(code) => Answer::Refused(code),
-            Err(pending) => pending.await.unwrap_or(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
+            Ok(code) => GroupAnswer::Refused(code),
+            Err(pending) => pending.await.unwrap_or(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::entry::{Entry, Inner};
 use super::{Groups, records, timer};
 use crate::coordinator::Records;
-use fullbore_rules::group::{Answer, Effect, Effects, Event, Snapshot};
+use fullbore_rules::group::{Effect, Effects, Event, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ fn refuse_next(inner: &mut Inner) {
     for effect in &mut inner.outbox {
         match effect {
             Effect::Keep(_) => return,
-            Effect::Answer(_, answer) => *answer = Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+            Effect::Answer(_, answer) => *answer = GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
             Effect::Tell(_) => {}
         }
     }

@@ -38,7 +38,7 @@ use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
 use clock::Clock;
 use entry::{Entry, Inner};
-use fullbore_rules::group::{Answer, Effects, Group, Settings, State, Ticket};
+use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ pub struct Groups {
     bytes_max: usize,
     /// What all groups hold for their members.
     bytes: AtomicUsize,
-    settings: Settings,
+    settings: GroupSettings,
     control: Control,
     logs: Arc<Partitions>,
     /// None while there is no such topic.
@@ -169,11 +169,11 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
-        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects) + Send,
-    ) -> Answer {
+        event: impl FnOnce(&mut Group, RequestTicket, i64, &mut Effects) + Send,
+    ) -> GroupAnswer {
         match self.prepare(missing, [id]).await {
             Ok(()) => self.put_to(id, missing, event).answer().await,
-            Err(code) => Answer::Refused(code),
+            Err(code) => GroupAnswer::Refused(code),
         }
     }
 
@@ -182,7 +182,7 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
-        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects),
+        event: impl FnOnce(&mut Group, RequestTicket, i64, &mut Effects),
     ) -> Pending {
         loop {
             let found = match missing {
@@ -263,7 +263,7 @@ impl Groups {
     }
 
     /// What a group is held to: the broker's settings with its own.
-    pub fn settings_of(&self, image: &Image, id: &str) -> Settings {
+    pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
         settings.consumer.session_timeout_ms = own.consumer_session_timeout_ms;
@@ -310,13 +310,13 @@ impl Groups {
         self.table.lock().keys().cloned().collect()
     }
 
-    /// How many groups are in each state, in the order of [`State::ALL`].
-    pub fn count_by_state(&self) -> [usize; State::ALL.len()] {
+    /// How many groups are in each state, in the order of [`GroupState::ALL`].
+    pub fn count_by_state(&self) -> [usize; GroupState::ALL.len()] {
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
-        let mut counts = [0; State::ALL.len()];
+        let mut counts = [0; GroupState::ALL.len()];
         for entry in entries {
             let state = entry.lock().group.state();
-            let at = State::ALL.iter().position(|known| *known == state).expect("every state is in the list");
+            let at = GroupState::ALL.iter().position(|known| *known == state).expect("every state is in the list");
             counts[at] += 1;
         }
         counts
@@ -330,7 +330,7 @@ impl Groups {
             let waiting = std::mem::take(&mut entry.lock().waiting);
             for (_, answer) in waiting {
                 // Who went away does not want to know.
-                let _ = answer.send(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+                let _ = answer.send(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
             }
         }
     }

@@ -6,7 +6,7 @@ use super::offsets::Committed;
 use crate::coordinator::KeyValue;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use fullbore_rules::group::Snapshot;
-use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, Record};
+use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
 /// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in 64 bits and the state.
@@ -49,7 +49,7 @@ pub(super) fn offset(place: Place<'_>, committed: Option<(Uuid, &Committed)>) ->
         topic_id,
         ..Default::default()
     });
-    Record::OffsetCommit(key, value).encode()
+    CoordinatorRecord::OffsetCommit(key, value).encode()
 }
 
 /// The record of a group, or its tombstone.
@@ -73,8 +73,8 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<Kept, DecodeError> {
     // What is kept outlives the chunk of the log that it was read in.
     let own = |text: &Text| Text::from(text.as_str());
-    match Record::decode(key, value)? {
-        Record::OffsetCommit(key, value) => {
+    match CoordinatorRecord::decode(key, value)? {
+        CoordinatorRecord::OffsetCommit(key, value) => {
             let committed = value.map(|value| {
                 let committed = Committed {
                     offset: value.offset,
@@ -87,7 +87,7 @@ pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<Kept, DecodeError
             });
             Ok(Kept::Offset { group: own(&key.group), topic: own(&key.topic), partition: key.partition, committed })
         }
-        Record::Unknown(SNAPSHOT, id, value) => {
+        CoordinatorRecord::Unknown(SNAPSHOT, id, value) => {
             let group = Text::from_utf8(Bytes::copy_from_slice(&id)).map_err(|_| DecodeError::Utf8)?;
             let snapshot = value.map(|mut value| match value.len() {
                 0..8 => Err(DecodeError::Truncated { missing: 8 - value.len() }),

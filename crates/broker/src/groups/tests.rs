@@ -150,7 +150,7 @@ fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joinin
 fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
     let image = opened.control.image();
-    group.join(joining(&join_request(protocol_type), &"m".into()), &*image, Ticket(0), 0, &mut effects);
+    group.join(joining(&join_request(protocol_type), &"m".into()), &*image, RequestTicket(0), 0, &mut effects);
     group.tick(group.next_deadline().expect("it waits for others"), &mut effects);
     group.snapshot()
 }
@@ -171,7 +171,7 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
         inner.group.tick(deadline, &mut effects);
         groups.follow(&entry, inner, effects);
     }
-    let Answer::Join(_) = joined.answer().await else { panic!("refused") };
+    let GroupAnswer::Join(_) = joined.answer().await else { panic!("refused") };
     let member = MemberIdentity { member_id, ..Default::default() };
     let left = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
         group.leave(&[member], ticket, now, effects);

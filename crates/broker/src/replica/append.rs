@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::Refusal;
+use fullbore_rules::sequence::SequenceRefusal;
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -85,7 +85,8 @@ impl Replica {
                     space.note_full();
                 }
                 // What was sent behind a batch that found no room is early only because of that.
-                let follows = error == AppendError::Sequence(Refusal::OutOfOrderSequence) && log.is_ahead(batch);
+                let follows =
+                    error == AppendError::Sequence(SequenceRefusal::OutOfOrderSequence) && log.is_ahead(batch);
                 let error = if follows && space.is_full() { AppendError::Full } else { error };
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);

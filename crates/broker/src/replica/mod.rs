@@ -100,7 +100,7 @@ impl Replica {
         // Without anything known it is new, and there is nothing to look at.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         // What is set and told is taken over by who locks the state first.
-        let settings = rules::Settings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
+        let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let state = State {
             known: known.unwrap_or(Known::NOTHING),
             log,

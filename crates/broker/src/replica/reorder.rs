@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
-use fullbore_rules::sequence::{Refusal, Stamp};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::sync::oneshot;
 
 use super::ticket::{Acks, Appended};
@@ -26,8 +26,8 @@ use crate::validation::ValidBatch;
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
 
-pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
-const FENCED: AppendError = AppendError::Sequence(Refusal::InvalidProducerEpoch);
+pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
+const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
 /// of a client that does not wait for answers.

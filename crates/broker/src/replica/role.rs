@@ -80,8 +80,8 @@ impl Replica {
         }
     }
 
-    fn replica_settings(&self) -> replica::Settings {
-        replica::Settings {
+    fn replica_settings(&self) -> replica::ReplicaSettings {
+        replica::ReplicaSettings {
             min_insync_replicas: self.config().min_insync_replicas,
             replica_lag_time_max_ms: self.log_dir.cluster.replica_lag_time_max_ms,
         }

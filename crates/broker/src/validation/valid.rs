@@ -2,7 +2,7 @@
 
 use crate::config::{TimestampType, TopicConfig};
 use bytes::Bytes;
-use fullbore_rules::sequence::{Refusal, Stamp};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::BatchView;
 use std::fmt;
@@ -147,5 +147,5 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
 fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
     let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
     let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());
-    stamp.map_err(|_: Refusal| InvalidBatch::Header)
+    stamp.map_err(|_: SequenceRefusal| InvalidBatch::Header)
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
-use fullbore_rules::compaction::{Dirty, HashKey, Horizon, Limits, OffsetMap, Source, group, survives};
+use fullbore_rules::compaction::{Dirty, HashKey, Horizon, OffsetMap, SegmentLimits, Source, group, survives};
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decompress, retain, retain_empty};
 
 use super::replace::replace;
@@ -78,7 +78,8 @@ impl Job<'_> {
         let mapped = self.map_keys(&found)?;
         let sources: Vec<Source> = found.iter().map(|found| found.source).collect();
         let count = sources.partition_point(|source| source.base_offset < mapped.mapped_to);
-        let limits = Limits { segment_bytes: self.config.segment_bytes, index_bytes: self.config.segment_index_bytes };
+        let limits =
+            SegmentLimits { segment_bytes: self.config.segment_bytes, index_bytes: self.config.segment_index_bytes };
         let mut tally = Tally { keys: mapped.map.len(), ..Tally::default() };
         for Range { start, end } in group(&sources[..count], limits) {
             self.clean_group(&dir, &found[start..end], &mapped, &mut tally)?;
