@@ -56,4 +56,4 @@ pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ProduceError, SendError};
 pub use fullbore_client::{ClientConfig, ConfigError, Security};
 pub use producer::Producer;
-pub use record::{Header, Record};
+pub use record::{Header, ProducerRecord};
