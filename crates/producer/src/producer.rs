@@ -31,10 +31,10 @@ const METADATA: &str = "metadata of the topic";
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use fullbore_producer::{Producer, ProducerConfig, Record};
+/// use fullbore_producer::{Producer, ProducerConfig, ProducerRecord};
 ///
 /// let producer = Producer::new(ProducerConfig::new("localhost:9092"))?;
-/// let delivery = producer.send(Record::new("events", b"hello").key(b"k")).await?;
+/// let delivery = producer.send(ProducerRecord::new("events", b"hello").key(b"k")).await?;
 /// let written = delivery.await?;
 /// println!("partition {} offset {}", written.partition, written.offset);
 /// producer.close(std::time::Duration::from_secs(30)).await;

@@ -1,6 +1,6 @@
 //! Ready-made sweeps, each named for the document whose table it makes and described by what it shows.
 //!
-//! Invariant: every table is a plan that passes [`Plan::check`](super::SweepPlan::check).
+//! Invariant: every table is a plan that passes [`SweepPlan::check`](super::SweepPlan::check).
 
 use super::axis::{Axis, fixed};
 use super::plan::Amount;

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use fullbore_rules::group::consumer::assignor::Assignor;
 use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{GroupSettings, classic};
@@ -151,7 +151,7 @@ pub struct OffsetsTopicConfig {
 }
 
 impl OffsetsTopicConfig {
-    fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+    fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
         Self {
             partitions: values.number("offsets.topic.num.partitions"),
             segment_bytes: values.number("offsets.topic.segment.bytes"),
@@ -194,7 +194,7 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, Mistakes> {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
         Ok(Self {
             offsets_topic: OffsetsTopicConfig::read(values),
             groups_max: values.number("fullbore.groups.max"),
@@ -222,7 +222,7 @@ impl GroupConfig {
 }
 
 fn consumer_settings<F: Fn(&str) -> Option<String>>(
-    values: &Reader<F>,
+    values: &ConfigReader<F>,
 ) -> Result<consumer::ConsumerGroupSettings, Mistakes> {
     let text = |name| values.text(name).unwrap_or_default();
     let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
@@ -265,15 +265,16 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(
 }
 
 /// The least and the most of a key.
-type Limits = (&'static str, &'static str);
-const SESSION: Limits = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
-const HEARTBEAT: Limits = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");
-const ASSIGNMENT: Limits = ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms");
+type LimitKeys = (&'static str, &'static str);
+const SESSION: LimitKeys = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
+const HEARTBEAT: LimitKeys = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");
+const ASSIGNMENT: LimitKeys =
+    ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms");
 
 fn between<F: Fn(&str) -> Option<String>>(
-    values: &Reader<F>,
+    values: &ConfigReader<F>,
     name: &'static str,
-    (min, max): Limits,
+    (min, max): LimitKeys,
 ) -> Result<i32, ConfigError> {
     let (value, least, most): (i32, i32, i32) = (values.number(name), values.number(min), values.number(max));
     if (least..=most).contains(&value) {

@@ -15,14 +15,14 @@ pub(super) struct Entry {
     pub id: Text,
     /// Where it is kept.
     pub shard: Arc<Shard>,
-    inner: Mutex<Inner>,
+    inner: Mutex<EntryState>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
     /// The group's commits on their way. They are counted under its lock, and not any more once their offsets are seen.
     pub commits: AtomicUsize,
 }
 
-pub(super) struct Inner {
+pub(super) struct EntryState {
     pub group: Group,
     pub waiting: HashMap<RequestTicket, oneshot::Sender<GroupAnswer>>,
     tickets: u64,
@@ -38,7 +38,7 @@ pub(super) struct Inner {
 
 impl Entry {
     pub fn new(id: Text, group: Group, shard: Arc<Shard>) -> Arc<Self> {
-        let inner = Inner {
+        let inner = EntryState {
             group,
             waiting: HashMap::new(),
             tickets: 0,
@@ -51,19 +51,19 @@ impl Entry {
         Arc::new(Entry { id, shard, inner, alarm, commits: AtomicUsize::new(0) })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub fn lock(&self) -> MutexGuard<'_, EntryState> {
         self.inner.lock()
     }
 }
 
-impl Inner {
+impl EntryState {
     /// A ticket, and who waits for its answer.
-    pub fn ticket(&mut self) -> (RequestTicket, Pending) {
+    pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
         let ticket = RequestTicket(self.tickets);
         self.tickets += 1;
         let (answer, pending) = oneshot::channel();
         self.waiting.insert(ticket, answer);
-        (ticket, Pending(Err(pending)))
+        (ticket, PendingAnswer(Err(pending)))
     }
 
     /// Answers who waits; who went away does not want to know.
@@ -75,11 +75,11 @@ impl Inner {
 }
 
 /// An answer to come.
-pub struct Pending(Result<ErrorCode, oneshot::Receiver<GroupAnswer>>);
+pub struct PendingAnswer(Result<ErrorCode, oneshot::Receiver<GroupAnswer>>);
 
-impl Pending {
+impl PendingAnswer {
     pub(super) fn refused(code: ErrorCode) -> Self {
-        Pending(Ok(code))
+        PendingAnswer(Ok(code))
     }
 
     /// Waits for it.

@@ -25,8 +25,8 @@ mod timer;
 mod topics;
 
 pub use commit::DeleteOffset;
-pub use entry::Pending;
-pub use offsets::{CommitOffset, Committed, GroupOffsets, Offsets, TopicName, TopicOffsets};
+pub use entry::PendingAnswer;
+pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
 pub use take_over::TakeOverError;
 
@@ -36,8 +36,8 @@ use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
 use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
-use clock::Clock;
-use entry::{Entry, Inner};
+use clock::GroupClock;
+use entry::{Entry, EntryState};
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -73,7 +73,7 @@ pub struct Groups {
     topic_config: OffsetsTopicConfig,
     /// Whether nothing of the topic is being read, as far as was looked.
     all_loaded: AtomicBool,
-    offsets: Offsets,
+    offsets: CommittedOffsets,
     offsets_max: usize,
     /// Offsets on their way into the log that take a place.
     offsets_coming: AtomicUsize,
@@ -83,7 +83,7 @@ pub struct Groups {
     timer: Timer,
     /// Nobody is made to wait any more.
     closed: AtomicBool,
-    clock: Clock,
+    clock: GroupClock,
     /// The line of a group that could not be kept.
     unkept: Seldom,
     /// The line of a topic that could not be made.
@@ -93,11 +93,11 @@ pub struct Groups {
 impl Groups {
     /// No groups yet: see [`Groups::start`].
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
-        Groups::by(Clock::start(), config, control, logs, metrics)
+        Groups::by(GroupClock::start(), config, control, logs, metrics)
     }
 
     fn by(
-        clock: Clock,
+        clock: GroupClock,
         config: &BrokerConfig,
         control: Control,
         logs: Arc<Partitions>,
@@ -114,7 +114,7 @@ impl Groups {
             topic: RwLock::default(),
             topic_config: config.groups.offsets_topic,
             all_loaded: AtomicBool::new(true),
-            offsets: Offsets::default(),
+            offsets: CommittedOffsets::default(),
             offsets_max: config.offsets_max,
             offsets_coming: AtomicUsize::new(0),
             bytes_coming: AtomicUsize::new(0),
@@ -128,7 +128,7 @@ impl Groups {
     }
 
     /// What groups have committed. Whoever was answered a commit sees it, or a newer one.
-    pub fn offsets(&self) -> &Offsets {
+    pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
     }
 
@@ -183,7 +183,7 @@ impl Groups {
         id: &Text,
         missing: Missing,
         event: impl FnOnce(&mut Group, RequestTicket, i64, &mut Effects),
-    ) -> Pending {
+    ) -> PendingAnswer {
         loop {
             let found = match missing {
                 Missing::Create => self.create_entry(id),
@@ -191,11 +191,11 @@ impl Groups {
             };
             let entry = match found {
                 Ok(entry) => entry,
-                Err(code) => return Pending::refused(code),
+                Err(code) => return PendingAnswer::refused(code),
             };
             let mut inner = entry.lock();
             if self.closed.load(Ordering::SeqCst) {
-                return Pending::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+                return PendingAnswer::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
             }
             // It may have been taken out of service between the search and the lock; it is not in the table then.
             if inner.is_gone {
@@ -221,7 +221,7 @@ impl Groups {
     }
 
     /// Takes note of what the group holds now.
-    fn note_bytes(&self, inner: &mut Inner) {
+    fn note_bytes(&self, inner: &mut EntryState) {
         let (before, now) = (inner.bytes, inner.group.bytes());
         inner.bytes = now;
         // Modulo 2^64, as atomics are: a decrease is the addition of its complement.
@@ -362,7 +362,7 @@ impl Groups {
     }
 
     /// The entry's lock is held, the table's is not: the order is table after entry nowhere else than here.
-    fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, Inner>) {
+    fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();
         inner.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);

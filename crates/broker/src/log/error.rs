@@ -26,7 +26,7 @@ pub struct Read {
 
 /// The partition's limits; `log_start <= high_watermark <= log_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offsets {
+pub struct LogOffsets {
     /// The first offset there is.
     pub log_start: i64,
     /// The offset after the last record that consumers may see.
@@ -101,7 +101,7 @@ impl AppendError {
 /// Why nothing could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Before the log start or after the log end; `Offsets` says which.
+    /// Before the log start or after the log end; `LogOffsets` says which.
     #[error("the offset is not in the log")]
     OffsetOutOfRange,
     /// The disk does not give the records back.

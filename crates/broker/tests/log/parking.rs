@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::metrics::Metrics;
-use fullbore_broker::partitions::{Acks, Admission, AppendError, ParkedAnswer, Reordering, Replica};
+use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, ParkedAnswer, Reordering, Replica};
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
@@ -15,14 +15,14 @@ fn reordering(settings: &str) -> Arc<Reordering> {
     Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
 }
 
-fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
+fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<BatchAdmission, AppendError> {
     partition.append_in_turn(&valid(partition, batch)?, Acks::Leader, NOW, Some(reordering))
 }
 
 fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
     match admit(partition, batch, reordering).expect("there is room") {
-        Admission::Parked(answer) => answer,
-        Admission::Appended(appended) => panic!("appended: {appended:?}"),
+        BatchAdmission::Parked(answer) => answer,
+        BatchAdmission::Appended(appended) => panic!("appended: {appended:?}"),
     }
 }
 

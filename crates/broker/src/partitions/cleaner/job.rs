@@ -38,7 +38,7 @@ pub struct Tally {
 }
 
 /// One cleaning.
-pub struct Job<'a> {
+pub struct Cleaning<'a> {
     pub pace: &'a dyn Pace,
     pub log_dir: &'a LogDir,
     pub partition: &'a Arc<Replica>,
@@ -71,7 +71,7 @@ enum Fate {
     Gone,
 }
 
-impl Job<'_> {
+impl Cleaning<'_> {
     /// Cleans; how far the log is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let (dir, found) = self.find_segments()?;
@@ -200,7 +200,7 @@ impl Job<'_> {
 
 /// A group on its way into its output.
 struct Rewriting<'a> {
-    job: &'a Job<'a>,
+    job: &'a Cleaning<'a>,
     mapped: &'a Mapped,
     last_offsets: HashMap<i64, i64>,
     scratch: BytesMut,
