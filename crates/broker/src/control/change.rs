@@ -10,9 +10,17 @@ use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use imbl::Vector;
 
-use super::command::DeletedTopic;
 use super::node::Node;
 use crate::config::Resource;
+
+/// A topic that was deleted, and of which something may be left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedTopic {
+    pub id: Uuid,
+    /// As it was; others may have it since.
+    pub name: String,
+    pub partitions: i32,
+}
 
 /// A topic's partitions by number.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;

@@ -50,15 +50,6 @@ pub struct RegisterBroker {
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// A topic that was deleted, and of which something may be left.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeletedTopic {
-    pub id: Uuid,
-    /// As it was; others may have it since.
-    pub name: String,
-    pub partitions: i32,
-}
-
 /// Topics to create, each for itself: one refused does not stop the others.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopics {

@@ -14,8 +14,7 @@ use fullbore_wire::Uuid;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
 
-use super::change::Version;
-use super::command::DeletedTopic;
+use super::change::{DeletedTopic, Version};
 use super::node::{Node, Nodes};
 use super::resources::{ConfiguredResource, Resources};
 use crate::config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};

@@ -42,10 +42,11 @@ use queue::Queue;
 use sqlite::Sqlite;
 use store::Store;
 
+pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, DeletedTopic,
-    GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef,
+    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, GrowTopic,
+    Outcome, Refusal, RegisterBroker, TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -56,14 +57,12 @@ pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, Node};
+pub use owner::Follower;
 pub use resources::ConfiguredResource;
 #[cfg(test)]
 pub(crate) use sqlite::older;
 pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use telling::{CHANGES, shown};
-
-/// What an image means for others, given the one before.
-pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
 /// what it was asked; then the database is closed, and the drop returns.

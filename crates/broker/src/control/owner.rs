@@ -11,7 +11,6 @@ use std::sync::Arc;
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{oneshot, watch};
 
-use super::Follower;
 use super::change::Version;
 use super::command::{Command, Outcome, Refusal};
 use super::decide::{Draft, Drafted, refuse_all};
@@ -19,6 +18,9 @@ use super::image::{Image, Inapplicable};
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
 use crate::config::BrokerConfig;
+
+/// What an image means for others, given the one before.
+pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// A command and who waits for its outcome.
 pub struct Asked {

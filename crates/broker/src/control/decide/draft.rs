@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use fullbore_wire::{ErrorCode, Uuid};
 
-use super::super::change::Change;
+use super::super::change::{Change, DeletedTopic};
 use super::super::command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, Command, CreatePartitions, CreateTopic, CreateTopics, DeletedTopic, GrowTopic, Outcome, Refusal,
-    TopicRef,
+    AlterTopicConfigs, Command, CreatePartitions, CreateTopic, CreateTopics, GrowTopic, Outcome, Refusal, TopicRef,
 };
 use super::super::image::{Image, Topic};
 use super::{alter, alter_broker, alter_resource, create, delete, grow, inapplicable, known, register, repeated};

@@ -9,8 +9,8 @@ use super::super::change::Change;
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
 use super::super::internal::CONSUMER_OFFSETS;
+use super::known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 use super::place::{check_replicas, place, registered};
-use super::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 
 /// The partitions that the topic gets, so that it has as many as are wanted, which are more than it has.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {

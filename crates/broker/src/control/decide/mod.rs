@@ -5,6 +5,7 @@
 
 mod draft;
 mod grow;
+mod known;
 mod place;
 mod register;
 
@@ -26,18 +27,16 @@ use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, 
 pub use draft::PRODUCER_ID_BLOCK;
 pub use draft::{Draft, Drafted, refuse_all};
 use grow::grow;
+use known::known;
+pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 pub use place::check_replicas;
 use place::{place, registered};
 use register::register;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Partitions of one topic.
-pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
 /// Groups and subscriptions to clients' metrics that set something.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
-/// Partitions of all topics of this broker: each has files and memory.
-pub const PARTITIONS_MAX: usize = 200_000;
 
 /// The topic that `wanted` would become, with this id. Its settings are checked where that is applied.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
@@ -310,11 +309,6 @@ fn apply(
 
 fn split_list(list: &str) -> impl Iterator<Item = String> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
-}
-
-fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
-    let unknown = || Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."));
-    image.topic(name).ok_or_else(unknown)
 }
 
 fn invalid_config(error: ConfigError) -> Refusal {

@@ -31,9 +31,6 @@ use crate::space::Space;
 
 pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
-/// Versions whose marks are kept.
-const MARKS_MAX: i64 = 100_000;
-
 /// The open database.
 pub struct Sqlite {
     connection: Connection,

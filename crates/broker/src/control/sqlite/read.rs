@@ -6,8 +6,7 @@ use fullbore_rules::replica::BrokerRegistration;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::super::change::{Change, Partitions, Version};
-use super::super::command::DeletedTopic;
+use super::super::change::{Change, DeletedTopic, Partitions, Version};
 use super::super::node::Node;
 use super::partitions;
 use crate::config::Resource;

@@ -6,8 +6,11 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
 use super::super::change::{Change, Version};
-use super::{MARKS_MAX, kept, partitions};
+use super::{kept, partitions};
 use crate::config::Resource;
+
+/// Versions whose marks are kept.
+const MARKS_MAX: i64 = 100_000;
 
 /// Writes all changes and the version that they make.
 pub fn all(connection: &Connection, changes: &[Change], version: Version) -> rusqlite::Result<()> {
