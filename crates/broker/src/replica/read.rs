@@ -126,7 +126,7 @@ impl Replica {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](super::Partitions::keep_log_starts)
+    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts)
     /// has the log start on the disk.
     ///
     /// # Errors
