@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
 use fullbore_wire::batch::{self, BatchView, Compression, RecordIter, check_records, compress, decompress};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
-use fullbore_wire::coordinator::Record;
+use fullbore_wire::coordinator::CoordinatorRecord;
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
@@ -47,9 +47,9 @@ pub fn coordinator(data: &[u8]) {
     let [key_len, rest @ ..] = data else { return };
     let (key, value) = rest.split_at(rest.len().min(usize::from(*key_len)));
     for value in [None, Some(Bytes::copy_from_slice(value))] {
-        let Ok(once) = Record::decode(Bytes::copy_from_slice(key), value) else { continue };
+        let Ok(once) = CoordinatorRecord::decode(Bytes::copy_from_slice(key), value) else { continue };
         let written = once.encode().expect("what was decoded can be encoded");
-        let twice = Record::decode(written.0.clone(), written.1.clone()).expect("our own bytes");
+        let twice = CoordinatorRecord::decode(written.0.clone(), written.1.clone()).expect("our own bytes");
         assert_eq!(twice.encode(), Ok(written));
     }
 }

@@ -2,7 +2,7 @@
 //! without them.
 
 use fullbore_bench::link::Shape;
-use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, Pair, Settings};
+use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, NamespaceSettings, Pair};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -39,10 +39,10 @@ fn skipped() -> bool {
 }
 
 /// Names that no other test has.
-fn settings(shape: Shape, loss: f64) -> Settings {
+fn settings(shape: Shape, loss: f64) -> NamespaceSettings {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let base = format!("fblt{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    Settings { names: [format!("{base}a"), format!("{base}b")], shape, loss, mtu: 1_500 }
+    NamespaceSettings { names: [format!("{base}a"), format!("{base}b")], shape, loss, mtu: 1_500 }
 }
 
 /// Does something in a namespace, on a thread of its own.
@@ -75,7 +75,7 @@ fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Exchanges over a link, checks the bytes, and says how long the connect took and what was counted.
-fn over(settings: Settings) -> (Duration, [u64; 4]) {
+fn over(settings: NamespaceSettings) -> (Duration, [u64; 4]) {
     let names = settings.names.clone();
     let pair = Pair::new(settings).expect("a link");
     let stop = AtomicBool::new(false);
@@ -132,12 +132,12 @@ fn a_name_in_use_is_refused_and_nothing_is_touched() {
     }
     let first = settings(Shape::default(), 0.0);
     let pair = Pair::new(first.clone()).expect("a link");
-    let other = Settings { names: [format!("{}x", first.names[0]), first.names[1].clone()], ..first.clone() };
+    let other = NamespaceSettings { names: [format!("{}x", first.names[0]), first.names[1].clone()], ..first.clone() };
     let refused = Pair::new(other.clone()).err().expect("in use");
     assert!(matches!(&refused, LinkError::InUse(name) if *name == first.names[1]), "{refused}");
     assert!(!Path::new("/run/netns").join(&other.names[0]).exists(), "half a pair stayed behind");
     drop(pair);
     drop(Pair::new(first.clone()).expect("free again"));
-    let same = Settings { names: [first.names[0].clone(), first.names[0].clone()], ..first };
+    let same = NamespaceSettings { names: [first.names[0].clone(), first.names[0].clone()], ..first };
     assert!(matches!(Pair::new(same).err(), Some(LinkError::SameName(_))));
 }

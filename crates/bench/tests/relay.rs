@@ -1,7 +1,7 @@
 //! The relay between real sockets: what goes in comes out, never too soon. How fast it is, no test asks.
 
 use fullbore_bench::link::Shape;
-use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
+use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use tokio::sync::watch;
 const PATIENCE: Duration = Duration::from_secs(20);
 const RTT: Duration = Duration::from_millis(60);
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> RelaySettings {
+    RelaySettings {
         shape: Shape::default(),
         loss_stall: None,
         in_flight_max: IN_FLIGHT_BYTES_MAX,
@@ -20,8 +20,8 @@ fn settings() -> Settings {
     }
 }
 
-fn distant() -> Settings {
-    Settings { shape: Shape { rtt: RTT, ..Shape::default() }, ..settings() }
+fn distant() -> RelaySettings {
+    RelaySettings { shape: Shape { rtt: RTT, ..Shape::default() }, ..settings() }
 }
 
 /// A relay on a thread, and a listener behind it.
@@ -33,7 +33,7 @@ struct Link {
 }
 
 impl Link {
-    fn new(settings: &Settings) -> Link {
+    fn new(settings: &RelaySettings) -> Link {
         let server = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let to = server.local_addr().expect("bound").to_string();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -88,7 +88,7 @@ fn receive(mut stream: &TcpStream) -> Vec<u8> {
     bytes
 }
 
-fn both_ways(settings: &Settings, connections: usize) -> Totals {
+fn both_ways(settings: &RelaySettings, connections: usize) -> Totals {
     let link = Link::new(settings);
     for number in 0..connections {
         let (there, back) = (pattern(3_000_000, number), pattern(2_000_000, number + 100));
@@ -110,13 +110,13 @@ fn bytes_arrive_unchanged_and_in_order_both_ways() {
     let jitter = Shape { rtt: Duration::from_millis(4), jitter: Duration::from_millis(10), ..Shape::default() };
     let narrow = Shape { bandwidth: Some(40_000_000), buffer: Some(10_000), ..Shape::default() };
     let stall = Some(LossStall { probability: 0.001, stall: Duration::from_millis(5) });
-    let small = Settings { in_flight_max: 200_000, ..distant() };
-    let few = Settings { in_flight_max: 1, ..settings() };
+    let small = RelaySettings { in_flight_max: 200_000, ..distant() };
+    let few = RelaySettings { in_flight_max: 1, ..settings() };
     let cases = [
         settings(),
         few,
-        Settings { shape: jitter, ..settings() },
-        Settings { shape: narrow, loss_stall: stall, ..settings() },
+        RelaySettings { shape: jitter, ..settings() },
+        RelaySettings { shape: narrow, loss_stall: stall, ..settings() },
         small,
     ];
     for case in cases {
@@ -204,7 +204,7 @@ fn a_reset_crosses_too() {
 fn a_full_lane_does_not_read() {
     let in_flight_max = 256 * 1024;
     let shape = Shape { rtt: 4 * PATIENCE, ..Shape::default() };
-    let link = Link::new(&Settings { shape, in_flight_max, ..settings() });
+    let link = Link::new(&RelaySettings { shape, in_flight_max, ..settings() });
     let mut client = link.connect();
     // Nothing arrives within the test, so the sender must come to a halt; without a bound it would not.
     client.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
@@ -227,7 +227,7 @@ fn a_full_lane_does_not_read() {
 fn connections_share_the_bandwidth_of_a_direction() {
     let rate = 2_000_000;
     let shape = Shape { bandwidth: Some(rate), buffer: Some(0), ..Shape::default() };
-    let link = Link::new(&Settings { shape, ..settings() });
+    let link = Link::new(&RelaySettings { shape, ..settings() });
     let (one, two) = (link.connect(), link.connect());
     let servers = [link.accept(), link.accept()];
     let bytes = pattern(200_000, 0);
@@ -246,7 +246,7 @@ fn connections_share_the_bandwidth_of_a_direction() {
 fn a_loss_holds_up_what_comes_behind_it() {
     let stall = Duration::from_millis(80);
     let loss_stall = Some(LossStall { probability: 0.999_999, stall });
-    let link = Link::new(&Settings { loss_stall, ..distant() });
+    let link = Link::new(&RelaySettings { loss_stall, ..distant() });
     let mut client = link.connect();
     let mut server = link.accept();
     let sent = Instant::now();
@@ -258,7 +258,7 @@ fn a_loss_holds_up_what_comes_behind_it() {
 
 #[test]
 fn one_connection_too_many_is_closed() {
-    let link = Link::new(&Settings { connections_max: 1, ..settings() });
+    let link = Link::new(&RelaySettings { connections_max: 1, ..settings() });
     let mut first = link.connect();
     let mut server = link.accept();
     let mut second = link.connect();

@@ -9,7 +9,7 @@ use crate::groups::Groups;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
-use crate::net::Limits;
+use crate::net::ConnectionLimits;
 use crate::partitions::{Partitions, Reordering};
 use crate::space::Space;
 use crate::telemetry::Telemetry;
@@ -47,7 +47,7 @@ pub struct Node {
     /// Bounds the memory of batches that are decompressed.
     pub decompression: Decompression,
     /// What one connection may use.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     /// The APIs that are served, in key order.
     pub served: &'static [ApiKey],
     /// The cluster's id as clients see it.

@@ -5,7 +5,7 @@
 //! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
 //!
 //! Invariant: room that the reserve has given up is used only by [`Space::freeing`]; whoever writes otherwise holds an
-//! [`Admission`] meanwhile, or writes a few small files over and over.
+//! [`WritePermit`] meanwhile, or writes a few small files over and over.
 
 use std::fs::{self, File};
 use std::io;
@@ -69,7 +69,7 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
 }
 
 /// The right to write what frees nothing. The reserve is not given up while there is one.
-pub struct Admission<'a> {
+pub struct WritePermit<'a> {
     _whole: RwLockReadGuard<'a, bool>,
 }
 
@@ -174,11 +174,11 @@ impl Space {
     }
 
     /// The right to write, unless the reserve was given up and there is no room for it yet.
-    pub fn admit(&self) -> Option<Admission<'_>> {
+    pub fn admit(&self) -> Option<WritePermit<'_>> {
         loop {
             let whole = self.whole.read();
             if *whole {
-                return Some(Admission { _whole: whole });
+                return Some(WritePermit { _whole: whole });
             }
             drop(whole);
             if !self.make_whole() {
@@ -189,7 +189,7 @@ impl Space {
     }
 
     /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve as
-    /// it takes. The caller holds no [`Admission`].
+    /// it takes. The caller holds no [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {

@@ -16,7 +16,7 @@ use crate::groups::Groups;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
-use crate::net::{self, Bound, Limits};
+use crate::net::{self, Bound, ConnectionLimits};
 use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::space::Space;
@@ -227,8 +227,8 @@ fn warn_of_strays(partitions: &Partitions) {
     }
 }
 
-fn limits(config: &BrokerConfig) -> Limits {
-    Limits {
+fn limits(config: &BrokerConfig) -> ConnectionLimits {
+    ConnectionLimits {
         request_bytes_max: config.socket_request_max_bytes,
         requests_max: config.connection_requests_max,
         bytes_max: config.connection_bytes_max,

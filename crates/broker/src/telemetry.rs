@@ -9,7 +9,7 @@ use crate::config::{ClientMetricsConfig, ClientTrait};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use crc_fast::CrcAlgorithm;
-use fullbore_rules::telemetry::{Clients, Push, Refusal, Subscription};
+use fullbore_rules::telemetry::{Clients, Push, Subscription, TelemetryRefusal};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub struct Asking<'a> {
 
 /// What is wanted of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ClientSubscription {
     /// Changes when the rest does.
     pub subscription_id: i32,
     pub interval_ms: i32,
@@ -54,8 +54,8 @@ impl Telemetry {
     /// What is wanted of a client that asks.
     ///
     /// # Errors
-    /// [`Refusal::TooEarly`].
-    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<Wanted, Refusal> {
+    /// [`TelemetryRefusal::TooEarly`].
+    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
         let wanted = wanted(image, asking);
         self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;
         Ok(wanted)
@@ -64,8 +64,8 @@ impl Telemetry {
     /// Takes a push of so many bytes.
     ///
     /// # Errors
-    /// [`Refusal`].
-    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), Refusal> {
+    /// [`TelemetryRefusal`].
+    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), TelemetryRefusal> {
         let wanted = wanted(image, asking).subscription();
         self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;
         self.metrics.telemetry_pushed(bytes);
@@ -81,14 +81,14 @@ fn id(instance: Uuid) -> u128 {
     u128::from_be_bytes(instance.0)
 }
 
-impl Wanted {
+impl ClientSubscription {
     fn subscription(&self) -> Subscription {
         Subscription { id: self.subscription_id, interval_ms: u64::try_from(self.interval_ms).unwrap_or(0) }
     }
 }
 
 /// The subscriptions that fit the client, together: all their metrics, at the shortest interval.
-fn wanted(image: &Image, asking: &Asking<'_>) -> Wanted {
+fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
     let mut interval_ms = None;
     let mut metrics = BTreeSet::new();
     for (_, subscription) in image.client_metrics().filter(|(_, subscription)| fits(subscription, asking)) {
@@ -102,7 +102,7 @@ fn wanted(image: &Image, asking: &Asking<'_>) -> Wanted {
     let interval_ms = interval_ms.unwrap_or(INTERVAL_MS);
     let metrics: Vec<String> = metrics.into_iter().map(str::to_owned).collect();
     let subscription_id = subscription_id(asking.instance, interval_ms, &metrics);
-    Wanted { subscription_id, interval_ms, metrics }
+    ClientSubscription { subscription_id, interval_ms, metrics }
 }
 
 fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {

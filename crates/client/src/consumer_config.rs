@@ -3,7 +3,7 @@
 //! Not here: the settings of its connections ([`security`](crate::security)), and which group it is in. `docs/consumer.md` is made
 //! from these tables.
 
-use crate::consume::{FetchSettings, Start};
+use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;
 use crate::group::{Assignor, GroupConfig, Protocol};
 use crate::key::{self, Key, Setting, boolean};
@@ -28,7 +28,7 @@ pub struct ConsumerConfig {
 impl Default for ConsumerConfig {
     fn default() -> Self {
         ConsumerConfig {
-            fetch: FetchSettings { reset: Some(Start::Latest), ..FetchSettings::default() },
+            fetch: FetchSettings { reset: Some(StartOffset::Latest), ..FetchSettings::default() },
             group: GroupConfig::new(Text::default(), Vec::new()),
             commits: true,
             commit_interval: Duration::from_secs(5),
@@ -129,10 +129,10 @@ fn read_committed(value: &str) -> Result<bool, String> {
     }
 }
 
-fn reset(value: &str) -> Result<Option<Start>, String> {
+fn reset(value: &str) -> Result<Option<StartOffset>, String> {
     match value {
-        "earliest" => Ok(Some(Start::Earliest)),
-        "latest" => Ok(Some(Start::Latest)),
+        "earliest" => Ok(Some(StartOffset::Earliest)),
+        "latest" => Ok(Some(StartOffset::Latest)),
         "none" => Ok(None),
         _ => Err("must be earliest, latest or none".to_owned()),
     }

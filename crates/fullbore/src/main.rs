@@ -45,10 +45,10 @@ struct Cli {
 enum Command {
     Serve(serve::Serve),
     Demo(demo::Demo),
-    Topics(topics::Topics),
+    Topics(topics::TopicsArgs),
     Configs(configs::Configs),
-    Groups(groups::Groups),
-    Produce(Box<produce::Produce>),
+    Groups(groups::GroupsArgs),
+    Produce(Box<produce::ProduceArgs>),
     Consume(Box<consume::Consume>),
     Perf(perf::Perf),
     Completions(completions::Completions),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what waits is told at most once a minute, however often its reason changes or passes for a moment.
 
-use fullbore_client::consume::Progress;
+use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
 /// How long something may stand in the way before it is told: coordinators move.
@@ -42,7 +42,7 @@ impl Troubles {
     }
 
     /// Tells what a run has to tell, but for what the command will fail with.
-    pub fn of_run(&mut self, progress: &Progress, fails_with: Option<&str>) {
+    pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(|notice| eprintln!("{notice}"));
         // A run knows how long each partition waits.

@@ -1,6 +1,6 @@
 //! Sends records as fast as it can: `blast host:port topic records size [key=value ...]`.
 
-use fullbore_producer::{Producer, Record};
+use fullbore_producer::{Producer, ProducerRecord};
 use std::time::{Duration, Instant};
 
 fn main() {
@@ -20,7 +20,7 @@ fn main() {
         let started = Instant::now();
         let mut waits = Duration::ZERO;
         for _ in 0..records {
-            let record = Record::new(topic, &payload);
+            let record = ProducerRecord::new(topic, &payload);
             if producer.try_send(record).is_err() {
                 let from = Instant::now();
                 drop(producer.send(record).await.unwrap_or_else(|error| panic!("{error}")));

@@ -2,10 +2,10 @@
 //!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
 
-use crate::delivery::{Delivery, Outcome, Written};
+use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::pool::{Class, Lease, Pool};
-use crate::record::Record;
+use crate::record::ProducerRecord;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
     BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, Level, RecordIter, Stamp, decompress, restamp,
@@ -18,11 +18,11 @@ use std::time::Instant;
 pub(crate) struct OpenBatch {
     builder: BatchBuilder,
     lease: Lease,
-    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) outcome: Arc<BatchOutcome>,
 }
 
 impl OpenBatch {
-    pub(crate) fn new(buffer: BytesMut, lease: Lease, codec: (Compression, Level), outcome: Arc<Outcome>) -> Self {
+    pub(crate) fn new(buffer: BytesMut, lease: Lease, codec: (Compression, Level), outcome: Arc<BatchOutcome>) -> Self {
         OpenBatch { builder: BatchBuilder::new(buffer, codec.0, codec.1), lease, outcome }
     }
 
@@ -46,24 +46,32 @@ impl OpenBatch {
     }
 
     /// Adds a record for which there is room.
-    pub(crate) fn append(&mut self, record: &Record<'_>, timestamp: i64) -> Delivery {
+    pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64) -> Delivery {
         let index = self.builder.record_count() as u32;
         self.builder.append(timestamp, record.key, record.value, record.headers);
         Delivery { outcome: self.outcome.clone(), index, timestamp }
     }
 
     /// No more records.
-    pub(crate) fn close(self) -> Batch {
+    pub(crate) fn close(self) -> ProducerBatch {
         let records = self.builder.record_count() as u32;
         self.outcome.close(records);
         let size = self.builder.size();
         let body = Body::Built { builder: self.builder, lease: self.lease };
-        Batch { body: Some(body), size, records, first: 0, attempts: 0, ambiguous: false, outcome: self.outcome }
+        ProducerBatch {
+            body: Some(body),
+            size,
+            records,
+            first: 0,
+            attempts: 0,
+            ambiguous: false,
+            outcome: self.outcome,
+        }
     }
 }
 
 /// A batch that waits to be sent, or sent again.
-pub(crate) struct Batch {
+pub(crate) struct ProducerBatch {
     /// `None` only when the codec failed.
     body: Option<Body>,
     /// Bytes before compression, or on the wire once sealed.
@@ -74,7 +82,7 @@ pub(crate) struct Batch {
     pub(crate) attempts: u32,
     /// Whether some earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
-    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) outcome: Arc<BatchOutcome>,
 }
 
 enum Body {
@@ -102,7 +110,7 @@ impl Drop for Leased {
     }
 }
 
-impl Batch {
+impl ProducerBatch {
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -154,7 +162,7 @@ impl Batch {
     }
 
     /// Two halves by bytes, each with its own share of the records; `None` when it cannot be parted.
-    pub(crate) fn split(&self, codec: (Compression, Level), uncompressed_max: usize) -> Option<Vec<Batch>> {
+    pub(crate) fn split(&self, codec: (Compression, Level), uncompressed_max: usize) -> Option<Vec<ProducerBatch>> {
         let Some(Body::Sealed { bytes, .. }) = &self.body else { return None };
         let view = BatchView::first(bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), uncompressed_max).ok()?;
@@ -178,11 +186,11 @@ impl Batch {
     }
 
     /// A part of this batch; it lies outside of the pool, for the short time that splitting takes.
-    fn part(&self, builder: BatchBuilder, first: u32) -> Option<Batch> {
+    fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, size) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;
         let body = Body::Sealed { bytes: buffer.freeze(), stamp: Stamp::NONE };
         let outcome = self.outcome.clone();
-        Some(Batch { body: Some(body), size, records, first, attempts: 0, ambiguous: false, outcome })
+        Some(ProducerBatch { body: Some(body), size, records, first, attempts: 0, ambiguous: false, outcome })
     }
 }

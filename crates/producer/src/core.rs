@@ -6,12 +6,12 @@
 use crate::backoff::backoff;
 use crate::broker::{Broker, BrokerStatus};
 use crate::config::ProducerConfig;
-use crate::delivery::Outcome;
+use crate::delivery::BatchOutcome;
 use crate::error::{SendError, answer};
-use crate::partition::{Limits, Partition};
+use crate::partition::{Partition, ProducerLimits};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
-use crate::window::Identity;
+use crate::window::ProducerIdAndEpoch;
 use fullbore_client::tokio::{Cluster, TopicInfo};
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -56,7 +56,7 @@ impl TopicState {
 /// See the module.
 pub(crate) struct Core {
     pub(crate) config: ProducerConfig,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ProducerLimits>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) cluster: Cluster,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -65,7 +65,7 @@ pub(crate) struct Core {
     /// The first topic of all: most producers have one, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
-    identity: Mutex<Option<Identity>>,
+    identity: Mutex<Option<ProducerIdAndEpoch>>,
     wants_identity: AtomicBool,
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
@@ -94,7 +94,7 @@ const TICK_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle, begin: Begin) -> Arc<Self> {
-        let limits = Limits {
+        let limits = ProducerLimits {
             batch_size: config.batch_size,
             one_record: config.batch_size == 0,
             batch_bytes_max: config.max_request_size,
@@ -201,7 +201,7 @@ impl Core {
     }
 
     /// A producer id other than `spent`, if there is one yet; else it is asked for.
-    pub(crate) fn identity(&self, spent: Option<i64>) -> Option<Identity> {
+    pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         let mut identity = self.identity.lock();
         if identity.is_some_and(|known| Some(known.producer_id) == spent) {
             *identity = None;
@@ -266,7 +266,7 @@ impl Core {
     }
 
     /// Every batch that is not finished.
-    pub(crate) fn unfinished(&self) -> Vec<Arc<Outcome>> {
+    pub(crate) fn unfinished(&self) -> Vec<Arc<BatchOutcome>> {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
@@ -483,7 +483,7 @@ impl Core {
         let request = InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
         match self.cluster.ask(request).await {
             Ok(given) if !given.error_code.is_err() && given.producer_id >= 0 => {
-                let identity = Identity { producer_id: given.producer_id, epoch: given.producer_epoch };
+                let identity = ProducerIdAndEpoch { producer_id: given.producer_id, epoch: given.producer_epoch };
                 *self.identity.lock() = Some(identity);
                 self.wants_identity.store(false, Ordering::Release);
                 self.wake_all();

@@ -25,7 +25,7 @@ pub struct RecordMetadata {
 
 /// The result for a run of a batch's records.
 #[derive(Clone, Debug)]
-struct Part {
+struct ResultRun {
     first: u32,
     records: u32,
     result: Result<Written, ProduceError>,
@@ -46,8 +46,8 @@ impl Written {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    parts: Vec<Part>,
+struct BatchResults {
+    parts: Vec<ResultRun>,
     wakers: Vec<Waker>,
     /// Records with a result.
     resolved: u32,
@@ -58,18 +58,18 @@ struct State {
 
 /// What a batch's records share.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct BatchOutcome {
     pub(crate) partition: i32,
     pub(crate) opened_at: Instant,
     /// Whether some attempt may be in the log.
     pub(crate) possibly_written: AtomicBool,
     finished: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BatchResults>,
 }
 
-impl Outcome {
+impl BatchOutcome {
     pub(crate) fn new(partition: i32, opened_at: Instant) -> Arc<Self> {
-        Arc::new(Outcome {
+        Arc::new(BatchOutcome {
             partition,
             opened_at,
             possibly_written: AtomicBool::new(false),
@@ -89,7 +89,7 @@ impl Outcome {
         if self.is_finished() {
             return;
         }
-        state.parts.push(Part { first, records, result });
+        state.parts.push(ResultRun { first, records, result });
         state.resolved += records;
         self.settle(state, now);
     }
@@ -101,12 +101,12 @@ impl Outcome {
             return;
         }
         // Results are looked up in order, so that this one holds only for records without another.
-        state.parts.push(Part { first: 0, records: u32::MAX, result: Err(error) });
+        state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
     }
 
-    fn settle(&self, mut state: parking_lot::MutexGuard<'_, State>, now: Instant) {
+    fn settle(&self, mut state: parking_lot::MutexGuard<'_, BatchResults>, now: Instant) {
         if state.records.is_some_and(|records| state.resolved >= records) || state.resolved == u32::MAX {
             state.completed_at = Some(now);
             self.finished.store(true, Ordering::Release);
@@ -145,7 +145,7 @@ fn add_waker(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
 #[derive(Debug)]
 #[must_use = "a record may fail; await its delivery, or drop it on purpose"]
 pub struct Delivery {
-    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) outcome: Arc<BatchOutcome>,
     pub(crate) index: u32,
     pub(crate) timestamp: i64,
 }
@@ -187,7 +187,7 @@ impl Delivery {
         errors.fold((0, None), |(count, first), error| (count + 1, first.or_else(|| Some(error.clone()))))
     }
 
-    fn result(&self, state: &State) -> Option<Result<RecordMetadata, ProduceError>> {
+    fn result(&self, state: &BatchResults) -> Option<Result<RecordMetadata, ProduceError>> {
         let part = part_of(state, self.index)?;
         Some(part.result.clone().map(|written| RecordMetadata {
             partition: self.outcome.partition,
@@ -201,7 +201,7 @@ impl Delivery {
 }
 
 /// The part that has a record's result.
-fn part_of(state: &State, index: u32) -> Option<&Part> {
+fn part_of(state: &BatchResults, index: u32) -> Option<&ResultRun> {
     state.parts.iter().find(|part| (part.first..part.first.saturating_add(part.records)).contains(&index))
 }
 
@@ -224,14 +224,14 @@ impl Future for Delivery {
 mod tests {
     use super::*;
 
-    fn delivery(outcome: &Arc<Outcome>, index: u32) -> Delivery {
+    fn delivery(outcome: &Arc<BatchOutcome>, index: u32) -> Delivery {
         Delivery { outcome: outcome.clone(), index, timestamp: 7 }
     }
 
     #[test]
     fn parts_of_a_batch_have_their_own_offsets_and_errors() {
         let now = Instant::now();
-        let outcome = Outcome::new(3, now);
+        let outcome = BatchOutcome::new(3, now);
         outcome.close(5);
         let written = Written { base_offset: 100, log_append_time: -1 };
         outcome.complete(0, 2, Ok(written), now);

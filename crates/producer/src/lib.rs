@@ -12,7 +12,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use fullbore_producer::{Header, Producer, Record};
+//! use fullbore_producer::{Header, Producer, ProducerRecord};
 //!
 //! let settings = [("bootstrap.servers", "localhost:9092"), ("compression.type", "zstd"), ("linger.ms", "20")];
 //! let producer = Producer::from_properties(settings)?;
@@ -20,7 +20,7 @@
 //! let mut deliveries = Vec::new();
 //! for number in 0..1000 {
 //!     let value = format!("reading {number}");
-//!     deliveries.push(producer.send(Record::new("readings", value.as_bytes()).headers(&headers)).await?);
+//!     deliveries.push(producer.send(ProducerRecord::new("readings", value.as_bytes()).headers(&headers)).await?);
 //! }
 //! producer.flush().await;
 //! for delivery in deliveries {
@@ -56,4 +56,4 @@ pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ProduceError, SendError};
 pub use fullbore_client::{ClientConfig, ConfigError, Security};
 pub use producer::Producer;
-pub use record::{Header, Record};
+pub use record::{Header, ProducerRecord};

@@ -9,13 +9,13 @@ mod take;
 #[cfg(test)]
 mod tests;
 
-use crate::batch::{Batch, OpenBatch};
-use crate::delivery::{Delivery, Outcome, Written};
+use crate::batch::{OpenBatch, ProducerBatch};
+use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
-use crate::pool::{Class, Lack, Pool, Share};
-use crate::record::Record;
-use crate::window::{Fate, Identity, Setback, Ticket, Window};
+use crate::pool::{Class, Lack, PartitionShare, Pool};
+use crate::record::ProducerRecord;
+use crate::window::{Fate, ProducerIdAndEpoch, Setback, Ticket, Window};
 use crate::worklist::Worklist;
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
 use fullbore_wire::{ErrorCode, Text};
@@ -29,7 +29,7 @@ pub(crate) use round::{Path, Round};
 
 /// What every partition of a producer shares.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ProducerLimits {
     pub(crate) batch_size: usize,
     /// batch.size=0: each record is a batch of its own.
     pub(crate) one_record: bool,
@@ -46,19 +46,19 @@ pub(crate) struct Partition {
     pub(crate) index: i32,
     /// Chooses the home lane, so that a topic's partitions take turns.
     spread: usize,
-    limits: Arc<Limits>,
+    limits: Arc<ProducerLimits>,
     pool: Arc<Pool>,
-    share: Arc<Share>,
-    state: Mutex<State>,
+    share: Arc<PartitionShare>,
+    state: Mutex<PartitionQueue>,
 }
 
-struct State {
+struct PartitionQueue {
     open: Option<OpenBatch>,
     /// Closed and never sent, oldest first; bounded by buffer.memory.
-    queue: VecDeque<Batch>,
-    window: Window<Batch>,
+    queue: VecDeque<ProducerBatch>,
+    window: Window<ProducerBatch>,
     /// Every batch that is not finished, oldest first.
-    unfinished: VecDeque<Arc<Outcome>>,
+    unfinished: VecDeque<Arc<BatchOutcome>>,
     /// Who sends to the leader.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
@@ -119,22 +119,22 @@ pub(crate) struct Outgoing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
-    pub(crate) batch: Batch,
+    pub(crate) batch: ProducerBatch,
     /// Whether the broker should hold it if it is early.
     pub(crate) reorder: bool,
 }
 
 /// Why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum AppendRefusal {
     /// There is no memory, or none for this partition.
     Full(Lack),
     Closed,
 }
 
 impl Partition {
-    pub(crate) fn new(topic: Text, index: i32, limits: Arc<Limits>, pool: Arc<Pool>) -> Arc<Self> {
-        let state = State {
+    pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: Arc<Pool>) -> Arc<Self> {
+        let state = PartitionQueue {
             open: None,
             queue: VecDeque::new(),
             window: Window::new(limits.idempotent),
@@ -161,10 +161,10 @@ impl Partition {
     /// Adds a record of at most `size` bytes to the open batch, or to a new one.
     pub(crate) fn append(
         self: &Arc<Self>,
-        record: &Record<'_>,
+        record: &ProducerRecord<'_>,
         timestamp: i64,
         size: usize,
-    ) -> Result<Delivery, Refused> {
+    ) -> Result<Delivery, AppendRefusal> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let limit = state.bytes_max;
@@ -188,9 +188,9 @@ impl Partition {
     }
 
     /// Grows the open batch, or closes it and opens another.
-    fn make_room<'a>(&self, state: &'a mut State, size: usize) -> Result<&'a mut OpenBatch, Refused> {
+    fn make_room<'a>(&self, state: &'a mut PartitionQueue, size: usize) -> Result<&'a mut OpenBatch, AppendRefusal> {
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(AppendRefusal::Closed);
         }
         if let Some(open) = &mut state.open
             && open.is_small()
@@ -209,9 +209,9 @@ impl Partition {
             } else {
                 self.share.take(Class::Small)
             }
-            .map_err(Refused::Full)?;
+            .map_err(AppendRefusal::Full)?;
             state.close_open();
-            let outcome = Outcome::new(self.index, Instant::now());
+            let outcome = BatchOutcome::new(self.index, Instant::now());
             state.unfinished.push_back(outcome.clone());
             state.open = Some(OpenBatch::new(buffer, lease, self.limits.codec, outcome));
         }
@@ -219,7 +219,7 @@ impl Partition {
     }
 
     /// Puts the partition on its leader's list and wakes the sender, each only if that changes something.
-    fn announce(self: &Arc<Self>, state: &mut State, ready: bool) {
+    fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
             self.list(state);
@@ -285,7 +285,7 @@ impl Partition {
         state.leader_epoch = -1;
     }
 
-    fn relist(self: &Arc<Self>, state: &mut State) {
+    fn relist(self: &Arc<Self>, state: &mut PartitionQueue) {
         if let Some(leader) = state.leader.as_ref().filter(|_| state.has_work()) {
             match state.is_listed_by(leader) {
                 true => leader.wake(),
@@ -295,7 +295,7 @@ impl Partition {
     }
 
     /// Puts it on its leader's list. An older listing there, of a leader that has led it before, counts no longer.
-    fn list(self: &Arc<Self>, state: &mut State) {
+    fn list(self: &Arc<Self>, state: &mut PartitionQueue) {
         let Some(leader) = &state.leader else { return };
         state.listings += 1;
         state.listed = Some((leader.id, state.listings));
@@ -303,7 +303,7 @@ impl Partition {
     }
 
     /// The window takes a producer id.
-    pub(crate) fn adopt(&self, identity: Identity) {
+    pub(crate) fn adopt(&self, identity: ProducerIdAndEpoch) {
         let mut state = self.state.lock();
         if state.window.wants_identity().is_some() {
             state.window.adopt(identity);
@@ -311,7 +311,7 @@ impl Partition {
     }
 
     /// A batch is in the log.
-    pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: Batch, written: Written, now: Instant) {
+    pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: ProducerBatch, written: Written, now: Instant) {
         let mut state = self.state.lock();
         state.window.acked(ticket);
         (state.failures, state.retry_at, state.last_error) = (0, None, None);
@@ -324,7 +324,7 @@ impl Partition {
     pub(crate) fn failed(
         self: &Arc<Self>,
         ticket: Ticket,
-        batch: Batch,
+        batch: ProducerBatch,
         maybe: bool,
         error: ProduceError,
         now: Instant,
@@ -339,7 +339,7 @@ impl Partition {
     pub(crate) fn set_back(
         self: &Arc<Self>,
         ticket: Ticket,
-        batch: Batch,
+        batch: ProducerBatch,
         setback: Setback,
         why: &str,
         pause: impl Fn(u32) -> Duration,
@@ -360,7 +360,7 @@ impl Partition {
     }
 
     /// A batch was too large: its halves take its place, and later batches stay smaller.
-    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<Batch>, now: Instant) {
+    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<ProducerBatch>, now: Instant) {
         let mut state = self.state.lock();
         state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
         state.window.split(ticket, halves.into_iter().map(|half| (half.records, half)).collect());
@@ -368,7 +368,7 @@ impl Partition {
     }
 
     /// After any result: forgets what is finished and lets the leader go on.
-    fn resolved(self: &Arc<Self>, state: &mut State, now: Instant) {
+    fn resolved(self: &Arc<Self>, state: &mut PartitionQueue, now: Instant) {
         state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
             state.unfinished.pop_front();
@@ -411,7 +411,7 @@ impl Partition {
     }
 
     /// Drops batches whose records all have their result.
-    fn purge(self: &Arc<Self>, state: &mut State) {
+    fn purge(self: &Arc<Self>, state: &mut PartitionQueue) {
         state.unfinished.retain(|outcome| !outcome.is_finished());
         state.queue.retain(|batch| !batch.outcome.is_finished());
         if state.open.as_ref().is_some_and(|open| open.outcome.is_finished()) {
@@ -421,12 +421,12 @@ impl Partition {
     }
 
     /// Every batch that is not finished.
-    pub(crate) fn unfinished(&self) -> Vec<Arc<Outcome>> {
+    pub(crate) fn unfinished(&self) -> Vec<Arc<BatchOutcome>> {
         self.state.lock().unfinished.iter().cloned().collect()
     }
 }
 
-impl State {
+impl PartitionQueue {
     fn has_work(&self) -> bool {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }

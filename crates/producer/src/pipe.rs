@@ -84,13 +84,13 @@ pub(crate) struct Pipe {
     /// The last round's rate, if no sample in it was limited.
     recent: Option<f64>,
     least: Option<(Duration, Instant)>,
-    start: Option<Start>,
+    start: Option<SlowStart>,
     renewal: Option<Renewal>,
 }
 
 /// The pipe opens until the rate stops growing.
 #[derive(Debug)]
-struct Start {
+struct SlowStart {
     rate: f64,
     flat_rounds: u32,
 }
@@ -127,7 +127,7 @@ impl Pipe {
             round_had: (false, false),
             recent: None,
             least: None,
-            start: Some(Start { rate: 0.0, flat_rounds: 0 }),
+            start: Some(SlowStart { rate: 0.0, flat_rounds: 0 }),
             renewal: None,
         }
     }

@@ -25,7 +25,7 @@ pub(crate) enum Class {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PooledBuffers>,
     limit: usize,
     sizes: [usize; 2],
     freed: Notify,
@@ -35,7 +35,7 @@ pub(crate) struct Pool {
 
 /// What one partition has of the memory.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct PartitionShare {
     pool: Arc<Pool>,
     /// Changed under the pool's lock.
     bytes: AtomicUsize,
@@ -54,7 +54,7 @@ pub(crate) enum Lack {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PooledBuffers {
     /// Last in, first out, so that the next buffer is likely still in the cache.
     free: [Vec<BytesMut>; 2],
     /// Bytes of all buffers, free ones included.
@@ -66,7 +66,7 @@ struct State {
 /// The right to a buffer of the pool. It counts against buffer.memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    share: Arc<Share>,
+    share: Arc<PartitionShare>,
     class: Class,
     /// Set when the buffer can be used again.
     buffer: Option<BytesMut>,
@@ -85,9 +85,9 @@ impl Pool {
     }
 
     /// A further partition's share, which has nothing yet.
-    pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<PartitionShare> {
         self.shares.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Share { pool: self.clone(), bytes: AtomicUsize::new(0) })
+        Arc::new(PartitionShare { pool: self.clone(), bytes: AtomicUsize::new(0) })
     }
 
     pub(crate) fn size(&self, class: Class) -> usize {
@@ -105,12 +105,12 @@ impl Pool {
     }
 
     /// Counts a caller as waiting until the guard is dropped.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+    pub(crate) fn wait(&self) -> MemoryWait<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waiting)
+        MemoryWait(&self.waiting)
     }
 
-    fn give_back(&self, share: &Share, class: Class, buffer: Option<BytesMut>) {
+    fn give_back(&self, share: &PartitionShare, class: Class, buffer: Option<BytesMut>) {
         let mut state = self.state.lock();
         share.bytes.fetch_sub(self.size(class), Ordering::Relaxed);
         state.used -= self.size(class);
@@ -134,7 +134,7 @@ impl Pool {
     }
 }
 
-impl Share {
+impl PartitionShare {
     /// A buffer of at least this class.
     pub(crate) fn take(self: &Arc<Self>, class: Class) -> Result<(BytesMut, Lease), Lack> {
         let pool = &self.pool;
@@ -153,7 +153,7 @@ impl Share {
     }
 }
 
-impl State {
+impl PooledBuffers {
     fn take(&mut self, class: Class, limit: usize, sizes: &[usize; 2]) -> Option<(BytesMut, Class)> {
         if let Some(buffer) = self.free[class as usize].pop() {
             return Some((buffer, class));
@@ -176,9 +176,9 @@ impl State {
 }
 
 /// See [`Pool::wait`].
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+pub(crate) struct MemoryWait<'a>(&'a AtomicUsize);
 
-impl Drop for Waiting<'_> {
+impl Drop for MemoryWait<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -8,10 +8,10 @@ use crate::config::ProducerConfig;
 use crate::core::{Core, Topic};
 use crate::delivery::Delivery;
 use crate::error::SendError;
-use crate::partition::Refused;
+use crate::partition::AppendRefusal;
 use crate::partitioner;
 use crate::pool::Lack;
-use crate::record::Record;
+use crate::record::ProducerRecord;
 use crate::sender;
 use fullbore_client::ConfigError;
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
@@ -31,10 +31,10 @@ const METADATA: &str = "metadata of the topic";
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use fullbore_producer::{Producer, ProducerConfig, Record};
+/// use fullbore_producer::{Producer, ProducerConfig, ProducerRecord};
 ///
 /// let producer = Producer::new(ProducerConfig::new("localhost:9092"))?;
-/// let delivery = producer.send(Record::new("events", b"hello").key(b"k")).await?;
+/// let delivery = producer.send(ProducerRecord::new("events", b"hello").key(b"k")).await?;
 /// let written = delivery.await?;
 /// println!("partition {} offset {}", written.partition, written.offset);
 /// producer.close(std::time::Duration::from_secs(30)).await;
@@ -83,7 +83,7 @@ impl Producer {
     ///
     /// # Errors
     /// When the record was not taken; it was then surely not written.
-    pub async fn send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+    pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.try_send(record) {
             Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
                 self.send_slowly(record).await
@@ -96,7 +96,7 @@ impl Producer {
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
-    pub fn try_send(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+    pub fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         let config = &self.core.config;
         let size = record_size_max(record.key, record.value, record.headers);
         if HEADER_LEN + size > config.max_request_size {
@@ -118,8 +118,8 @@ impl Producer {
                 _ => append_anywhere(topic, &state.available, append)?,
             };
             let delivery = appended.map_err(|refused| match refused {
-                Refused::Full(_) => SendError::Full,
-                Refused::Closed => SendError::Closed,
+                AppendRefusal::Full(_) => SendError::Full,
+                AppendRefusal::Closed => SendError::Closed,
             })?;
             if record.partition.is_none() && state.available.len() > 1 {
                 topic.sticky.produced(size, config.batch_size);
@@ -128,7 +128,7 @@ impl Producer {
         })
     }
 
-    async fn send_slowly(&self, record: Record<'_>) -> Result<Delivery, SendError> {
+    async fn send_slowly(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         let started = Instant::now();
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
@@ -253,11 +253,11 @@ impl Drop for Producer {
 fn append_anywhere<T>(
     topic: &Topic,
     available: &[i32],
-    append: impl Fn(i32) -> Result<Result<T, Refused>, SendError>,
-) -> Result<Result<T, Refused>, SendError> {
+    append: impl Fn(i32) -> Result<Result<T, AppendRefusal>, SendError>,
+) -> Result<Result<T, AppendRefusal>, SendError> {
     let mut appended = append(topic.sticky.partition(available))?;
     for _ in 1..available.len().min(TRIES_MAX) {
-        if !matches!(appended, Err(Refused::Full(Lack::Share))) {
+        if !matches!(appended, Err(AppendRefusal::Full(Lack::Share))) {
             break;
         }
         topic.sticky.skip();

@@ -4,7 +4,7 @@ pub use fullbore_wire::batch::Header;
 
 /// A record to be sent. It borrows everything; `send` copies the bytes once, into their batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct ProducerRecord<'a> {
     /// The topic.
     pub topic: &'a str,
     /// The partition, or `None` to have it chosen by the key, or uniformly.
@@ -19,33 +19,33 @@ pub struct Record<'a> {
     pub timestamp: Option<i64>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> ProducerRecord<'a> {
     /// A record with a value and nothing else.
     pub fn new(topic: &'a str, value: &'a [u8]) -> Self {
-        Record { topic, partition: None, key: None, value: Some(value), headers: &[], timestamp: None }
+        ProducerRecord { topic, partition: None, key: None, value: Some(value), headers: &[], timestamp: None }
     }
 
     /// With a key.
     #[must_use]
     pub fn key(self, key: &'a [u8]) -> Self {
-        Record { key: Some(key), ..self }
+        ProducerRecord { key: Some(key), ..self }
     }
 
     /// To this partition.
     #[must_use]
     pub fn partition(self, partition: i32) -> Self {
-        Record { partition: Some(partition), ..self }
+        ProducerRecord { partition: Some(partition), ..self }
     }
 
     /// With these headers.
     #[must_use]
     pub fn headers(self, headers: &'a [Header<'a>]) -> Self {
-        Record { headers, ..self }
+        ProducerRecord { headers, ..self }
     }
 
     /// With this time, in milliseconds since 1970.
     #[must_use]
     pub fn timestamp(self, timestamp: i64) -> Self {
-        Record { timestamp: Some(timestamp), ..self }
+        ProducerRecord { timestamp: Some(timestamp), ..self }
     }
 }

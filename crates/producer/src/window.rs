@@ -46,7 +46,7 @@ const SEQUENCES_MAX: u32 = 1 << 29;
 
 /// A producer's identity on a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ProducerIdAndEpoch {
     pub(crate) producer_id: i64,
     pub(crate) epoch: i16,
 }
@@ -80,7 +80,7 @@ pub(crate) enum Fate {
 }
 
 #[derive(Debug)]
-enum State<B> {
+enum SlotState<B> {
     InFlight,
     Retry(B),
     Acked,
@@ -100,7 +100,7 @@ struct Slot<B> {
     out_of_order: bool,
     /// Some attempt in this epoch may have been written.
     ambiguous: bool,
-    state: State<B>,
+    state: SlotState<B>,
 }
 
 /// One pass over what is to be sent again, oldest first.
@@ -122,7 +122,7 @@ pub(crate) struct Window<B> {
     /// The place of the front; places count up over the window's life.
     first: u64,
     /// `None`: no identity yet, or the old one is used up. Without idempotence it stays so.
-    identity: Option<Identity>,
+    identity: Option<ProducerIdAndEpoch>,
     /// The producer id that must not be used again.
     spent: Option<i64>,
     idempotent: bool,
@@ -226,7 +226,7 @@ impl<B> Window<B> {
     }
 
     /// Takes an identity; what waits for a retry is numbered anew.
-    pub(crate) fn adopt(&mut self, identity: Identity) {
+    pub(crate) fn adopt(&mut self, identity: ProducerIdAndEpoch) {
         self.start_epoch(identity);
     }
 
@@ -274,7 +274,7 @@ impl<B> Window<B> {
     pub(crate) fn open(&mut self, records: u32) -> (Ticket, Stamp) {
         let (place, sequence) = (self.first + self.slots.len() as u64, self.next_sequence);
         self.next_sequence = sequence_add(sequence, records);
-        self.slots.push_back(Slot { sent: self.generation, ..Slot::new(sequence, records, State::InFlight) });
+        self.slots.push_back(Slot { sent: self.generation, ..Slot::new(sequence, records, SlotState::InFlight) });
         self.in_flight += 1;
         (Ticket { place, sequence }, self.stamp(sequence))
     }
@@ -292,7 +292,7 @@ impl<B> Window<B> {
         }
         let place = self.within_reach()?;
         let slot = &mut self.slots[(place - self.first) as usize];
-        let State::Retry(batch) = std::mem::replace(&mut slot.state, State::InFlight) else {
+        let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
             unreachable!("a round stands at a batch that waits");
         };
         (slot.out_of_order, slot.sent) = (false, self.generation);
@@ -312,9 +312,9 @@ impl<B> Window<B> {
         if self.retries == 0 || !self.established || self.must_settle() {
             return None;
         }
-        let at = self.slots.iter().take(self.limit()).position(|slot| matches!(slot.state, State::Retry(_)))?;
+        let at = self.slots.iter().take(self.limit()).position(|slot| matches!(slot.state, SlotState::Retry(_)))?;
         let slot = &mut self.slots[at];
-        let State::Retry(batch) = std::mem::replace(&mut slot.state, State::InFlight) else {
+        let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
             unreachable!("just found");
         };
         (slot.out_of_order, slot.sent) = (false, self.generation);
@@ -329,7 +329,8 @@ impl<B> Window<B> {
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);
-        while waits_from < next && !matches!(self.slots[(waits_from - self.first) as usize].state, State::InFlight) {
+        while waits_from < next && !matches!(self.slots[(waits_from - self.first) as usize].state, SlotState::InFlight)
+        {
             waits_from += 1;
             self.visit();
         }
@@ -342,7 +343,7 @@ impl<B> Window<B> {
     fn advance_round(&mut self, place: u64) {
         let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
         (round.next, round.left) = (place, round.left - 1);
-        while !matches!(self.slots[(round.next - self.first) as usize].state, State::Retry(_)) {
+        while !matches!(self.slots[(round.next - self.first) as usize].state, SlotState::Retry(_)) {
             round.next += 1;
             self.visit();
         }
@@ -357,7 +358,7 @@ impl<B> Window<B> {
 
     /// The batch is in the log.
     pub(crate) fn acked(&mut self, ticket: Ticket) {
-        let at = self.resolve(ticket, State::Acked);
+        let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
         // What it newly proves and the broker has forgotten need not be asked for again.
@@ -375,7 +376,7 @@ impl<B> Window<B> {
 
     /// The attempt failed, the batch remains.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
-        let at = self.resolve(ticket, State::Retry(batch));
+        let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;
         let slot = &mut self.slots[at];
         slot.out_of_order = setback == Setback::OutOfOrder;
@@ -392,7 +393,7 @@ impl<B> Window<B> {
 
     /// The batch failed for good.
     pub(crate) fn given_up(&mut self, ticket: Ticket, maybe: bool) {
-        let at = self.resolve(ticket, State::Acked);
+        let at = self.resolve(ticket, SlotState::Acked);
         self.slots[at].ambiguous = maybe;
         self.leave_hole(at);
         self.trim();
@@ -401,7 +402,7 @@ impl<B> Window<B> {
     /// The batch is too large: its parts take its place, with its sequence numbers. None of its attempts may have been
     /// written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
-        let at = self.resolve(ticket, State::Acked);
+        let at = self.resolve(ticket, SlotState::Acked);
         let mut sequence = self.slots[at].sequence;
         let behind = self.slots.split_off(at + 1);
         self.slots.pop_back();
@@ -410,7 +411,7 @@ impl<B> Window<B> {
             self.proven_to += parts.len() as u64 - 1;
         }
         for (records, batch) in parts {
-            self.slots.push_back(Slot::new(sequence, records, State::Retry(batch)));
+            self.slots.push_back(Slot::new(sequence, records, SlotState::Retry(batch)));
             sequence = sequence_add(sequence, records);
         }
         self.slots.extend(behind);
@@ -424,7 +425,7 @@ impl<B> Window<B> {
             return;
         }
         for at in 0..self.slots.len() {
-            if matches!(&self.slots[at].state, State::Retry(batch) if unwanted(batch)) {
+            if matches!(&self.slots[at].state, SlotState::Retry(batch) if unwanted(batch)) {
                 self.retries -= 1;
                 self.leave_hole(at);
                 // What comes behind it would be out of order.
@@ -437,9 +438,9 @@ impl<B> Window<B> {
     /// Nobody waits for this batch any more. If it is proven written, nothing is missing.
     fn leave_hole(&mut self, at: usize) {
         if self.is_proven(at) {
-            self.slots[at].state = State::Acked;
+            self.slots[at].state = SlotState::Acked;
         } else {
-            self.slots[at].state = State::Hole { maybe: self.slots[at].ambiguous };
+            self.slots[at].state = SlotState::Hole { maybe: self.slots[at].ambiguous };
             self.holes += 1;
         }
     }
@@ -459,16 +460,16 @@ impl<B> Window<B> {
 
     fn stamp(&self, sequence: i32) -> Stamp {
         match self.identity {
-            Some(Identity { producer_id, epoch }) => {
+            Some(ProducerIdAndEpoch { producer_id, epoch }) => {
                 Stamp { producer_id, producer_epoch: epoch, base_sequence: sequence }
             }
             None => Stamp::NONE,
         }
     }
 
-    fn resolve(&mut self, ticket: Ticket, state: State<B>) -> usize {
+    fn resolve(&mut self, ticket: Ticket, state: SlotState<B>) -> usize {
         let at = self.find(ticket);
-        debug_assert!(matches!(self.slots[at].state, State::InFlight));
+        debug_assert!(matches!(self.slots[at].state, SlotState::InFlight));
         self.slots[at].state = state;
         self.in_flight -= 1;
         at
@@ -489,8 +490,8 @@ impl<B> Window<B> {
     fn trim(&mut self) {
         while let Some(slot) = self.slots.front() {
             match slot.state {
-                State::Acked => {}
-                State::Hole { maybe } => {
+                SlotState::Acked => {}
+                SlotState::Hole { maybe } => {
                     self.hole = Some(!maybe || self.hole == Some(true));
                     self.holes -= 1;
                 }
@@ -504,7 +505,7 @@ impl<B> Window<B> {
 }
 
 impl<B> Slot<B> {
-    fn new(sequence: i32, records: u32, state: State<B>) -> Self {
+    fn new(sequence: i32, records: u32, state: SlotState<B>) -> Self {
         Slot { sequence, records, sent: 0, out_of_order: false, ambiguous: false, state }
     }
 }

@@ -4,7 +4,7 @@
 
 use fullbore_client::ClientConfig;
 use fullbore_client::tokio::Cluster;
-use fullbore_producer::{Header, Producer, Record};
+use fullbore_producer::{Header, Producer, ProducerRecord};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};
@@ -115,8 +115,8 @@ async fn records_are_stored_as_sent_and_where_their_deliveries_say() {
     let topic = Topic::create(&bootstrap, "as-sent", 3, &[]).await;
     let producer = producer(&bootstrap, &[]);
     let headers = [Header { key: "h", value: Some(b"1") }, Header { key: "h", value: None }];
-    let plain = Record::new(&topic.name, b"value").partition(1).timestamp(1_700_000_000_123).headers(&headers);
-    let nulls = Record { key: None, value: None, headers: &[], ..plain };
+    let plain = ProducerRecord::new(&topic.name, b"value").partition(1).timestamp(1_700_000_000_123).headers(&headers);
+    let nulls = ProducerRecord { key: None, value: None, headers: &[], ..plain };
     let first = producer.send(plain.key(b"key")).await.unwrap().await.unwrap();
     let second = producer.send(nulls).await.unwrap().await.unwrap();
     assert_eq!((first.partition, first.offset, second.offset), (1, 0, 1));
@@ -138,7 +138,7 @@ async fn many_records_keep_their_order_on_every_partition_with_every_codec() {
         let mut deliveries = Vec::new();
         for i in 0..20_000u32 {
             let value = format!("{i:08}-{}", "x".repeat(100));
-            let record = Record::new(&topic.name, value.as_bytes()).partition((i % 4) as i32);
+            let record = ProducerRecord::new(&topic.name, value.as_bytes()).partition((i % 4) as i32);
             deliveries.push(producer.send(record).await.unwrap());
         }
         for (i, delivery) in deliveries.into_iter().enumerate() {
@@ -163,15 +163,15 @@ async fn a_batch_larger_than_the_topic_takes_is_split() {
     let mut deliveries = Vec::new();
     for i in 0..200u32 {
         let value = format!("{i:04}-{}", "x".repeat(1000));
-        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+        deliveries.push(producer.send(ProducerRecord::new(&topic.name, value.as_bytes())).await.unwrap());
     }
     for (i, delivery) in deliveries.into_iter().enumerate() {
         assert_eq!(delivery.await.unwrap().offset, i as i64);
     }
     let big = vec![b'x'; 50_000];
-    let refused = producer.send(Record::new(&topic.name, &big)).await.unwrap().await.unwrap_err();
+    let refused = producer.send(ProducerRecord::new(&topic.name, &big)).await.unwrap().await.unwrap_err();
     assert!(!refused.may_have_been_written() && !refused.is_retryable(), "{refused}");
-    let after = producer.send(Record::new(&topic.name, b"after")).await.unwrap().await.unwrap();
+    let after = producer.send(ProducerRecord::new(&topic.name, b"after")).await.unwrap().await.unwrap();
     assert_eq!(after.offset, 200);
     producer.close(Duration::from_secs(10)).await;
 }
@@ -186,7 +186,7 @@ async fn one_partition_over_four_connections_keeps_its_order() {
     let mut deliveries = Vec::new();
     for i in 0..20_000u32 {
         let value = format!("{i:08}-{}", "x".repeat(200));
-        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+        deliveries.push(producer.send(ProducerRecord::new(&topic.name, value.as_bytes())).await.unwrap());
     }
     let lanes = producer.brokers().iter().map(|broker| broker.lanes.len()).max();
     for (i, delivery) in deliveries.into_iter().enumerate() {
@@ -206,7 +206,7 @@ async fn acks_0_and_1_work() {
     for (acks, offset) in [("0", -1), ("1", 0)] {
         let topic = Topic::create(&bootstrap, "acks", 1, &[]).await;
         let producer = producer(&bootstrap, &[("acks", acks)]);
-        let written = producer.send(Record::new(&topic.name, b"v")).await.unwrap().await.unwrap();
+        let written = producer.send(ProducerRecord::new(&topic.name, b"v")).await.unwrap().await.unwrap();
         assert_eq!(written.offset, offset);
         producer.close(Duration::from_secs(10)).await;
         assert_eq!(topic.read(0, 1).await.len(), 1);
@@ -232,7 +232,7 @@ async fn a_broker_that_is_killed_under_load_has_every_acknowledged_record_once()
     let mut deliveries = Vec::new();
     while !killer.is_finished() {
         let value = format!("{:08}", deliveries.len());
-        deliveries.push(producer.send(Record::new(&topic.name, value.as_bytes())).await.unwrap());
+        deliveries.push(producer.send(ProducerRecord::new(&topic.name, value.as_bytes())).await.unwrap());
         if deliveries.len() == 2000 {
             loaded.send(()).unwrap();
         }

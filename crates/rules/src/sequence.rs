@@ -66,7 +66,7 @@ impl Stamp {
     /// The stamp of a batch a client sent, whose records are all still there.
     ///
     /// # Errors
-    /// [`Refusal::InvalidRecord`] if the header's count and last offset delta disagree: believing either
+    /// [`SequenceRefusal::InvalidRecord`] if the header's count and last offset delta disagree: believing either
     /// would move the sequence wrongly.
     pub fn from_client(
         producer_id: i64,
@@ -74,9 +74,9 @@ impl Stamp {
         base_sequence: i32,
         record_count: i32,
         last_offset_delta: i32,
-    ) -> Result<Stamp, Refusal> {
+    ) -> Result<Stamp, SequenceRefusal> {
         if record_count < 1 || record_count - 1 != last_offset_delta {
-            return Err(Refusal::InvalidRecord);
+            return Err(SequenceRefusal::InvalidRecord);
         }
         Ok(Stamp { producer_id, producer_epoch, base_sequence, record_count })
     }
@@ -113,12 +113,12 @@ pub enum Verdict {
         timestamp: i64,
     },
     /// Write nothing and answer the error.
-    Refuse(Refusal),
+    Refuse(SequenceRefusal),
 }
 
 /// Why a batch is not written; each names its Kafka error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SequenceRefusal {
     /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): it would leave a hole, or it overlaps what is written.
     OutOfOrderSequence,
     /// DUPLICATE_SEQUENCE_NUMBER (46): written, but so long ago that its offset is forgotten.

@@ -32,7 +32,7 @@ pub struct Push {
 
 /// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TelemetryRefusal {
     /// The request came before the interval was over.
     TooEarly,
     /// The client said that it would end.
@@ -88,11 +88,11 @@ impl Clients {
     /// A client asks what is wanted of it.
     ///
     /// # Errors
-    /// [`Refusal::TooEarly`].
-    pub fn ask(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), Refusal> {
+    /// [`TelemetryRefusal::TooEarly`].
+    pub fn ask(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), TelemetryRefusal> {
         let client = self.heard_of(id);
         if client.is_early(now_ms, subscription.interval_ms) && !client.may_ask {
-            return Err(Refusal::TooEarly);
+            return Err(TelemetryRefusal::TooEarly);
         }
         *client = Client { turn: client.turn, last_ms: Some(now_ms), may_push: true, ..Client::default() };
         Ok(())
@@ -101,27 +101,33 @@ impl Clients {
     /// A client pushes its metrics.
     ///
     /// # Errors
-    /// [`Refusal`]; the push counts against the interval unless it was too early.
-    pub fn push(&mut self, id: u128, push: Push, subscription: Subscription, now_ms: u64) -> Result<(), Refusal> {
+    /// [`TelemetryRefusal`]; the push counts against the interval unless it was too early.
+    pub fn push(
+        &mut self,
+        id: u128,
+        push: Push,
+        subscription: Subscription,
+        now_ms: u64,
+    ) -> Result<(), TelemetryRefusal> {
         let client = self.heard_of(id);
         if client.has_ended {
-            return Err(Refusal::Ended);
+            return Err(TelemetryRefusal::Ended);
         }
         let is_early = client.is_early(now_ms, subscription.interval_ms) && !client.may_push;
         if is_early && !push.is_last {
-            return Err(Refusal::TooEarly);
+            return Err(TelemetryRefusal::TooEarly);
         }
         client.last_ms = Some(now_ms);
         client.may_push = false;
         client.may_ask = push.subscription_id != subscription.id || !push.is_known_codec;
         if push.subscription_id != subscription.id {
-            return Err(Refusal::UnknownSubscription);
+            return Err(TelemetryRefusal::UnknownSubscription);
         }
         if !push.is_known_codec {
-            return Err(Refusal::UnknownCodec);
+            return Err(TelemetryRefusal::UnknownCodec);
         }
         if !push.fits {
-            return Err(Refusal::TooLarge);
+            return Err(TelemetryRefusal::TooLarge);
         }
         client.has_ended = push.is_last;
         Ok(())
@@ -164,11 +170,11 @@ mod tests {
     fn a_push_comes_once_an_interval_and_the_first_at_any_time() {
         let mut clients = Clients::default();
         assert_eq!(clients.ask(1, WANTED, 0), Ok(()));
-        assert_eq!(clients.ask(1, WANTED, 999), Err(Refusal::TooEarly));
+        assert_eq!(clients.ask(1, WANTED, 999), Err(TelemetryRefusal::TooEarly));
         assert_eq!(clients.push(1, PUSH, WANTED, 500), Ok(()));
-        assert_eq!(clients.push(1, PUSH, WANTED, 1499), Err(Refusal::TooEarly));
+        assert_eq!(clients.push(1, PUSH, WANTED, 1499), Err(TelemetryRefusal::TooEarly));
         assert_eq!(clients.push(1, PUSH, WANTED, 1500), Ok(()));
-        assert_eq!(clients.ask(1, WANTED, 2499), Err(Refusal::TooEarly));
+        assert_eq!(clients.ask(1, WANTED, 2499), Err(TelemetryRefusal::TooEarly));
         assert_eq!(clients.ask(1, WANTED, 2500), Ok(()));
         assert_eq!(clients.push(1, PUSH, WANTED, 2500), Ok(()));
         assert_eq!(clients.ask(2, WANTED, 2500), Ok(()), "another client has its own times");
@@ -180,8 +186,8 @@ mod tests {
         let last = Push { is_last: true, ..PUSH };
         assert_eq!(clients.push(1, PUSH, WANTED, 0), Ok(()), "of a client that was forgotten");
         assert_eq!(clients.push(1, last, WANTED, 1), Ok(()));
-        assert_eq!(clients.push(1, last, WANTED, 5000), Err(Refusal::Ended));
-        assert_eq!(clients.push(1, PUSH, WANTED, 5000), Err(Refusal::Ended));
+        assert_eq!(clients.push(1, last, WANTED, 5000), Err(TelemetryRefusal::Ended));
+        assert_eq!(clients.push(1, PUSH, WANTED, 5000), Err(TelemetryRefusal::Ended));
     }
 
     #[test]
@@ -189,20 +195,20 @@ mod tests {
         let changed = Subscription { id: 8, ..WANTED };
         let unknown = Push { is_known_codec: false, ..PUSH };
         for (push, subscription, refusal) in
-            [(PUSH, changed, Refusal::UnknownSubscription), (unknown, WANTED, Refusal::UnknownCodec)]
+            [(PUSH, changed, TelemetryRefusal::UnknownSubscription), (unknown, WANTED, TelemetryRefusal::UnknownCodec)]
         {
             let mut clients = Clients::default();
             assert_eq!(clients.ask(1, WANTED, 0), Ok(()));
             assert_eq!(clients.push(1, push, subscription, 10), Err(refusal));
             assert_eq!(clients.ask(1, subscription, 11), Ok(()));
-            assert_eq!(clients.ask(1, subscription, 12), Err(Refusal::TooEarly), "but once");
+            assert_eq!(clients.ask(1, subscription, 12), Err(TelemetryRefusal::TooEarly), "but once");
             let follows = Push { subscription_id: subscription.id, ..PUSH };
             assert_eq!(clients.push(1, follows, subscription, 13), Ok(()));
         }
         let mut clients = Clients::default();
         let large = Push { fits: false, ..PUSH };
-        assert_eq!(clients.push(1, large, WANTED, 0), Err(Refusal::TooLarge));
-        assert_eq!(clients.ask(1, WANTED, 1), Err(Refusal::TooEarly));
+        assert_eq!(clients.push(1, large, WANTED, 0), Err(TelemetryRefusal::TooLarge));
+        assert_eq!(clients.ask(1, WANTED, 1), Err(TelemetryRefusal::TooEarly));
     }
 
     #[test]
@@ -211,10 +217,10 @@ mod tests {
         for (id, now_ms) in [(1, 0), (2, 1)] {
             assert_eq!(clients.ask(id, WANTED, now_ms), Ok(()));
         }
-        assert_eq!(clients.ask(1, WANTED, 2), Err(Refusal::TooEarly), "heard of all the same");
+        assert_eq!(clients.ask(1, WANTED, 2), Err(TelemetryRefusal::TooEarly), "heard of all the same");
         assert_eq!(clients.ask(3, WANTED, 3), Ok(()));
         assert_eq!(clients.len(), 2);
-        assert_eq!(clients.ask(1, WANTED, 4), Err(Refusal::TooEarly), "still remembered");
+        assert_eq!(clients.ask(1, WANTED, 4), Err(TelemetryRefusal::TooEarly), "still remembered");
         assert_eq!(clients.ask(2, WANTED, 5), Ok(()), "forgotten");
     }
 }

@@ -5,7 +5,7 @@
 
 use fullbore_rules::group::classic::{self, Joining};
 use fullbore_rules::group::consumer::{self, ConsumerGroup, Topics};
-use fullbore_rules::group::{Effects, Group, Settings, State, Ticket};
+use fullbore_rules::group::{Effects, Group, GroupSettings, GroupState, RequestTicket};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, Stamp, WINDOW_MAX};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
@@ -82,14 +82,14 @@ const LEFT_OF_A_GROUP_MAX: isize = 1024;
 
 #[test]
 fn a_classic_group_that_was_left_holds_no_room_for_members() {
-    let classic = classic::Settings {
+    let classic = classic::ClassicGroupSettings {
         session_timeout_min_ms: 1,
         session_timeout_max_ms: 100_000,
         initial_rebalance_delay_ms: 0,
         members_max: 10,
     };
     let before = HELD.get();
-    let mut group = Group::new(Settings { classic, consumer: consumer::Settings::default() }, 0);
+    let mut group = Group::new(GroupSettings { classic, consumer: consumer::ConsumerGroupSettings::default() }, 0);
     {
         let mut effects = Effects::new();
         let protocols = vec![JoinGroupRequestProtocol { name: Text::from_static("range"), ..Default::default() }];
@@ -103,12 +103,12 @@ fn a_classic_group_that_was_left_holds_no_room_for_members() {
         };
         let id = Text::from_static("member");
         let joining = Joining { request: &request, version: 3, client_id: "c", client_host: "/h", new_member_id: &id };
-        group.join(joining, &NoTopics, Ticket(0), 0, &mut effects);
+        group.join(joining, &NoTopics, RequestTicket(0), 0, &mut effects);
         group.tick(0, &mut effects);
-        assert_eq!(group.state(), State::CompletingRebalance);
-        group.leave(&[MemberIdentity { member_id: id, ..Default::default() }], Ticket(1), 1, &mut effects);
+        assert_eq!(group.state(), GroupState::CompletingRebalance);
+        group.leave(&[MemberIdentity { member_id: id, ..Default::default() }], RequestTicket(1), 1, &mut effects);
     }
-    assert_eq!(group.state(), State::Empty);
+    assert_eq!(group.state(), GroupState::Empty);
     let left = HELD.get() - before;
     assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
 }
@@ -134,9 +134,9 @@ fn a_group_of_the_consumer_protocol_that_was_left_holds_no_room_for_members() {
             resolved: Vec::new(),
             resolved_version: 0,
         };
-        group.heartbeat(call, &OneTopic, &consumer::Settings::default(), 0).expect("it may");
+        group.heartbeat(call, &OneTopic, &consumer::ConsumerGroupSettings::default(), 0).expect("it may");
     }
-    assert_eq!(group.state(), State::Empty);
+    assert_eq!(group.state(), GroupState::Empty);
     let left = HELD.get() - before;
     assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
 }

@@ -28,7 +28,7 @@ impl MaterialError {
 }
 
 /// Who we are: a private key and its certificates, the leaf first.
-pub(crate) struct Identity {
+pub(crate) struct KeyAndChain {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
     /// The setting the key came from.
@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 }
 
 /// What `ssl.keystore.*` says, if it says anything.
-pub(crate) fn identity(settings: &Settings) -> Result<Option<Identity>, MaterialError> {
+pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, MaterialError> {
     let (key_pem, key_setting, chain_pem, chain_setting) =
         match (&settings.keystore_location, &settings.keystore_key, &settings.keystore_chain) {
             (Some(path), _, _) => {
@@ -56,7 +56,7 @@ pub(crate) fn identity(settings: &Settings) -> Result<Option<Identity>, Material
     let key = private_key(&key_pem, settings.key_password.as_ref().map(|password| password.expose()))
         .map_err(|reason| MaterialError::new(&key_setting, reason))?;
     let chain = certificates(&chain_pem).map_err(|reason| MaterialError::new(&chain_setting, reason))?;
-    Ok(Some(Identity { chain, key, setting: key_setting, chain_setting }))
+    Ok(Some(KeyAndChain { chain, key, setting: key_setting, chain_setting }))
 }
 
 /// The certificates `ssl.truststore.*` says to trust, with the setting, if it says anything.

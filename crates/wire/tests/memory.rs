@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
-use fullbore_wire::coordinator::{OffsetCommitValue, Record};
+use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitValue};
 use fullbore_wire::{Codec, Part, REQUEST_ELEMENTS_MAX, Reader, Records, Version};
 use records::{behind, key, value};
 use schema::{Dice, Schema, Side, every_message};
@@ -161,7 +161,7 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
         for value in [value(version, dice), claims] {
             let key = key(dice);
             let len = value.len() + key.len();
-            check(peak_of(|| Record::decode(key, Some(value))), len, format!("OffsetCommitValue {version}"));
+            check(peak_of(|| CoordinatorRecord::decode(key, Some(value))), len, format!("OffsetCommitValue {version}"));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of files grows,
-//! how long a function may be, and that what rustdoc shows stands by itself.
+//! how long a function may be, how many types one name may stand for, and that what rustdoc shows stands by itself.
 //!
 //! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
 //! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines that a function may have, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
+
+/// Types of the workspace that may have the same name.
+const NAMESAKES_MAX: usize = 2;
 
 /// What each part of the broker may not know, by folders and files of `crates/broker/src`.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -140,6 +143,28 @@ fn no_function_is_longer_than_a_screen() {
             .collect()
     });
     assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn no_name_stands_for_more_than_two_types() {
+    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for of in crates() {
+        for file in &of.files {
+            // The names there are those of Kafka's schemas.
+            if of.name == "wire" && file.path.starts_with("apis/") {
+                continue;
+            }
+            for name in uses::types(file) {
+                defined.entry(name).or_default().push(format!("{}/{}", of.name, file.path));
+            }
+        }
+    }
+    let crowded: Vec<String> = defined
+        .into_iter()
+        .filter(|(_, files)| files.len() > NAMESAKES_MAX)
+        .map(|(name, files)| format!("{name}: {}", files.join(", ")))
+        .collect();
+    assert!(crowded.is_empty(), "{}", crowded.join("\n"));
 }
 
 #[test]

@@ -10,12 +10,12 @@ const NS_PER_SEC: u128 = 1_000_000_000;
 
 /// Things under way, oldest first.
 pub struct DelayLine<T> {
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<Delayed<T>>,
     bytes: usize,
     last_due_ns: u64,
 }
 
-struct Waiting<T> {
+struct Delayed<T> {
     due_ns: u64,
     bytes: usize,
     item: T,
@@ -31,7 +31,7 @@ impl<T> DelayLine<T> {
     /// Puts something at the end. It comes out when it is due, but never before what was put in earlier.
     pub fn push(&mut self, due_ns: u64, bytes: usize, item: T) {
         self.last_due_ns = self.last_due_ns.max(due_ns);
-        self.waiting.push_back(Waiting { due_ns: self.last_due_ns, bytes, item });
+        self.waiting.push_back(Delayed { due_ns: self.last_due_ns, bytes, item });
         self.bytes += bytes;
     }
 

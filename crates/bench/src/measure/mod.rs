@@ -4,4 +4,4 @@ mod latency;
 mod produced;
 
 pub use latency::{Latencies, Percentiles};
-pub use produced::{Acknowledged, Produced, Summary, Window};
+pub use produced::{Acknowledged, IntervalCounts, Produced, Summary};

@@ -24,7 +24,7 @@ pub struct Acknowledged {
 
 /// What happened in one reporting interval.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct IntervalCounts {
     /// Records acknowledged.
     pub records: u64,
     /// Bytes of their keys and values.
@@ -65,7 +65,7 @@ struct Series {
     bytes: u64,
     latencies: Latencies,
     window_started: Instant,
-    window: Window,
+    window: IntervalCounts,
     first_window: bool,
 }
 
@@ -79,7 +79,7 @@ impl Series {
             bytes: 0,
             latencies: Latencies::default(),
             window_started: now,
-            window: Window::empty(),
+            window: IntervalCounts::empty(),
             first_window: true,
         }
     }
@@ -102,12 +102,12 @@ impl Series {
         self.window.latency_us_max = self.window.latency_us_max.max(latency_us);
     }
 
-    fn end_window(&mut self, now: Instant, interval: Duration) -> Option<Window> {
+    fn end_window(&mut self, now: Instant, interval: Duration) -> Option<IntervalCounts> {
         let elapsed = now.saturating_duration_since(self.window_started);
         if elapsed < interval || self.window.records == 0 {
             return None;
         }
-        let mut ended = std::mem::replace(&mut self.window, Window::empty());
+        let mut ended = std::mem::replace(&mut self.window, IntervalCounts::empty());
         ended.elapsed = elapsed;
         ended.first_steady = std::mem::replace(&mut self.first_window, false);
         self.window_started = now;
@@ -127,9 +127,9 @@ impl Series {
     }
 }
 
-impl Window {
+impl IntervalCounts {
     fn empty() -> Self {
-        Window {
+        IntervalCounts {
             records: 0,
             bytes: 0,
             elapsed: Duration::ZERO,
@@ -159,7 +159,7 @@ impl Produced {
     }
 
     /// Counts acknowledged records; `Some` when a window ended with them and should be reported.
-    pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<Window> {
+    pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
             Some(steady) if batch.steady => {
@@ -171,7 +171,7 @@ impl Produced {
             None => {}
         }
         let window = self.whole.end_window(now, self.interval)?;
-        Some(Window { first_steady: false, ..window })
+        Some(IntervalCounts { first_steady: false, ..window })
     }
 
     /// When the last of the records counted was acknowledged.

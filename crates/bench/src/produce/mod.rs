@@ -8,9 +8,9 @@ mod tracker;
 
 pub use tracker::{Failed, Tracker};
 
-use crate::measure::{Produced, Window};
+use crate::measure::{IntervalCounts, Produced};
 use crate::workload::{Payload, Schedule};
-use fullbore_producer::{Delivery, Producer, Record, SendError};
+use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -39,7 +39,7 @@ pub struct Workload {
 }
 
 /// How a run went.
-pub struct Outcome {
+pub struct ProduceOutcome {
     /// Counts and latencies of what was acknowledged.
     pub produced: Produced,
     /// What was not.
@@ -58,8 +58,8 @@ pub async fn produce(
     producer: &Producer,
     workload: Workload,
     mut stop: watch::Receiver<bool>,
-    on_window: impl FnMut(&Window) + Send + 'static,
-) -> Result<Outcome, SendError> {
+    on_window: impl FnMut(&IntervalCounts) + Send + 'static,
+) -> Result<ProduceOutcome, SendError> {
     let mut pacer = Pacer::start(workload.throughput);
     let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
     let asked = stop.clone();
@@ -76,10 +76,10 @@ pub async fn produce(
     let ended = Instant::now();
     if *stop.borrow() {
         let (produced, failed) = tracker.abandon();
-        return Ok(Outcome { produced, failed, ended, stopped: true });
+        return Ok(ProduceOutcome { produced, failed, ended, stopped: true });
     }
     let (produced, failed) = tracker.finish().await;
-    Ok(Outcome { produced, failed, ended: Instant::now(), stopped: false })
+    Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
 /// Resolves when the run should stop; never, if nobody can say so any more.
@@ -111,7 +111,7 @@ async fn send_all(
             tracker.start_steady(Instant::now());
         }
         let value = workload.payload.value(number);
-        let record = Record::new(&workload.topic, value).timestamp(pacer.epoch_ms(intended));
+        let record = ProducerRecord::new(&workload.topic, value).timestamp(pacer.epoch_ms(intended));
         let (delivery, waited) = send(producer, record, tracker).await?;
         tracker.sent(delivery, intended, value.len() as u64, steady);
         if waited {
@@ -127,7 +127,7 @@ async fn send_all(
 /// The producer's.
 pub async fn send(
     producer: &Producer,
-    record: Record<'_>,
+    record: ProducerRecord<'_>,
     tracker: &mut Tracker,
 ) -> Result<(Delivery, bool), SendError> {
     match producer.try_send(record) {

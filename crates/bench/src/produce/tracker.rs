@@ -4,7 +4,7 @@
 //! looking later does not change a latency. Invariant: each record sent is counted once, as acknowledged or as failed;
 //! memory is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
 
-use crate::measure::{Acknowledged, Produced, Window};
+use crate::measure::{Acknowledged, IntervalCounts, Produced};
 use fullbore_producer::{Delivery, ProduceError};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,17 +19,17 @@ struct Send {
 }
 
 /// One batch: the delivery of its first record tells of all.
-struct Batch {
+struct TrackedBatch {
     delivery: Delivery,
     sends: Vec<Send>,
 }
 
 #[derive(Default)]
-struct Partition {
+struct TrackedPartition {
     /// The batch that the last record joined.
-    open: Option<Batch>,
+    open: Option<TrackedBatch>,
     /// Older batches, oldest first.
-    in_flight: VecDeque<Batch>,
+    in_flight: VecDeque<TrackedBatch>,
 }
 
 /// Records that were taken and not acknowledged.
@@ -43,15 +43,15 @@ pub struct Failed {
 
 /// Follows the records of one run.
 pub struct Tracker {
-    partitions: Vec<Partition>,
+    partitions: Vec<TrackedPartition>,
     produced: Produced,
     failed: Failed,
-    on_window: Box<dyn FnMut(&Window) + std::marker::Send>,
+    on_window: Box<dyn FnMut(&IntervalCounts) + std::marker::Send>,
 }
 
 impl Tracker {
     /// Counts into `produced` and calls `on_window` when a reporting interval ended.
-    pub fn new(produced: Produced, on_window: impl FnMut(&Window) + std::marker::Send + 'static) -> Self {
+    pub fn new(produced: Produced, on_window: impl FnMut(&IntervalCounts) + std::marker::Send + 'static) -> Self {
         Tracker { partitions: Vec::new(), produced, failed: Failed::default(), on_window: Box::new(on_window) }
     }
 
@@ -64,7 +64,7 @@ impl Tracker {
     pub fn sent(&mut self, delivery: Delivery, intended: Instant, bytes: u64, steady: bool) {
         let index = usize::try_from(delivery.partition()).unwrap_or(0);
         if index >= self.partitions.len() {
-            self.partitions.resize_with(index + 1, Partition::default);
+            self.partitions.resize_with(index + 1, TrackedPartition::default);
         }
         let partition = &mut self.partitions[index];
         match &mut partition.open {
@@ -76,7 +76,7 @@ impl Tracker {
             },
             open => {
                 let sends = vec![Send { intended, records: 1, bytes, steady }];
-                partition.in_flight.extend(open.replace(Batch { delivery, sends }));
+                partition.in_flight.extend(open.replace(TrackedBatch { delivery, sends }));
                 self.collect_partition(index);
             }
         }
@@ -96,7 +96,7 @@ impl Tracker {
         }
     }
 
-    fn count(&mut self, batch: &Batch, done_at: Instant) {
+    fn count(&mut self, batch: &TrackedBatch, done_at: Instant) {
         let mut skip = 0;
         for send in &batch.sends {
             let (failed, first) = batch.delivery.failures(skip, send.records);

@@ -106,10 +106,10 @@ pub fn consume_timeout_line(timeout_ms: u64) -> String {
 /// The part of Java's `SimpleDateFormat` that matters here: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as
 /// they are. Times are UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DateFormat(Vec<Piece>);
+pub struct DateFormat(Vec<DatePart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum DatePart {
     Number(char, usize),
     Literal(String),
 }
@@ -131,16 +131,16 @@ impl DateFormat {
     /// # Errors
     /// When it has a letter that is not offered.
     pub fn parse(pattern: &str) -> Result<Self, DateFormatError> {
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<DatePart> = Vec::new();
         let mut quoted = false;
         for letter in pattern.chars() {
             match (letter, pieces.last_mut()) {
                 ('\'', _) => quoted = !quoted,
-                (_, Some(Piece::Number(same, width))) if !quoted && *same == letter => *width += 1,
-                ('y' | 'M' | 'd' | 'H' | 'm' | 's' | 'S', _) if !quoted => pieces.push(Piece::Number(letter, 1)),
+                (_, Some(DatePart::Number(same, width))) if !quoted && *same == letter => *width += 1,
+                ('y' | 'M' | 'd' | 'H' | 'm' | 's' | 'S', _) if !quoted => pieces.push(DatePart::Number(letter, 1)),
                 _ if !quoted && letter.is_ascii_alphabetic() => return Err(DateFormatError(letter)),
-                (_, Some(Piece::Literal(text))) => text.push(letter),
-                _ => pieces.push(Piece::Literal(letter.to_string())),
+                (_, Some(DatePart::Literal(text))) => text.push(letter),
+                _ => pieces.push(DatePart::Literal(letter.to_string())),
             }
         }
         Ok(DateFormat(pieces))
@@ -151,10 +151,10 @@ impl DateFormat {
         let ms = epoch_ms(time);
         let (year, month, day) = civil(ms.div_euclid(86_400_000));
         let of_day = ms.rem_euclid(86_400_000);
-        let piece = |piece: &Piece| match piece {
-            Piece::Literal(text) => text.clone(),
-            Piece::Number('y', 2) => format!("{:02}", year.rem_euclid(100)),
-            Piece::Number(letter, width) => {
+        let piece = |piece: &DatePart| match piece {
+            DatePart::Literal(text) => text.clone(),
+            DatePart::Number('y', 2) => format!("{:02}", year.rem_euclid(100)),
+            DatePart::Number(letter, width) => {
                 let value = match letter {
                     'y' => year,
                     'M' => month,

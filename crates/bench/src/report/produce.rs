@@ -3,7 +3,7 @@
 use super::java::{fixed, megabytes};
 use super::json::{fraction, object, string};
 use super::table::table;
-use crate::measure::{Latencies, Summary, Window};
+use crate::measure::{IntervalCounts, Latencies, Summary};
 
 /// Printed before the first window after the warmup.
 pub const STEADY_LINE: &str = "In steady state.";
@@ -14,7 +14,7 @@ pub fn warmup_line(records: u64) -> String {
 }
 
 /// One reporting interval.
-pub fn window_line(window: &Window) -> String {
+pub fn window_line(window: &IntervalCounts) -> String {
     let seconds = window.elapsed.as_secs_f64();
     format!(
         "{} records sent, {} records/sec ({} MB/sec), {} ms avg latency, {} ms max latency.",
@@ -48,7 +48,7 @@ pub fn summary_line(summary: &Summary) -> String {
 }
 
 /// One reporting interval as an object on one line. Megabytes are of 10^6 bytes, as in a sweep's figures.
-pub fn window_json(window: &Window) -> String {
+pub fn window_json(window: &IntervalCounts) -> String {
     let seconds = window.elapsed.as_secs_f64();
     object([
         ("kind", string("interval")),
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_window_is_the_line_kafkas_tool_printed_for_the_same_figures() {
-        let window = Window {
+        let window = IntervalCounts {
             records: 59_890,
             bytes: 5_989_000,
             elapsed: Duration::from_millis(2_002),
@@ -147,7 +147,7 @@ mod tests {
         latencies.record(1_600, 2);
         let summary =
             Summary { records: 2, bytes: 4_000_000, elapsed: Duration::from_secs(2), latencies, steady: true };
-        let window = Window {
+        let window = IntervalCounts {
             records: 1,
             bytes: 1,
             elapsed: Duration::from_secs(1),

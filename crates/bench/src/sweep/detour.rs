@@ -7,7 +7,7 @@
 use super::error::RunError;
 use super::point::LinkSpec;
 use crate::link::Shape;
-use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
+use crate::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, RelaySettings};
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::host_port;
 use std::collections::HashMap;
@@ -71,8 +71,12 @@ impl Detours {
 
     async fn start(&self, to: &str, link: LinkSpec) -> io::Result<String> {
         let shape = Shape { rtt: link.rtt, bandwidth: link.bytes_per_sec, ..Shape::default() };
-        let settings =
-            Settings { shape, loss_stall: None, in_flight_max: IN_FLIGHT_BYTES_MAX, connections_max: CONNECTIONS_MAX };
+        let settings = RelaySettings {
+            shape,
+            loss_stall: None,
+            in_flight_max: IN_FLIGHT_BYTES_MAX,
+            connections_max: CONNECTIONS_MAX,
+        };
         let relay = Relay::bind("127.0.0.1:0", to, &settings).await?;
         let at = relay.addr()?.to_string();
         tokio::spawn(relay.run(self.stop.subscribe()));

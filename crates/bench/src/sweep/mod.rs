@@ -1,7 +1,7 @@
 //! A sweep: the same workload measured at every point of a product of settings.
 //!
 //! * [`setting`], [`Axis`]: what may vary, by the names users type.
-//! * [`Plan`]: the product, its order, and what of it contradicts itself. Pure.
+//! * [`SweepPlan`]: the product, its order, and what of it contradicts itself. Pure.
 //! * [`Setup`]: one point's settings. Pure.
 //! * [`Runner`]: measures one point: a topic, a warm-up, a measurement.
 //! * [`detour`]: relays before a cluster's brokers, for points with a distance.
@@ -22,7 +22,7 @@ pub mod tables;
 
 pub use axis::{Axis, fixed};
 pub use error::RunError;
-pub use plan::{Amount, POINTS_MAX, Plan, PlanError, REPEATS_MAX, Target, Turn};
+pub use plan::{Amount, POINTS_MAX, PlanError, REPEATS_MAX, SweepPlan, SweepTurn, Target};
 pub use point::{LinkSpec, Setup};
 pub use results::{METRICS, Metric, PointResult, Results, Run, Spread, metric};
 pub use run::{CLIENT_ID, Figures, Runner, cluster};

@@ -39,7 +39,7 @@ pub struct Target {
 
 /// Everything a sweep is to do.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SweepPlan {
     /// The first is what curves run over, the second what they are told apart by.
     pub axes: Vec<Axis>,
     /// What is the same for every point, besides its axes' values.
@@ -58,12 +58,12 @@ pub struct Plan {
 
 /// One measurement to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct SweepTurn {
     /// From 0.
     pub repeat: u32,
-    /// The index in [`Plan::points`].
+    /// The index in [`SweepPlan::points`].
     pub point: usize,
-    /// The index in [`Plan::targets`].
+    /// The index in [`SweepPlan::targets`].
     pub target: usize,
 }
 
@@ -98,7 +98,7 @@ pub enum PlanError {
     Contradiction(String),
 }
 
-impl Plan {
+impl SweepPlan {
     /// The values of every point, one of each axis; the first axis varies fastest.
     pub fn points(&self) -> Vec<Vec<usize>> {
         let mut points = vec![Vec::new()];
@@ -115,12 +115,12 @@ impl Plan {
     }
 
     /// Every measurement, in the order in which they are made.
-    pub fn turns(&self) -> Vec<Turn> {
+    pub fn turns(&self) -> Vec<SweepTurn> {
         let points = self.points().len();
         let mut turns = Vec::new();
         for repeat in 0..self.repeats {
             let all = (0..points).flat_map(|point| (0..self.targets.len()).map(move |target| (point, target)));
-            let mut all: Vec<Turn> = all.map(|(point, target)| Turn { repeat, point, target }).collect();
+            let mut all: Vec<SweepTurn> = all.map(|(point, target)| SweepTurn { repeat, point, target }).collect();
             if repeat % 2 == 1 {
                 all.reverse();
             }
@@ -212,8 +212,8 @@ impl Plan {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn plan(axes: &[&str], targets: &[&str], repeats: u32) -> Plan {
-        Plan {
+    pub(crate) fn plan(axes: &[&str], targets: &[&str], repeats: u32) -> SweepPlan {
+        SweepPlan {
             axes: axes.iter().map(|typed| Axis::parse(typed).expect("an axis")).collect(),
             fixed: Vec::new(),
             properties: Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a point's median, least and most are of the same measurements that the raw file lists.
 
-use super::plan::{Plan, Turn};
+use super::plan::{SweepPlan, SweepTurn};
 use super::run::Figures;
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Which.
-    pub turn: Turn,
+    pub turn: SweepTurn,
     /// When it began.
     pub started: SystemTime,
     /// The figures measured, or in words why there are none.
@@ -21,7 +21,7 @@ pub struct Run {
 #[derive(Clone, Debug)]
 pub struct Results {
     /// What was to be done.
-    pub plan: Plan,
+    pub plan: SweepPlan,
     /// In the order of measuring.
     pub runs: Vec<Run>,
     /// Whether somebody ended it early.
@@ -111,7 +111,7 @@ impl Spread {
 pub struct PointResult {
     /// The index of each axis' value.
     pub point: Vec<usize>,
-    /// The index in [`Plan::targets`].
+    /// The index in [`SweepPlan::targets`].
     pub target: usize,
     /// Measurements with figures.
     pub runs: usize,
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     /// Two repeats of 2 x 2 points on two targets; the last point of the first target was refused.
     pub(crate) fn results() -> Results {
         let plan = plan(&["max.in.flight=1,5", "record-size=64,1024"], &["kafka", "full<bore>"], 2);
-        let run = |turn: Turn| {
+        let run = |turn: SweepTurn| {
             let speed = 1_000 * (turn.point as u64 + 1) * (turn.target as u64 + 1) + 10 * u64::from(turn.repeat);
             let refused = (turn.point, turn.target) == (3, 0);
             let outcome = if refused { Err("it was <refused>".to_owned()) } else { Ok(figures(speed, 1_000, speed)) };

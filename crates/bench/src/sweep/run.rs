@@ -7,10 +7,10 @@
 
 use super::detour::Detours;
 use super::error::{RunError, TOPIC_READY_MAX};
-use super::plan::{Amount, Plan, Target, Turn};
+use super::plan::{Amount, SweepPlan, SweepTurn, Target};
 use super::point::Setup;
 use crate::measure::Percentiles;
-use crate::produce::{Failed, Outcome, Workload, produce};
+use crate::produce::{Failed, ProduceOutcome, Workload, produce};
 use crate::workload::Payload;
 use fullbore_client::ClientError;
 use fullbore_client::admin::{create_topic, delete_topics};
@@ -67,7 +67,7 @@ impl Figures {
 ///
 /// # Errors
 /// An address that is none, or security settings that cannot be used.
-pub fn cluster(plan: &Plan, target: &Target) -> Result<Cluster, RunError> {
+pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     let setup = plan.setup(&vec![0; plan.axes.len()]).map_err(RunError::Value)?;
     let properties = setup.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let security = Security::from_properties(properties)?;
@@ -76,7 +76,7 @@ pub fn cluster(plan: &Plan, target: &Target) -> Result<Cluster, RunError> {
 
 /// Measures the points of one plan, one after another.
 pub struct Runner<'a> {
-    plan: &'a Plan,
+    plan: &'a SweepPlan,
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
@@ -91,7 +91,7 @@ impl<'a> Runner<'a> {
     ///
     /// # Errors
     /// When the system gives no threads.
-    pub fn new(plan: &'a Plan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
+    pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
         // The calling thread sends; what keeps time and carries links must run although that one never waits.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let points = plan.points();
@@ -102,7 +102,7 @@ impl<'a> Runner<'a> {
     ///
     /// # Errors
     /// Why there are no figures.
-    pub fn run(&mut self, turn: Turn) -> Result<Option<Figures>, RunError> {
+    pub fn run(&mut self, turn: SweepTurn) -> Result<Option<Figures>, RunError> {
         let setup = self.plan.setup(&self.points[turn.point]).map_err(RunError::Value)?;
         let servers = &self.plan.targets[turn.target].bootstrap_servers;
         let mut config = setup.producer(servers)?;
@@ -239,7 +239,7 @@ fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     lot.saturating_mul(2).min(fit as u64)
 }
 
-fn figures(begun: Instant, outcome: &Outcome) -> Result<Figures, RunError> {
+fn figures(begun: Instant, outcome: &ProduceOutcome) -> Result<Figures, RunError> {
     let ended = outcome.produced.last_acknowledged().unwrap_or(outcome.ended);
     let summary = outcome.produced.summaries(ended).next().expect("the whole run has a summary");
     if summary.records == 0 {

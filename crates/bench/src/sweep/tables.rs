@@ -1,6 +1,6 @@
 //! Ready-made sweeps, each named for the document whose table it makes and described by what it shows.
 //!
-//! Invariant: every table is a plan that passes [`Plan::check`](super::Plan::check).
+//! Invariant: every table is a plan that passes [`SweepPlan::check`](super::SweepPlan::check).
 
 use super::axis::{Axis, fixed};
 use super::plan::Amount;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How a table is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum TableLayout {
     /// One grid for each figure: the first axis down, the second and third across.
     Grids,
     /// One row for each value of the first axis, with throughput and every latency.
@@ -26,7 +26,7 @@ pub struct Table {
     /// How to read it, and what it needs.
     pub about: &'static str,
     /// How it is printed.
-    pub layout: Layout,
+    pub layout: TableLayout,
     over: &'static [&'static str],
     set: &'static [&'static str],
     /// When a measurement ends.
@@ -47,7 +47,7 @@ pub static TABLES: &[Table] = &[
                 partitions and one, as fast as it goes, so that latency is mostly the time spent in the producer's \
                 buffer. acks=all differs from acks=1 only with replicas: name a cluster of three brokers with \
                 --bootstrap-server and add --set replication-factor=3.",
-        layout: Layout::Grids,
+        layout: TableLayout::Grids,
         over: &["max.in.flight=1,2,3,4,5,auto", "acks=1,all", "record-size=64,1024,10240", "partitions=9,1"],
         set: &[ONE_CONNECTION],
         amount: Amount::Time(Duration::from_secs(3)),
@@ -59,7 +59,7 @@ pub static TABLES: &[Table] = &[
         about: "Each request carries one record of 1,000 bytes, so that only more requests in flight move more records. A \
                 broker that remembers five batches of an idempotent producer stops at five. The link is a relay (rtt=150 unless set); \
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
-        layout: Layout::Rows,
+        layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
         // With room for one record of 1,000 bytes and no more, a batch that waits cannot grow. The last of so many
         // records waits longer than Kafka's two minutes.
@@ -82,7 +82,7 @@ pub static TABLES: &[Table] = &[
         title: "Records of 1,000 bytes on one machine, with 1, 5 and 10 requests in flight",
         about: "Without a distance, what is in flight hides only the broker's own time. As fast as it goes, so that latency \
                 is mostly the time spent in the producer's buffer.",
-        layout: Layout::Rows,
+        layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10"],
         set: &[ONE_CONNECTION, "record-size=1000", "partitions=1", "enable.idempotence=true"],
         amount: Amount::Time(Duration::from_secs(5)),

@@ -10,7 +10,9 @@ use fullbore_bench::produce::{Workload, produce};
 use fullbore_bench::workload::Payload;
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::{Cluster, LATEST};
-use fullbore_client::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
+use fullbore_client::consume::{
+    BatchView, ConsumeError, ConsumeOutcome, ConsumePlan, Cursor, FetchSettings, Record, Sink, consume,
+};
 use fullbore_producer::{Producer, ProducerConfig};
 use fullbore_tests::Proxy;
 use std::ops::ControlFlow;
@@ -61,11 +63,15 @@ fn cursors<S: Sink>(cluster: &mut Cluster, sink: impl Fn() -> S) -> Vec<Cursor<S
     places.into_iter().map(|place| Cursor::new(place, sink())).collect()
 }
 
-fn plan(records: u64) -> Plan {
-    Plan { records, ..Plan::new(FetchSettings::default(), Duration::from_secs(20)) }
+fn plan(records: u64) -> ConsumePlan {
+    ConsumePlan { records, ..ConsumePlan::new(FetchSettings::default(), Duration::from_secs(20)) }
 }
 
-fn read_all<S: Sink>(address: &str, sink: impl Fn() -> S, plan: &Plan) -> Result<Outcome<S>, ConsumeError> {
+fn read_all<S: Sink>(
+    address: &str,
+    sink: impl Fn() -> S,
+    plan: &ConsumePlan,
+) -> Result<ConsumeOutcome<S>, ConsumeError> {
     let mut cluster = Cluster::new(address, "test").expect("valid");
     let cursors = cursors(&mut cluster, sink);
     consume(&cluster, cursors, plan, |_| true)

@@ -37,7 +37,7 @@ pub async fn alter(
     for asked in &alterations {
         *times.entry((asked.resource_type, asked.name)).or_default() += 1;
     }
-    let mut wanted = Wanted::default();
+    let mut wanted = Alterations::default();
     let mut places = Vec::with_capacity(alterations.len());
     for asked in alterations {
         places.push(match times[&(asked.resource_type, asked.name)] {
@@ -46,11 +46,11 @@ pub async fn alter(
         });
     }
     let done = wanted.make(control, validate_only).await;
-    let outcome = |place: Result<Place, Refusal>| match place {
-        Ok(Place::Topic(at)) => done.topics[at].clone(),
-        Ok(Place::Broker(at)) => done.brokers[at].clone(),
-        Ok(Place::Resource(at)) => done.resources[at].clone(),
-        Ok(Place::Done) => Ok(()),
+    let outcome = |place: Result<ResourceIndex, Refusal>| match place {
+        Ok(ResourceIndex::Topic(at)) => done.topics[at].clone(),
+        Ok(ResourceIndex::Broker(at)) => done.brokers[at].clone(),
+        Ok(ResourceIndex::Resource(at)) => done.resources[at].clone(),
+        Ok(ResourceIndex::Done) => Ok(()),
         Err(refusal) => Err(refusal),
     };
     places.into_iter().map(outcome).collect()
@@ -58,14 +58,14 @@ pub async fn alter(
 
 /// What is well-formed of a request, to be decided by the control plane.
 #[derive(Default)]
-struct Wanted {
+struct Alterations {
     topics: Vec<AlterTopicConfig>,
     brokers: Vec<AlterBrokerConfig>,
     resources: Vec<AlterResourceConfig>,
 }
 
-/// Where in [`Wanted`] a resource is.
-enum Place {
+/// Where in [`Alterations`] a resource is.
+enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
@@ -81,8 +81,8 @@ struct Done {
     resources: Vec<Result<(), Refusal>>,
 }
 
-impl Wanted {
-    fn add(&mut self, broker: &Node, asked: Alteration<'_>, validate_only: bool) -> Result<Place, Refusal> {
+impl Alterations {
+    fn add(&mut self, broker: &Node, asked: Alteration<'_>, validate_only: bool) -> Result<ResourceIndex, Refusal> {
         let Alteration { name, changes, .. } = asked;
         match asked.resource_type {
             TOPIC => {
@@ -91,17 +91,19 @@ impl Wanted {
                 }
                 check_name(name)?;
                 self.topics.push(AlterTopicConfig { name: name.to_owned(), changes: changes? });
-                Ok(Place::Topic(self.topics.len() - 1))
+                Ok(ResourceIndex::Topic(self.topics.len() - 1))
             }
             BROKER => {
                 let scope = scope(broker.config.node_id, name)?;
                 self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
-                Ok(Place::Broker(self.brokers.len() - 1))
+                Ok(ResourceIndex::Broker(self.brokers.len() - 1))
             }
             BROKER_LOGGER => {
                 let node_id = broker.config.node_id;
                 match name.parse::<i32>() {
-                    Ok(id) if id == node_id => broker.loggers.alter(&changes?, validate_only).map(|()| Place::Done),
+                    Ok(id) if id == node_id => {
+                        broker.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)
+                    }
                     Ok(_) => Err(invalid(format!("Unexpected node id. Expected {node_id}, but received {name}"))),
                     Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),
                 }
@@ -111,7 +113,7 @@ impl Wanted {
                 let resource = Resource::from_code(code).ok_or_else(unknown)?;
                 check_resource_name(resource, name)?;
                 self.resources.push(AlterResourceConfig { resource, name: name.to_owned(), changes: changes? });
-                Ok(Place::Resource(self.resources.len() - 1))
+                Ok(ResourceIndex::Resource(self.resources.len() - 1))
             }
         }
     }

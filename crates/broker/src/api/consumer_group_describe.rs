@@ -4,8 +4,8 @@ use super::call::{Call, Fault, Reply, once};
 use super::operations;
 use crate::control::Image;
 use crate::groups::Missing;
-use fullbore_rules::group::consumer::{ConsumerGroup, Partition, Settings};
-use fullbore_rules::group::{Group, State};
+use fullbore_rules::group::consumer::{ConsumerGroup, ConsumerGroupSettings, TopicIdPartition};
+use fullbore_rules::group::{Group, GroupState};
 use fullbore_wire::apis::consumer_group_describe::{
     Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup, Member, TopicPartitions,
 };
@@ -43,13 +43,13 @@ fn not_found(group_id: &Text, why: &str) -> DescribedGroup {
         error_code: if group_id.is_empty() { ErrorCode::INVALID_GROUP_ID } else { ErrorCode::GROUP_ID_NOT_FOUND },
         error_message: Some(Text::from(format!("Group {group_id} {why}."))),
         group_id: group_id.clone(),
-        group_state: Text::from_static(State::Dead.name()),
+        group_state: Text::from_static(GroupState::Dead.name()),
         ..Default::default()
     }
 }
 
-fn describe(group: &ConsumerGroup, settings: &Settings, image: &Image) -> DescribedGroup {
-    let member = |member: &fullbore_rules::group::consumer::Member| Member {
+fn describe(group: &ConsumerGroup, settings: &ConsumerGroupSettings, image: &Image) -> DescribedGroup {
+    let member = |member: &fullbore_rules::group::consumer::ConsumerGroupMember| Member {
         member_id: member.id.clone(),
         instance_id: member.instance_id.clone(),
         rack_id: member.rack_id.clone(),
@@ -74,7 +74,7 @@ fn describe(group: &ConsumerGroup, settings: &Settings, image: &Image) -> Descri
 }
 
 /// Partitions by topic; topics that are gone are left out, as by Kafka.
-fn assignment<'p>(partitions: impl Iterator<Item = &'p Partition>, image: &Image) -> Assignment {
+fn assignment<'p>(partitions: impl Iterator<Item = &'p TopicIdPartition>, image: &Image) -> Assignment {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
         topics.entry(partition.topic).or_default().push(partition.index);

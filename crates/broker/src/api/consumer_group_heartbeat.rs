@@ -4,8 +4,8 @@ use super::call::{Call, Fault, Reply};
 use super::join_group;
 use crate::control::Image;
 use crate::groups::{Missing, TopicRegex};
-use fullbore_rules::group::consumer::{self, JOINING, Refusal, Resolved};
-use fullbore_rules::group::{Answer, Settings};
+use fullbore_rules::group::consumer::{self, GroupRefusal, JOINING, Resolved};
+use fullbore_rules::group::{GroupAnswer, GroupSettings};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
     }
 }
 
-fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code: refusal.code,
         error_message: Some(Text::from(refusal.message)),
@@ -44,7 +44,7 @@ async fn heartbeat(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
-) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
     let groups = &call.broker.groups;
     let image = call.broker.control.image();
     let mut settings = groups.settings_of(&image, &request.group_id);
@@ -52,13 +52,13 @@ async fn heartbeat(
     *unsettled_interval_ms = reachable(*unsettled_interval_ms, call.client.round_trip);
     if !settings.consumer.is_enabled {
         let message = "The consumer protocol is switched off (group.coordinator.rebalance.protocols).";
-        return Err(Refusal { code: ErrorCode::UNSUPPORTED_VERSION, message: message.to_owned() });
+        return Err(GroupRefusal { code: ErrorCode::UNSUPPORTED_VERSION, message: message.to_owned() });
     }
     consumer::check_request(request, version, &settings.consumer)?;
     let is_member = request.member_epoch > JOINING;
     if request.member_epoch >= JOINING && !groups.has_room(incoming_bytes(request), is_member) {
         let message = "Groups hold all the memory they may (fullbore.groups.bytes.max).".to_owned();
-        return Err(Refusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
+        return Err(GroupRefusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
     }
     let resolved = resolve(call, request, &image, &settings).await?;
     let client_host = join_group::client_host(call.client.peer);
@@ -76,11 +76,11 @@ async fn heartbeat(
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
-        Answer::ConsumerHeartbeat(response) => Ok(*response),
-        Answer::Refused(code @ ErrorCode::GROUP_ID_NOT_FOUND) => {
-            Err(Refusal { code, message: format!("Group {} not found.", &*request.group_id) })
+        GroupAnswer::ConsumerHeartbeat(response) => Ok(*response),
+        GroupAnswer::Refused(code @ ErrorCode::GROUP_ID_NOT_FOUND) => {
+            Err(GroupRefusal { code, message: format!("Group {} not found.", &*request.group_id) })
         }
-        Answer::Refused(code) => Err(Refusal { code, message: code.to_string() }),
+        GroupAnswer::Refused(code) => Err(GroupRefusal { code, message: code.to_string() }),
         _ => unreachable!("a heartbeat of the consumer protocol is answered with one"),
     }
 }
@@ -103,8 +103,8 @@ async fn resolve(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
     image: &Arc<Image>,
-    settings: &Settings,
-) -> Result<Vec<Resolved>, Refusal> {
+    settings: &GroupSettings,
+) -> Result<Vec<Resolved>, GroupRefusal> {
     let now = call.broker.groups.now_ms();
     let of_group = |group: &fullbore_rules::group::Group| {
         let group = group.consumer()?;
@@ -117,7 +117,7 @@ async fn resolve(
     let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
     let mut resolved = Vec::with_capacity(due.len() + 1);
     if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {
-        let regex = TopicRegex::compile(&pattern).map_err(|why| Refusal {
+        let regex = TopicRegex::compile(&pattern).map_err(|why| GroupRefusal {
             code: ErrorCode::INVALID_REGULAR_EXPRESSION,
             message: format!("SubscribedTopicRegex `{pattern}` is not a valid regular expression: {why}."),
         })?;

@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply, once};
 use super::operations;
 use crate::groups::Missing;
-use fullbore_rules::group::{Group, State};
+use fullbore_rules::group::{Group, GroupState};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
@@ -33,7 +33,7 @@ fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
         Some(None) => format!("Group {group_id} is not a classic group."),
         None => format!("Group {group_id} not found."),
     };
-    let dead = DescribedGroup { group_state: Text::from_static(State::Dead.name()), ..Default::default() };
+    let dead = DescribedGroup { group_state: Text::from_static(GroupState::Dead.name()), ..Default::default() };
     match version >= NOT_FOUND_FROM {
         true => {
             DescribedGroup { error_code: ErrorCode::GROUP_ID_NOT_FOUND, error_message: Some(Text::from(why)), ..dead }

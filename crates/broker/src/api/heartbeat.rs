@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
-use fullbore_rules::group::Answer;
+use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
@@ -21,7 +21,7 @@ async fn heartbeat(call: &Call<'_>, request: &HeartbeatRequest) -> ErrorCode {
         group.heartbeat(request, ticket, now, effects);
     });
     match answer.await {
-        Answer::Heartbeat(code) | Answer::Refused(code) => code,
+        GroupAnswer::Heartbeat(code) | GroupAnswer::Refused(code) => code,
         _ => unreachable!("a Heartbeat is answered with a code"),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
-use fullbore_rules::group::Answer;
+use fullbore_rules::group::GroupAnswer;
 use fullbore_rules::group::classic::Joining;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
@@ -41,8 +41,8 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
         group.join(joining, &*image, ticket, now, effects);
     });
     match answer.await {
-        Answer::Join(response) => *response,
-        Answer::Refused(code) => refused(request, code),
+        GroupAnswer::Join(response) => *response,
+        GroupAnswer::Refused(code) => refused(request, code),
         _ => unreachable!("a JoinGroup is answered with a generation"),
     }
 }

@@ -1,7 +1,7 @@
 //! What clients are told of partitions that another broker leads, or nobody.
 
 use crate::config::{BrokerConfig, Properties};
-use crate::control::{CreateTopic, CreateTopics, Endpoint, Node, Topic};
+use crate::control::{CreateTopic, CreateTopics, Endpoint, RegisteredBroker, Topic};
 use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::replica::PartitionRegistration;
@@ -54,7 +54,7 @@ impl Opened {
         self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let endpoints = [(listener.to_owned(), at)].into();
-            image.put_node(OTHER, Node { registration: Default::default(), rack: None, endpoints });
+            image.put_node(OTHER, RegisteredBroker { registration: Default::default(), rack: None, endpoints });
             let topic = Arc::clone(image.topic(TOPIC).expect("there"));
             let mut registered = PartitionRegistration::clone(&topic.partitions[0]);
             change(&mut registered);

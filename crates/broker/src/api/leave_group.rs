@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
-use fullbore_rules::group::Answer;
+use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
@@ -32,9 +32,9 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
         group.leave(&request.members, ticket, now, effects);
     });
     match answer.await {
-        Answer::Leave(response) => *response,
+        GroupAnswer::Leave(response) => *response,
         // There is no such group: nobody of those is in it.
-        Answer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {
+        GroupAnswer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {
             let one = |member: &MemberIdentity| MemberResponse {
                 member_id: member.member_id.clone(),
                 group_instance_id: member.group_instance_id.clone(),
@@ -43,7 +43,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
             };
             LeaveGroupResponse { members: request.members.iter().map(one).collect(), ..Default::default() }
         }
-        Answer::Refused(error_code) => LeaveGroupResponse { error_code, ..Default::default() },
+        GroupAnswer::Refused(error_code) => LeaveGroupResponse { error_code, ..Default::default() },
         _ => unreachable!("a LeaveGroup is answered with its members"),
     }
 }

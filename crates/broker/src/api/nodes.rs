@@ -1,6 +1,6 @@
 //! The brokers of the cluster as the client of a listener sees them, and who leads a partition (KIP-951).
 
-use crate::control::{Endpoint, Image, Node as RegisteredBroker, Topic};
+use crate::control::{Endpoint, Image, RegisteredBroker, Topic};
 use crate::node::Node;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;

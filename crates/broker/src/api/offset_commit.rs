@@ -5,7 +5,7 @@
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::control::{Image, Topic};
-use crate::groups::{CommitOffset, Committed, Missing, TopicName};
+use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, TopicName};
 use crate::node::Node;
 use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
@@ -60,7 +60,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
 
 /// What a request asks for of what there is.
 #[derive(Default)]
-struct Wanted {
+struct ValidCommit {
     /// What can be committed: it is for topics and partitions that there are, without too much metadata.
     offsets: Vec<CommitOffset>,
     /// Where in the response each of them is: topic and partition.
@@ -70,7 +70,7 @@ struct Wanted {
     response: OffsetCommitResponse,
 }
 
-impl Wanted {
+impl ValidCommit {
     fn is_any_known(&self) -> bool {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
@@ -96,14 +96,14 @@ impl Wanted {
     }
 }
 
-fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> Wanted {
+fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
     let image = broker.control.image();
     let now = broker.now_ms();
     let expires_ms = match request.retention_time_ms {
         BROKERS_RETENTION => None,
         retention => Some(now.saturating_add(retention)),
     };
-    let mut wanted = Wanted::default();
+    let mut wanted = ValidCommit::default();
     for (at, topic) in request.topics.iter().enumerate() {
         let found = find(&image, version, topic);
         let named = found.as_ref().ok().map(|found| TopicName { id: found.id, name: Arc::from(found.name.as_str()) });
@@ -148,8 +148,8 @@ fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool
     metadata.len() > max && metadata.encode_utf16().count() > max
 }
 
-fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Option<i64>) -> Committed {
-    Committed {
+fn committed(partition: &OffsetCommitRequestPartition, now: i64, expires_ms: Option<i64>) -> OffsetAndMetadata {
+    OffsetAndMetadata {
         offset: partition.committed_offset,
         leader_epoch: partition.committed_leader_epoch,
         metadata: partition.committed_metadata.as_deref().unwrap_or_default().into(),

@@ -5,7 +5,7 @@
 
 use super::call::{Call, Completion, Fault, Reply, once};
 use crate::control::Image;
-use crate::groups::{Committed, GroupOffsets, Missing, TopicOffsets};
+use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, TopicOffsets};
 use crate::node::Node;
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::offset_fetch::{
@@ -146,7 +146,7 @@ fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFe
     held.into_iter().flatten().filter_map(topic).collect()
 }
 
-fn partition(partition_index: i32, committed: Option<&Committed>) -> OffsetFetchResponsePartitions {
+fn partition(partition_index: i32, committed: Option<&OffsetAndMetadata>) -> OffsetFetchResponsePartitions {
     let none = || OffsetFetchResponsePartitions {
         partition_index,
         committed_offset: NONE,

@@ -8,8 +8,8 @@ use super::call::{Completion, Fault, Reply};
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
-use crate::partitions::{Acks, Admission, AppendError, Appended, ParkedAnswer, Ticket};
-use crate::validation::{Destination, Invalid, Refused, SHORT_MAX, Sender, Turn, validate, work_of};
+use crate::partitions::{Acks, AnswerTicket, AppendError, Appended, BatchAdmission, ParkedAnswer};
+use crate::validation::{Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, validate, work_of};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
@@ -101,7 +101,7 @@ fn bytes_of(topic: &TopicProduceResponse) -> usize {
 }
 
 /// Where in the response a batch is of which something is still to come.
-struct Pending {
+struct PendingBatch {
     topic: usize,
     partition: usize,
     awaits: Awaits,
@@ -109,7 +109,7 @@ struct Pending {
 
 enum Awaits {
     /// Its fsync, and its replicas.
-    Ticket(Ticket),
+    Ticket(AnswerTicket),
     /// Its turn, and then the same.
     Turn(ParkedAnswer),
 }
@@ -121,11 +121,11 @@ const PENDING_COST: usize = 256;
 async fn after(
     broker: Arc<Node>,
     mut response: ProduceResponse,
-    pending: Vec<Pending>,
+    pending: Vec<PendingBatch>,
     deadline: tokio::time::Instant,
     reply: Reply,
 ) -> Result<fullbore_wire::Frame, Fault> {
-    for Pending { topic, partition, awaits } in pending {
+    for PendingBatch { topic, partition, awaits } in pending {
         let topic = &mut response.responses[topic];
         let at = &mut topic.partition_responses[partition];
         let ticket = match awaits {
@@ -182,7 +182,7 @@ struct Appending<'a> {
     version: i16,
     may_write_internal: bool,
     responses: Vec<TopicProduceResponse>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingBatch>,
     /// The last error, for acks=0.
     failed: ErrorCode,
 }
@@ -211,7 +211,7 @@ impl<'a> Appending<'a> {
 
     /// Checks and appends one batch after the other, the first one in its turn if it has that; at least one, and then for
     /// so long.
-    fn go_on(&mut self, mut turn: Option<Turn<'_>>, place_max: Option<Duration>) -> ControlFlow<Pause> {
+    fn go_on(&mut self, mut turn: Option<LargeBatchPermit<'_>>, place_max: Option<Duration>) -> ControlFlow<Pause> {
         let (image, request) = (self.image, self.request);
         let until = place_max.map(|max| Instant::now() + max);
         for (at, topic) in request.topic_data.iter().enumerate().skip(self.responses.len().saturating_sub(1)) {
@@ -239,7 +239,7 @@ impl<'a> Appending<'a> {
     }
 
     /// The response so far, what is still to come, and the last error.
-    fn done(self) -> (ProduceResponse, Vec<Pending>, ErrorCode) {
+    fn done(self) -> (ProduceResponse, Vec<PendingBatch>, ErrorCode) {
         let response = ProduceResponse {
             responses: self.responses,
             max_idempotence_batches_to_retain: self.image.batches_to_retain(),
@@ -253,8 +253,8 @@ impl<'a> Appending<'a> {
         &self,
         topic: &Topic,
         data: &PartitionProduceData,
-        turn: Option<&Turn<'_>>,
-    ) -> Result<Admission, Invalid> {
+        turn: Option<&LargeBatchPermit<'_>>,
+    ) -> Result<BatchAdmission, Invalid> {
         let acks = match self.request.acks {
             0 | 1 => Acks::Leader,
             ALL => Acks::All,
@@ -262,7 +262,7 @@ impl<'a> Appending<'a> {
         };
         if !self.may_write_internal && is_internal(&topic.name) {
             let message = format!("Cannot append to internal topic {}", topic.name);
-            return Err(Refused::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
+            return Err(RefusedBatch::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
         let partition = topics::opened_or_new(self.broker, topic, data.index)?;
         let now_ms = self.broker.now_ms();
@@ -276,33 +276,33 @@ impl<'a> Appending<'a> {
             let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
             partition.append_in_turn(&batch, acks, now_ms, reordering).map_err(not_appended)?
         } else {
-            Admission::Appended(partition.append(&batch, acks, now_ms).map_err(not_appended)?)
+            BatchAdmission::Appended(partition.append(&batch, acks, now_ms).map_err(not_appended)?)
         };
-        if matches!(admission, Admission::Appended(_)) {
+        if matches!(admission, BatchAdmission::Appended(_)) {
             self.broker.metrics.appended(size, records);
         }
         Ok(admission)
     }
 
     /// Answers for the partition, as far as the answer is known.
-    fn admitted(&mut self, topic: usize, index: i32, admission: Admission) {
+    fn admitted(&mut self, topic: usize, index: i32, admission: BatchAdmission) {
         let response = &mut self.responses[topic];
         let partition = response.partition_responses.len();
         let (known, awaits) = match admission {
-            Admission::Appended(mut appended) => {
+            BatchAdmission::Appended(mut appended) => {
                 lower(&mut response.producer_state_batches_to_retain, &appended);
                 let ticket = appended.ticket.take();
                 (of_appended(index, &appended), ticket.map(Awaits::Ticket))
             }
-            Admission::Parked(answer) => {
+            BatchAdmission::Parked(answer) => {
                 (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Turn(answer)))
             }
         };
         response.partition_responses.push(known);
-        self.pending.extend(awaits.map(|awaits| Pending { topic, partition, awaits }));
+        self.pending.extend(awaits.map(|awaits| PendingBatch { topic, partition, awaits }));
     }
 
-    fn refused(&mut self, topic: usize, index: i32, why: Refused) {
+    fn refused(&mut self, topic: usize, index: i32, why: RefusedBatch) {
         self.broker.metrics.produce_failed(why.code);
         self.failed = why.code;
         self.responses[topic].partition_responses.push(refused(index, why));
@@ -337,12 +337,12 @@ fn of_appended(index: i32, appended: &Appended) -> PartitionProduceResponse {
 }
 
 /// Why a batch was not appended, for its client.
-fn not_appended(error: AppendError) -> Refused {
-    Refused::new(error.code(), error.to_string())
+fn not_appended(error: AppendError) -> RefusedBatch {
+    RefusedBatch::new(error.code(), error.to_string())
 }
 
 /// The answer for a partition whose batch was not taken.
-fn refused(index: i32, why: Refused) -> PartitionProduceResponse {
+fn refused(index: i32, why: RefusedBatch) -> PartitionProduceResponse {
     PartitionProduceResponse {
         index,
         error_code: why.code,

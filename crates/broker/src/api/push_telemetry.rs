@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
 use crate::telemetry::Asking;
-use fullbore_rules::telemetry::{Push, Refusal};
+use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
@@ -35,12 +35,12 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<PushTelemetryRequest>(&PushTelemetryResponse { error_code, ..Default::default() })
 }
 
-fn code(refusal: Refusal) -> ErrorCode {
+fn code(refusal: TelemetryRefusal) -> ErrorCode {
     match refusal {
-        Refusal::TooEarly => ErrorCode::THROTTLING_QUOTA_EXCEEDED,
-        Refusal::Ended => ErrorCode::INVALID_REQUEST,
-        Refusal::UnknownSubscription => ErrorCode::UNKNOWN_SUBSCRIPTION_ID,
-        Refusal::UnknownCodec => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
-        Refusal::TooLarge => ErrorCode::TELEMETRY_TOO_LARGE,
+        TelemetryRefusal::TooEarly => ErrorCode::THROTTLING_QUOTA_EXCEEDED,
+        TelemetryRefusal::Ended => ErrorCode::INVALID_REQUEST,
+        TelemetryRefusal::UnknownSubscription => ErrorCode::UNKNOWN_SUBSCRIPTION_ID,
+        TelemetryRefusal::UnknownCodec => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
+        TelemetryRefusal::TooLarge => ErrorCode::TELEMETRY_TOO_LARGE,
     }
 }

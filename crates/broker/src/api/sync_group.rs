@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
-use fullbore_rules::group::Answer;
+use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
@@ -33,8 +33,8 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
         group.sync(request, ticket, now, effects);
     });
     match answer.await {
-        Answer::Sync(response) => *response,
-        Answer::Refused(code) => refused(code),
+        GroupAnswer::Sync(response) => *response,
+        GroupAnswer::Refused(code) => refused(code),
         _ => unreachable!("a SyncGroup is answered with an assignment"),
     }
 }

@@ -14,7 +14,7 @@ mod direct;
 mod piece;
 mod shelf;
 
-pub use piece::Part;
+pub use piece::PieceSlice;
 
 use direct::PIECE_MAX;
 use parking_lot::Mutex;
@@ -51,7 +51,13 @@ impl Cold {
     ///
     /// # Errors
     /// What the file says.
-    pub async fn read(&self, file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
+    pub async fn read(
+        &self,
+        file: &Arc<File>,
+        position: u64,
+        len: usize,
+        settled: u64,
+    ) -> io::Result<Option<PieceSlice>> {
         let len = len.min(PIECE_MAX);
         if direct::is_resident(file, position, len) {
             return Ok(None);
@@ -66,13 +72,13 @@ impl Cold {
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
             }
         };
-        Ok(Some(Part::of(piece, position, len)))
+        Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
     /// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for nothing.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
-        let part = Part::of(piece, position, buffer.len());
+        let part = PieceSlice::of(piece, position, buffer.len());
         buffer[..part.len()].copy_from_slice(&part);
         part.len()
     }

@@ -56,21 +56,21 @@ impl Piece {
 }
 
 /// Bytes of a file, in memory that others may read as well.
-pub struct Part {
+pub struct PieceSlice {
     pub(super) piece: Arc<Piece>,
     range: Range<usize>,
 }
 
-impl Part {
+impl PieceSlice {
     /// Up to `len` bytes from `position` on, which is none where the piece ends before it.
-    pub fn of(piece: Arc<Piece>, position: u64, len: usize) -> Part {
+    pub fn of(piece: Arc<Piece>, position: u64, len: usize) -> PieceSlice {
         let start = (piece.filled.start + (position - piece.from) as usize).min(piece.filled.end);
         let end = (start + len).min(piece.filled.end);
-        Part { range: start..end, piece }
+        PieceSlice { range: start..end, piece }
     }
 }
 
-impl Deref for Part {
+impl Deref for PieceSlice {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -24,12 +24,12 @@ const IDLE: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub struct Shelf {
     /// The last used at the end.
-    kept: Vec<Kept>,
+    kept: Vec<ShelvedPiece>,
     /// Itself, for who takes down what is unused.
     own: Weak<Mutex<Shelf>>,
 }
 
-struct Kept {
+struct ShelvedPiece {
     slot: Arc<Slot>,
     used: Instant,
     /// False of what was read ahead.
@@ -85,7 +85,7 @@ impl Shelf {
             None if self.make_room() => Slot::new(&self.own, file, position, settled),
             None => return None,
         };
-        self.kept.push(Kept { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
         Some(slot)
     }
 
@@ -95,8 +95,9 @@ impl Shelf {
         if self.kept.len() < SLOTS_MAX {
             return true;
         }
-        let is_past = |kept: &Kept| self.kept.iter().any(|next| next.is_asked && kept.slot.is_before(&next.slot));
-        let is_idle = |kept: &Kept| kept.used.elapsed() >= IDLE;
+        let is_past =
+            |kept: &ShelvedPiece| self.kept.iter().any(|next| next.is_asked && kept.slot.is_before(&next.slot));
+        let is_idle = |kept: &ShelvedPiece| kept.used.elapsed() >= IDLE;
         let Some(at) = self.kept.iter().position(is_past).or_else(|| self.kept.iter().position(is_idle)) else {
             return false;
         };
@@ -130,7 +131,7 @@ impl Shelf {
             return None;
         }
         let next = Slot::new(&self.own, &slot.file, slot.end, settled);
-        self.kept.push(Kept { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
         Some(next)
     }
 
@@ -143,8 +144,9 @@ impl Shelf {
 async fn take_down_unused(shelf: Weak<Mutex<Shelf>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;
-        let is_unused =
-            |kept: &Kept| std::ptr::eq(Arc::as_ptr(&kept.slot), slot.as_ptr()) && kept.used.elapsed() >= KEPT_FOR;
+        let is_unused = |kept: &ShelvedPiece| {
+            std::ptr::eq(Arc::as_ptr(&kept.slot), slot.as_ptr()) && kept.used.elapsed() >= KEPT_FOR
+        };
         let Some(shelf) = shelf.upgrade() else { return };
         shelf.lock().kept.retain(|kept| !is_unused(kept));
     }

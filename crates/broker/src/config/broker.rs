@@ -16,7 +16,7 @@ use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
 use super::live::LiveConfig;
 use super::lookup::reader;
 use super::properties::Properties;
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use super::ssl;
 use super::topic::TopicConfig;
 
@@ -121,7 +121,7 @@ impl BrokerConfig {
         BrokerValues { properties: &self.checked, dynamic }
     }
 
-    fn read<F>(values: &Reader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), Mistakes>
+    fn read<F>(values: &ConfigReader<F>, checked: &Properties) -> Result<(Self, Vec<Warning>), Mistakes>
     where
         F: Fn(&str) -> Option<String>,
     {
@@ -208,7 +208,7 @@ struct Parts {
     live: LiveConfig,
 }
 
-fn parts<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
+fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
     let text_of = |name| values.text(name).unwrap_or_default();
     let admin = "fullbore.admin.listener";
     let mut mistakes = Mistakes::default();
@@ -236,7 +236,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties
     Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live })
 }
 
-fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<CleanerSettings, ConfigError> {
+fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {
     let cleaner = cleaner_keys::read(values);
     if cleaner.threads > 0 && cleaner.map_bytes() <= 1 << 20 {
         let bytes = cleaner.dedupe_buffer_bytes.to_string();
@@ -246,7 +246,10 @@ fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Cle
     Ok(cleaner)
 }
 
-fn read_listeners<F>(values: &Reader<F>, checked: &Properties) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
+fn read_listeners<F>(
+    values: &ConfigReader<F>,
+    checked: &Properties,
+) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
 where
     F: Fn(&str) -> Option<String>,
 {
@@ -266,7 +269,7 @@ where
     Ok((listeners, warnings))
 }
 
-fn node_id<F: Fn(&str) -> Option<String>>(values: &Reader<F>, checked: &Properties) -> Result<i32, ConfigError> {
+fn node_id<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<i32, ConfigError> {
     match (checked.get("node.id"), checked.get("broker.id")) {
         (Some(new), Some(old)) if new != old => {
             Err(ConfigError::of_value("broker.id", old, format!("must be the same as node.id={new}, or left out")))

@@ -2,7 +2,7 @@
 
 use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
-use super::reader::Reader;
+use super::reader::ConfigReader;
 
 /// A part of the broker's table.
 #[rustfmt::skip]
@@ -34,7 +34,7 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
     Key::long("log.cleaner.delete.retention.ms", Some("86400000"), 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.").dynamic(),
 ];
 
-pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> CleanerSettings {
+pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> CleanerSettings {
     CleanerSettings {
         enable: values.boolean("log.cleaner.enable"),
         threads: values.number("log.cleaner.threads"),

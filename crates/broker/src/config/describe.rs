@@ -10,7 +10,7 @@ use super::broker_keys::broker_keys;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::key::{Key, Source, Type};
-use super::lookup::{Found, broker_chain, resource_chain};
+use super::lookup::{ConfigValue, broker_chain, resource_chain};
 use super::resources::Resource;
 use super::topic::check_overrides;
 use super::topic_keys::TOPIC_KEYS;
@@ -66,7 +66,7 @@ fn of_table(
 ) -> Vec<ConfigEntry> {
     let describe = |key: &'static Key| {
         let chain = resource_chain(key, set.get(key.name).map(|value| (value.as_str(), source)), broker);
-        let value = chain.first().map(Found::in_base_unit);
+        let value = chain.first().map(ConfigValue::in_base_unit);
         entry(key, value, chain, false)
     };
     keys.iter().map(describe).collect()
@@ -95,15 +95,15 @@ pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_
     found.map(|found| found.value)
 }
 
-fn of_broker(key: &'static Key, chain: Vec<Found>) -> ConfigEntry {
-    let in_own_unit = |found: &Found| {
+fn of_broker(key: &'static Key, chain: Vec<ConfigValue>) -> ConfigEntry {
+    let in_own_unit = |found: &ConfigValue| {
         if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
     };
     let value = chain.first().map(in_own_unit);
     entry(key, value, chain, !key.dynamic)
 }
 
-fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only: bool) -> ConfigEntry {
+fn entry(key: &'static Key, value: Option<String>, chain: Vec<ConfigValue>, read_only: bool) -> ConfigEntry {
     ConfigEntry {
         name: key.name,
         value,
@@ -113,7 +113,7 @@ fn entry(key: &'static Key, value: Option<String>, chain: Vec<Found>, read_only:
         sensitive: key.of == Type::Password,
         synonyms: chain
             .into_iter()
-            .map(|Found { name, value, source, .. }| ConfigSynonym { name, value, source })
+            .map(|ConfigValue { name, value, source, .. }| ConfigSynonym { name, value, source })
             .collect(),
         documentation: key.doc,
     }

@@ -2,10 +2,10 @@
 
 use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use fullbore_rules::group::consumer::assignor::Assignor;
 use fullbore_rules::group::consumer::{self, Migration};
-use fullbore_rules::group::{Settings, classic};
+use fullbore_rules::group::{GroupSettings, classic};
 use fullbore_wire::batch::Compression;
 
 /// A part of the broker's table.
@@ -151,7 +151,7 @@ pub struct OffsetsTopicConfig {
 }
 
 impl OffsetsTopicConfig {
-    fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+    fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
         Self {
             partitions: values.number("offsets.topic.num.partitions"),
             segment_bytes: values.number("offsets.topic.segment.bytes"),
@@ -190,11 +190,11 @@ pub struct GroupConfig {
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
     /// What groups of the consumer protocol are held to that set nothing themselves.
-    pub consumer: consumer::Settings,
+    pub consumer: consumer::ConsumerGroupSettings,
 }
 
 impl GroupConfig {
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, Mistakes> {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
         Ok(Self {
             offsets_topic: OffsetsTopicConfig::read(values),
             groups_max: values.number("fullbore.groups.max"),
@@ -208,9 +208,9 @@ impl GroupConfig {
     }
 
     /// What groups' machines are held to.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            classic: classic::Settings {
+    pub fn settings(&self) -> GroupSettings {
+        GroupSettings {
+            classic: classic::ClassicGroupSettings {
                 session_timeout_min_ms: self.session_timeout_min_ms,
                 session_timeout_max_ms: self.session_timeout_max_ms,
                 initial_rebalance_delay_ms: self.initial_rebalance_delay_ms,
@@ -221,7 +221,9 @@ impl GroupConfig {
     }
 }
 
-fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<consumer::Settings, Mistakes> {
+fn consumer_settings<F: Fn(&str) -> Option<String>>(
+    values: &ConfigReader<F>,
+) -> Result<consumer::ConsumerGroupSettings, Mistakes> {
     let text = |name| values.text(name).unwrap_or_default();
     let (protocols, assignors) = ("group.coordinator.rebalance.protocols", "group.consumer.assignors");
     let names = text(assignors);
@@ -238,7 +240,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Resul
     else {
         return Err(mistakes);
     };
-    let settings = consumer::Settings {
+    let settings = consumer::ConsumerGroupSettings {
         is_enabled: text(protocols).split(',').any(|protocol| protocol.trim() == "consumer"),
         session_timeout_ms,
         heartbeat_interval_ms,
@@ -263,15 +265,16 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Resul
 }
 
 /// The least and the most of a key.
-type Limits = (&'static str, &'static str);
-const SESSION: Limits = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
-const HEARTBEAT: Limits = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");
-const ASSIGNMENT: Limits = ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms");
+type LimitKeys = (&'static str, &'static str);
+const SESSION: LimitKeys = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
+const HEARTBEAT: LimitKeys = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");
+const ASSIGNMENT: LimitKeys =
+    ("group.consumer.min.assignment.interval.ms", "group.consumer.max.assignment.interval.ms");
 
 fn between<F: Fn(&str) -> Option<String>>(
-    values: &Reader<F>,
+    values: &ConfigReader<F>,
     name: &'static str,
-    (min, max): Limits,
+    (min, max): LimitKeys,
 ) -> Result<i32, ConfigError> {
     let (value, least, most): (i32, i32, i32) = (values.number(name), values.number(min), values.number(max));
     if (least..=most).contains(&value) {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::error::ConfigError;
 use super::listener::parse_per_ip;
-use super::reader::Reader;
+use super::reader::ConfigReader;
 
 /// As they are in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct LiveConfig {
 }
 
 impl LiveConfig {
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Result<Self, ConfigError> {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, ConfigError> {
         let per_ip = "max.connections.per.ip.overrides";
         Ok(Self {
             max_connections: values.number("max.connections"),

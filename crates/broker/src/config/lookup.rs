@@ -7,11 +7,11 @@
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
-use super::reader::Reader;
+use super::reader::ConfigReader;
 
 /// One value that bears on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ConfigValue {
     /// The key that carries the value: the one asked for, or a synonym.
     pub name: &'static str,
     pub value: String,
@@ -19,7 +19,7 @@ pub(super) struct Found {
     unit_ms: i64,
 }
 
-impl Found {
+impl ConfigValue {
     fn new(key: &'static Key, value: &str, source: Source) -> Self {
         Self { name: key.name, value: value.to_owned(), source, unit_ms: key.unit_ms }
     }
@@ -34,18 +34,22 @@ impl Found {
 }
 
 /// The values of a broker key and its synonyms: those set, by who set them, then one default.
-pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<Found> {
+pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<ConfigValue> {
     let rows: Vec<&'static Key> = std::iter::once(key).chain(synonyms(key)).collect();
     chain(&rows, broker)
 }
 
 /// The values of a key of a topic, group or the like: its own with who set it, then those of the broker's keys beside it.
-pub(super) fn resource_chain(key: &'static Key, set: Option<(&str, Source)>, broker: BrokerValues<'_>) -> Vec<Found> {
+pub(super) fn resource_chain(
+    key: &'static Key,
+    set: Option<(&str, Source)>,
+    broker: BrokerValues<'_>,
+) -> Vec<ConfigValue> {
     let mut rows: Vec<&'static Key> = synonyms(key).collect();
     if rows.is_empty() {
         rows.push(key);
     }
-    let own = set.map(|(value, source)| Found::new(key, value, source));
+    let own = set.map(|(value, source)| ConfigValue::new(key, value, source));
     own.into_iter().chain(chain(&rows, broker)).collect()
 }
 
@@ -53,14 +57,15 @@ fn synonyms(key: &'static Key) -> impl Iterator<Item = &'static Key> {
     key.synonyms.iter().map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
 }
 
-fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<Found> {
-    let set_in =
-        |layer: Source| rows.iter().filter_map(move |key| Some(Found::new(key, broker.get(layer, key.name)?, layer)));
-    let default = rows.iter().find_map(|key| Some(Found::new(key, key.default?, Source::Default)));
+fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<ConfigValue> {
+    let set_in = |layer: Source| {
+        rows.iter().filter_map(move |key| Some(ConfigValue::new(key, broker.get(layer, key.name)?, layer)))
+    };
+    let default = rows.iter().find_map(|key| Some(ConfigValue::new(key, key.default?, Source::Default)));
     BrokerValues::LAYERS.into_iter().flat_map(set_in).chain(default).collect()
 }
 
 /// Reads the broker's values that are in force.
-pub(super) fn reader(values: BrokerValues<'_>) -> Reader<impl Fn(&str) -> Option<String> + '_> {
-    Reader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
+pub(super) fn reader(values: BrokerValues<'_>) -> ConfigReader<impl Fn(&str) -> Option<String> + '_> {
+    ConfigReader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }

@@ -6,12 +6,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Reads typed values by name, and remembers which names were asked for.
-pub(super) struct Reader<F> {
+pub(super) struct ConfigReader<F> {
     value_of: F,
     asked: RefCell<BTreeSet<&'static str>>,
 }
 
-impl<F: Fn(&str) -> Option<String>> Reader<F> {
+impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
     pub fn new(value_of: F) -> Self {
         Self { value_of, asked: RefCell::default() }
     }

@@ -13,7 +13,7 @@ use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::key::{Key, Source};
 use super::lookup::{reader, resource_chain};
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 
 /// What else has a configuration, besides topics and brokers; with Kafka's `ConfigResource.Type`.
@@ -68,7 +68,7 @@ pub struct GroupTimeouts {
 impl GroupTimeouts {
     /// With these overrides on this broker, within its limits.
     pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig, overrides: &BTreeMap<String, String>) -> Self {
-        let values = Reader::new(|name| in_force(Resource::Group, overrides, broker.values(dynamic), name));
+        let values = ConfigReader::new(|name| in_force(Resource::Group, overrides, broker.values(dynamic), name));
         let limits = reader(broker.values(dynamic));
         let within = |name, min, max| {
             let value: i32 = values.number(name);
@@ -137,7 +137,7 @@ impl ClientMetricsConfig {
         let nothing = DynamicConfig::default();
         let file = super::Properties::default();
         let broker = BrokerValues { properties: &file, dynamic: &nothing };
-        let values = Reader::new(|name| in_force(Resource::ClientMetrics, set, broker, name));
+        let values = ConfigReader::new(|name| in_force(Resource::ClientMetrics, set, broker, name));
         let list = |name| elements(&values.text(name).unwrap_or_default());
         Ok(Self {
             metrics: list("metrics"),
@@ -201,7 +201,7 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
 }
 
 /// What a group sets lies within the broker's limits.
-fn check_group<F>(broker: &Reader<F>, set: &BTreeMap<String, String>) -> Result<(), ConfigError>
+fn check_group<F>(broker: &ConfigReader<F>, set: &BTreeMap<String, String>) -> Result<(), ConfigError>
 where
     F: Fn(&str) -> Option<String>,
 {

@@ -8,7 +8,7 @@ use super::error::{ConfigError, Warning};
 use super::key::Key;
 use super::listener::{Listener, ListenerTls};
 use super::properties::Properties;
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use fullbore_tls::{ClientAuth, Settings};
 
 const PREFIX: &str = "listener.name.";
@@ -40,7 +40,7 @@ fn own_name(listener: &str, key: &str) -> String {
 }
 
 /// The values for all listeners.
-pub(super) fn for_all<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Vec<(&'static str, String)> {
+pub(super) fn for_all<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Vec<(&'static str, String)> {
     keys().filter_map(|key| Some((key, values.text(key)?))).collect()
 }
 

@@ -11,7 +11,7 @@ use super::error::ConfigError;
 use super::key::Source;
 use super::lookup::resource_chain;
 use super::properties::Properties;
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
 /// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
@@ -118,7 +118,7 @@ impl TopicConfig {
         Self::read(&reader(BrokerValues::at_start(broker), &BTreeMap::new()))
     }
 
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Self {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
         let append_time = values.text("message.timestamp.type").is_some_and(|value| value == "LogAppendTime");
         Self {
             segment_bytes: values.number("segment.bytes"),
@@ -146,7 +146,7 @@ impl TopicConfig {
     }
 }
 
-fn compression<F: Fn(&str) -> Option<String>>(values: &Reader<F>) -> Option<StoredAs> {
+fn compression<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Option<StoredAs> {
     let gzip: Level = values.unless_minus_one("compression.gzip.level");
     let lz4: i32 = values.number("compression.lz4.level");
     let zstd: i32 = values.number("compression.zstd.level");
@@ -192,8 +192,8 @@ const KAFKA_ONLY: &[(&str, &str)] = &[
 pub(super) fn reader<'a>(
     broker: BrokerValues<'a>,
     checked: &'a BTreeMap<String, String>,
-) -> Reader<impl Fn(&str) -> Option<String> + 'a> {
-    Reader::new(move |name| {
+) -> ConfigReader<impl Fn(&str) -> Option<String> + 'a> {
+    ConfigReader::new(move |name| {
         let key = topic_key(name)?;
         let set = checked.get(name).map(|value| (value.as_str(), Source::Topic));
         Some(resource_chain(key, set, broker).first()?.in_base_unit())

@@ -10,7 +10,7 @@ use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use imbl::Vector;
 
-use super::node::Node;
+use super::node::RegisteredBroker;
 use crate::config::Resource;
 
 /// A topic that was deleted, and of which something may be left.
@@ -40,7 +40,7 @@ pub enum Change {
     /// A broker started, under a new epoch.
     BrokerRegistered {
         id: i32,
-        node: Node,
+        node: RegisteredBroker,
     },
     TopicCreated {
         topic: Uuid,

@@ -15,7 +15,7 @@ use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
 
 use super::change::{DeletedTopic, Version};
-use super::node::{Node, Nodes};
+use super::node::{Nodes, RegisteredBroker};
 use super::resources::{ConfiguredResource, Resources};
 use crate::config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
 
@@ -91,12 +91,12 @@ impl Image {
     }
 
     /// The brokers by id.
-    pub fn nodes(&self) -> &BTreeMap<i32, Node> {
+    pub fn nodes(&self) -> &BTreeMap<i32, RegisteredBroker> {
         self.nodes.by_id()
     }
 
     /// The broker of this id.
-    pub fn node(&self, id: i32) -> Option<&Node> {
+    pub fn node(&self, id: i32) -> Option<&RegisteredBroker> {
         self.nodes.by_id().get(&id)
     }
 
@@ -181,7 +181,7 @@ impl Image {
     }
 
     /// Adds a broker, or replaces the one of the same id.
-    pub(crate) fn put_node(&mut self, id: i32, node: Node) {
+    pub(crate) fn put_node(&mut self, id: i32, node: RegisteredBroker) {
         self.nodes.put(id, node);
     }
 

@@ -56,7 +56,7 @@ pub use error::OpenError;
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
-pub use node::{Endpoint, Node};
+pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
 pub use resources::ConfiguredResource;
 #[cfg(test)]

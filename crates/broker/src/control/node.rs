@@ -8,7 +8,7 @@ use fullbore_wire::Text;
 
 /// One broker (Kafka's `BrokerRegistration`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct RegisteredBroker {
     /// What decisions about replicas need.
     pub registration: BrokerRegistration,
     /// broker.rack
@@ -17,7 +17,7 @@ pub struct Node {
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
-impl Node {
+impl RegisteredBroker {
     /// Where a client reaches it that came over the listener of this name.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)
@@ -34,12 +34,12 @@ pub struct Endpoint {
 /// All brokers by id.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Nodes {
-    by_id: Arc<BTreeMap<i32, Node>>,
+    by_id: Arc<BTreeMap<i32, RegisteredBroker>>,
     registrations: Arc<Brokers>,
 }
 
 impl Nodes {
-    pub fn by_id(&self) -> &BTreeMap<i32, Node> {
+    pub fn by_id(&self) -> &BTreeMap<i32, RegisteredBroker> {
         &self.by_id
     }
 
@@ -48,7 +48,7 @@ impl Nodes {
     }
 
     /// Adds a broker, or replaces the one of the same id.
-    pub fn put(&mut self, id: i32, node: Node) {
+    pub fn put(&mut self, id: i32, node: RegisteredBroker) {
         Arc::make_mut(&mut self.registrations).insert(id, node.registration);
         Arc::make_mut(&mut self.by_id).insert(id, node);
     }

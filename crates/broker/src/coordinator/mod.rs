@@ -15,7 +15,7 @@ mod topic;
 mod unreplicated;
 mod unwritten;
 
-pub use pending::Pending;
+pub use pending::PendingWrite;
 pub use replay::{ReplayError, replay};
 pub use shard::{KeyValue, Records, Shard, Status, size_of_record};
 pub use topic::InternalTopic;

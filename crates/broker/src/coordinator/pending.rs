@@ -14,13 +14,13 @@ pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
 /// What comes of a write, once it is told.
-type Outcome<T> = (T, Option<FlushTicket>);
+type WriteOutcome<T> = (T, Option<FlushTicket>);
 
 /// A write asked for. To drop it does not take it back.
-pub struct Pending<T> {
+pub struct PendingWrite<T> {
     shard: Arc<Shard>,
     /// None once it has come.
-    outcome: Option<oneshot::Receiver<Outcome<T>>>,
+    outcome: Option<oneshot::Receiver<WriteOutcome<T>>>,
 }
 
 impl Shard {
@@ -31,7 +31,7 @@ impl Shard {
         self: &Arc<Self>,
         records: Records,
         told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
-    ) -> Pending<T> {
+    ) -> PendingWrite<T> {
         let (answer, pending) = oneshot::channel();
         let told: Told = Box::new(move |result| {
             let outcome = match result {
@@ -42,11 +42,11 @@ impl Shard {
             let _ = answer.send(outcome);
         });
         self.ask(records, told);
-        Pending { shard: Arc::clone(self), outcome: Some(pending) }
+        PendingWrite { shard: Arc::clone(self), outcome: Some(pending) }
     }
 }
 
-impl<T> Pending<T> {
+impl<T> PendingWrite<T> {
     /// Where it goes.
     pub fn shard(&self) -> &Arc<Shard> {
         &self.shard
@@ -84,14 +84,14 @@ impl<T> Pending<T> {
         Ok(told)
     }
 
-    fn arrived(&mut self) -> Option<Outcome<T>> {
+    fn arrived(&mut self) -> Option<WriteOutcome<T>> {
         let outcome = self.outcome.as_mut()?.try_recv().ok()?;
         self.outcome = None;
         Some(outcome)
     }
 }
 
-impl<T> Drop for Pending<T> {
+impl<T> Drop for PendingWrite<T> {
     fn drop(&mut self) {
         // Nobody awaits it any more, and it is carried out all the same.
         if let Some(mut outcome) = self.outcome.take()

@@ -187,7 +187,7 @@ impl Shard {
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };
             let writes = std::mem::take(&mut *self.waiting.lock());
-            Batch::new(self, &mut memory).append(writes);
+            WriteBatch::new(self, &mut memory).append(writes);
             drop(memory);
             fence(Ordering::SeqCst);
             let is_late = self.waiting.lock().first().map(|write| matches!(write.records, Records::Late(_)));
@@ -234,7 +234,7 @@ impl Shard {
 }
 
 /// The writes that are about to be appended together.
-struct Batch<'a> {
+struct WriteBatch<'a> {
     shard: &'a Arc<Shard>,
     memory: &'a mut BytesMut,
     /// How large it may become.
@@ -244,12 +244,12 @@ struct Batch<'a> {
     told: Vec<Told>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> WriteBatch<'a> {
     fn new(shard: &'a Arc<Shard>, memory: &'a mut BytesMut) -> Self {
         let config = shard.partition.config();
         let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
         let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
-        Batch { shard, memory, bytes_max, records: Vec::new(), bytes: 0, told: Vec::new() }
+        WriteBatch { shard, memory, bytes_max, records: Vec::new(), bytes: 0, told: Vec::new() }
     }
 
     fn append(mut self, writes: Vec<Write>) {

@@ -4,20 +4,20 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-pub(super) struct Clock {
+pub(super) struct GroupClock {
     started: Instant,
     started_ms: i64,
 }
 
-impl Clock {
+impl GroupClock {
     /// A clock that begins at the system's time.
-    pub fn start() -> Clock {
-        Clock::starting_at(wall_ms())
+    pub fn start() -> GroupClock {
+        GroupClock::starting_at(wall_ms())
     }
 
     /// A clock that begins at this time, in milliseconds since 1970.
-    pub fn starting_at(started_ms: i64) -> Clock {
-        Clock { started: Instant::now(), started_ms }
+    pub fn starting_at(started_ms: i64) -> GroupClock {
+        GroupClock { started: Instant::now(), started_ms }
     }
 
     /// For deadlines.

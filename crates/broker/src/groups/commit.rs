@@ -5,11 +5,11 @@
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
-use super::records::{self, Place};
+use super::records::{self, OffsetKey};
 use super::{Groups, not_kept};
 use crate::control::Image;
-use crate::coordinator::{KeyValue, Pending, Records, Shard, Unwritten, size_of_record};
-use fullbore_rules::group::consumer::Partition;
+use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, size_of_record};
+use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const COMMIT_BYTES_MAX: usize = 16 << 20;
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// What was not committed, as index and reason.
-type Refused = Vec<(usize, ErrorCode)>;
+type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
 /// One partition's offset that is to be forgotten.
 #[derive(Debug, Clone)]
@@ -40,11 +40,11 @@ pub struct DeleteOffset {
 
 /// A commit on its way.
 pub struct Commit {
-    pending: Pending<Result<Refused, ErrorCode>>,
+    pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
     /// Where each of the offsets on their way stood.
     places: Vec<usize>,
     /// What cannot be committed, whatever becomes of the rest.
-    refused: Refused,
+    refused: RefusedOffsets,
     /// Bytes of its records.
     bytes: usize,
 }
@@ -59,7 +59,7 @@ impl Commit {
     ///
     /// # Errors
     /// Nothing was.
-    pub async fn done(mut self) -> Result<Refused, ErrorCode> {
+    pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
         Ok(self.refused)
@@ -114,7 +114,7 @@ impl Groups {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         wanted: Vec<(usize, CommitOffset)>,
-        mut refused: Refused,
+        mut refused: RefusedOffsets,
     ) -> Commit {
         let group: Arc<str> = Arc::from(&*entry.id);
         let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
@@ -127,7 +127,7 @@ impl Groups {
                     refused.push((index, ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
                     continue;
                 }
-                let place = Place { group: &group, topic: &offset.topic.name, partition: offset.partition };
+                let place = OffsetKey { group: &group, topic: &offset.topic.name, partition: offset.partition };
                 match records::offset(place, Some((offset.topic.id, &offset.committed))) {
                     Ok(record) => {
                         bytes += size_of_record(&record);
@@ -159,7 +159,7 @@ impl Groups {
 
     /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
     /// already, or comes after this.
-    fn put(&self, group: &str, offsets: Vec<CommitOffset>) -> Refused {
+    fn put(&self, group: &str, offsets: Vec<CommitOffset>) -> RefusedOffsets {
         let image = self.control.image();
         let mut refused = Vec::new();
         let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
@@ -176,7 +176,7 @@ impl Groups {
         shard: &Arc<Shard>,
         group: &str,
         wanted: Vec<DeleteOffset>,
-    ) -> Pending<Result<(), ErrorCode>> {
+    ) -> PendingWrite<Result<(), ErrorCode>> {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let named = Arc::clone(&group);
@@ -219,7 +219,7 @@ impl Groups {
         shard: &Arc<Shard>,
         group: &str,
         offsets: bool,
-    ) -> Pending<Result<(), ErrorCode>> {
+    ) -> PendingWrite<Result<(), ErrorCode>> {
         let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let records = move || {
@@ -269,7 +269,7 @@ impl Groups {
 }
 
 fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Result<(), ErrorCode> {
-    group.check_commit_of(committer, &Partition { topic: offset.topic.id, index: offset.partition })
+    group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
 /// Whether it was not deleted since the request came.
@@ -283,5 +283,5 @@ fn has(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> bool {
 
 /// None for names that are in no record, since they are too long for one.
 fn tombstone(group: &str, topic: &str, partition: i32) -> Option<KeyValue> {
-    records::offset(Place { group, topic, partition }, None).ok()
+    records::offset(OffsetKey { group, topic, partition }, None).ok()
 }

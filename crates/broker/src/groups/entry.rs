@@ -3,7 +3,7 @@
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
 use crate::coordinator::Shard;
-use fullbore_rules::group::{Answer, Effect, Group, Ticket};
+use fullbore_rules::group::{Effect, Group, GroupAnswer, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -15,16 +15,16 @@ pub(super) struct Entry {
     pub id: Text,
     /// Where it is kept.
     pub shard: Arc<Shard>,
-    inner: Mutex<Inner>,
+    inner: Mutex<EntryState>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
     /// The group's commits on their way. They are counted under its lock, and not any more once their offsets are seen.
     pub commits: AtomicUsize,
 }
 
-pub(super) struct Inner {
+pub(super) struct EntryState {
     pub group: Group,
-    pub waiting: HashMap<Ticket, oneshot::Sender<Answer>>,
+    pub waiting: HashMap<RequestTicket, oneshot::Sender<GroupAnswer>>,
     tickets: u64,
     /// What the group was last known to hold for its members.
     pub bytes: usize,
@@ -38,7 +38,7 @@ pub(super) struct Inner {
 
 impl Entry {
     pub fn new(id: Text, group: Group, shard: Arc<Shard>) -> Arc<Self> {
-        let inner = Inner {
+        let inner = EntryState {
             group,
             waiting: HashMap::new(),
             tickets: 0,
@@ -51,23 +51,23 @@ impl Entry {
         Arc::new(Entry { id, shard, inner, alarm, commits: AtomicUsize::new(0) })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub fn lock(&self) -> MutexGuard<'_, EntryState> {
         self.inner.lock()
     }
 }
 
-impl Inner {
+impl EntryState {
     /// A ticket, and who waits for its answer.
-    pub fn ticket(&mut self) -> (Ticket, Pending) {
-        let ticket = Ticket(self.tickets);
+    pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
+        let ticket = RequestTicket(self.tickets);
         self.tickets += 1;
         let (answer, pending) = oneshot::channel();
         self.waiting.insert(ticket, answer);
-        (ticket, Pending(Err(pending)))
+        (ticket, PendingAnswer(Err(pending)))
     }
 
     /// Answers who waits; who went away does not want to know.
-    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
             let _ = waiting.send(answer);
         }
@@ -75,18 +75,18 @@ impl Inner {
 }
 
 /// An answer to come.
-pub struct Pending(Result<ErrorCode, oneshot::Receiver<Answer>>);
+pub struct PendingAnswer(Result<ErrorCode, oneshot::Receiver<GroupAnswer>>);
 
-impl Pending {
+impl PendingAnswer {
     pub(super) fn refused(code: ErrorCode) -> Self {
-        Pending(Ok(code))
+        PendingAnswer(Ok(code))
     }
 
     /// Waits for it.
-    pub async fn answer(self) -> Answer {
+    pub async fn answer(self) -> GroupAnswer {
         match self.0 {
-            Ok(code) => Answer::Refused(code),
-            Err(pending) => pending.await.unwrap_or(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
+            Ok(code) => GroupAnswer::Refused(code),
+            Err(pending) => pending.await.unwrap_or(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE)),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! committed meanwhile stays.
 
 use super::clock::wall_ms;
-use super::{Committed, DeleteOffset, Groups, TopicName, not_kept};
+use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
 use crate::control::Image;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::Text;
@@ -57,7 +57,7 @@ impl Groups {
 
     fn due(&self, image: &Image, id: &str, group: &Group, retention_ms: i64, now: i64) -> Vec<DeleteOffset> {
         let since = expiry::since(group);
-        let is_due = |committed: &Committed| {
+        let is_due = |committed: &OffsetAndMetadata| {
             expiry::is_expired(since, committed.committed_ms, committed.expires_ms, retention_ms, now)
         };
         self.offsets.read(id, |held| {
@@ -65,7 +65,7 @@ impl Groups {
             for (topic, of_topic) in held.into_iter().flatten() {
                 // A deleted topic takes its offsets along; what is left of it nobody could forget at that time.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
-                let is_over = |committed: &Committed| name.is_none() || is_due(committed);
+                let is_over = |committed: &OffsetAndMetadata| name.is_none() || is_due(committed);
                 let mut partitions = of_topic.partitions.iter().filter(|(_, committed)| is_over(committed)).peekable();
                 if partitions.peek().is_none() || name.is_some_and(|name| group.reads(name)) {
                     continue;

@@ -2,10 +2,10 @@
 //!
 //! Invariant: effects of one group are done in order. While its outbox has any, a task writes its snapshot.
 
-use super::entry::{Entry, Inner};
+use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
 use crate::coordinator::Records;
-use fullbore_rules::group::{Answer, Effect, Effects, Event, Snapshot};
+use fullbore_rules::group::{Effect, Effects, Event, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -13,7 +13,12 @@ use std::sync::atomic::Ordering;
 
 impl Groups {
     /// Does the effects, and sees to the next deadline.
-    pub(super) fn follow(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, Inner>, effects: Effects) {
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        mut inner: MutexGuard<'_, EntryState>,
+        effects: Effects,
+    ) {
         inner.outbox.extend(effects);
         self.note_bytes(&mut inner);
         if !self.drain_now(entry, &mut inner) {
@@ -30,7 +35,7 @@ impl Groups {
     }
 
     /// Does effects up to the first snapshot; whether somebody sees to the rest, or there is none.
-    pub(super) fn drain_now(&self, entry: &Entry, inner: &mut Inner) -> bool {
+    pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
             return true;
         }
@@ -80,7 +85,7 @@ impl Groups {
     }
 
     /// Sees to it that the timer looks at this group when something of it is due.
-    pub(super) fn arm(&self, entry: &Arc<Entry>, inner: &MutexGuard<'_, Inner>) {
+    pub(super) fn arm(&self, entry: &Arc<Entry>, inner: &MutexGuard<'_, EntryState>) {
         let next = if inner.is_gone { None } else { inner.group.next_deadline() };
         if let Some(next) = next
             && next < entry.alarm.load(Ordering::Relaxed)
@@ -132,7 +137,7 @@ impl Groups {
 }
 
 /// The last of snapshots right behind one another: only that is worth writing.
-fn newest_snapshot(inner: &mut Inner) -> Option<Snapshot> {
+fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     let mut newest = None;
     while let Some(Effect::Keep(_)) = inner.outbox.front()
         && let Some(Effect::Keep(snapshot)) = inner.outbox.pop_front()
@@ -144,11 +149,11 @@ fn newest_snapshot(inner: &mut Inner) -> Option<Snapshot> {
 }
 
 /// What was to be seen only once the snapshot was kept is answered as if the coordinator were not there.
-fn refuse_next(inner: &mut Inner) {
+fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {
             Effect::Keep(_) => return,
-            Effect::Answer(_, answer) => *answer = Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+            Effect::Answer(_, answer) => *answer = GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
             Effect::Tell(_) => {}
         }
     }

@@ -3,8 +3,8 @@
 //! Invariant: a group is asked something only while its shard serves, and what a shard has is all there before it does.
 
 use super::entry::Entry;
-use super::offsets::{CommitOffset, Committed, TopicName};
-use super::records::{self, Kept, Place};
+use super::offsets::{CommitOffset, OffsetAndMetadata, TopicName};
+use super::records::{self, GroupRecord, OffsetKey};
 use super::{Groups, Missing};
 use crate::control::{CONSUMER_OFFSETS, CreateTopic, CreateTopics, Image};
 use crate::coordinator::{InternalTopic, Records, ReplayError, Shard, Status, replay};
@@ -29,14 +29,14 @@ const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// What a shard's log says.
 #[derive(Default)]
-struct Found {
+struct ReplayedShard {
     snapshots: HashMap<Text, Snapshot>,
     /// By group: its id may be long.
     offsets: HashMap<Text, FoundOffsets>,
 }
 
 /// What a group committed, by the topic's name and partition, with the topic's id.
-type FoundOffsets = HashMap<(Text, i32), (Uuid, Committed)>;
+type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 impl Groups {
     /// Sees to the topic as it is now, and from then on as it changes, until the broker stops.
@@ -243,7 +243,7 @@ impl Groups {
 
     /// Reads the shard's log and puts in place what it says.
     pub(super) fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
-        let mut found = Found::default();
+        let mut found = ReplayedShard::default();
         let mut unread = None;
         replay(shard.partition(), |key, value| match records::read(key, value) {
             Ok(kept) => found.note(kept),
@@ -296,7 +296,7 @@ impl Groups {
         }
         if !gone.is_empty() {
             let tombstone = |(group, topic, partition): (Text, Text, i32)| {
-                records::offset(Place { group: &group, topic: &topic, partition }, None).ok()
+                records::offset(OffsetKey { group: &group, topic: &topic, partition }, None).ok()
             };
             drop(shard.write(Records::late(move || gone.into_iter().filter_map(tombstone)), drop));
         }
@@ -326,22 +326,22 @@ async fn wait_for(shards: Vec<Arc<Shard>>) {
     let _ = timeout(LOADING_WAIT, loaded).await;
 }
 
-impl Found {
-    fn note(&mut self, kept: Kept) {
+impl ReplayedShard {
+    fn note(&mut self, kept: GroupRecord) {
         match kept {
-            Kept::Offset { group, topic, partition, committed: Some(committed) } => {
+            GroupRecord::Offset { group, topic, partition, committed: Some(committed) } => {
                 self.offsets.entry(group).or_default().insert((topic, partition), committed);
             }
-            Kept::Offset { group, topic, partition, committed: None } => {
+            GroupRecord::Offset { group, topic, partition, committed: None } => {
                 let Some(of_group) = self.offsets.get_mut(&group) else { return };
                 of_group.remove(&(topic, partition));
                 if of_group.is_empty() {
                     self.offsets.remove(&group);
                 }
             }
-            Kept::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
-            Kept::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
-            Kept::Other => {}
+            GroupRecord::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
+            GroupRecord::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
+            GroupRecord::Other => {}
         }
     }
 }

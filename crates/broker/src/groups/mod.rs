@@ -25,8 +25,8 @@ mod timer;
 mod topics;
 
 pub use commit::DeleteOffset;
-pub use entry::Pending;
-pub use offsets::{CommitOffset, Committed, GroupOffsets, Offsets, TopicName, TopicOffsets};
+pub use entry::PendingAnswer;
+pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
 pub use take_over::TakeOverError;
 
@@ -36,9 +36,9 @@ use crate::coordinator::{InternalTopic, Shard};
 use crate::metrics::Metrics;
 use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
-use clock::Clock;
-use entry::{Entry, Inner};
-use fullbore_rules::group::{Answer, Effects, Group, Settings, State, Ticket};
+use clock::GroupClock;
+use entry::{Entry, EntryState};
+use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ pub struct Groups {
     bytes_max: usize,
     /// What all groups hold for their members.
     bytes: AtomicUsize,
-    settings: Settings,
+    settings: GroupSettings,
     control: Control,
     logs: Arc<Partitions>,
     /// None while there is no such topic.
@@ -73,7 +73,7 @@ pub struct Groups {
     topic_config: OffsetsTopicConfig,
     /// Whether nothing of the topic is being read, as far as was looked.
     all_loaded: AtomicBool,
-    offsets: Offsets,
+    offsets: CommittedOffsets,
     offsets_max: usize,
     /// Offsets on their way into the log that take a place.
     offsets_coming: AtomicUsize,
@@ -83,7 +83,7 @@ pub struct Groups {
     timer: Timer,
     /// Nobody is made to wait any more.
     closed: AtomicBool,
-    clock: Clock,
+    clock: GroupClock,
     /// The line of a group that could not be kept.
     unkept: Seldom,
     /// The line of a topic that could not be made.
@@ -93,11 +93,11 @@ pub struct Groups {
 impl Groups {
     /// No groups yet: see [`Groups::start`].
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
-        Groups::by(Clock::start(), config, control, logs, metrics)
+        Groups::by(GroupClock::start(), config, control, logs, metrics)
     }
 
     fn by(
-        clock: Clock,
+        clock: GroupClock,
         config: &BrokerConfig,
         control: Control,
         logs: Arc<Partitions>,
@@ -114,7 +114,7 @@ impl Groups {
             topic: RwLock::default(),
             topic_config: config.groups.offsets_topic,
             all_loaded: AtomicBool::new(true),
-            offsets: Offsets::default(),
+            offsets: CommittedOffsets::default(),
             offsets_max: config.offsets_max,
             offsets_coming: AtomicUsize::new(0),
             bytes_coming: AtomicUsize::new(0),
@@ -128,7 +128,7 @@ impl Groups {
     }
 
     /// What groups have committed. Whoever was answered a commit sees it, or a newer one.
-    pub fn offsets(&self) -> &Offsets {
+    pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
     }
 
@@ -169,11 +169,11 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
-        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects) + Send,
-    ) -> Answer {
+        event: impl FnOnce(&mut Group, RequestTicket, i64, &mut Effects) + Send,
+    ) -> GroupAnswer {
         match self.prepare(missing, [id]).await {
             Ok(()) => self.put_to(id, missing, event).answer().await,
-            Err(code) => Answer::Refused(code),
+            Err(code) => GroupAnswer::Refused(code),
         }
     }
 
@@ -182,8 +182,8 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
-        event: impl FnOnce(&mut Group, Ticket, i64, &mut Effects),
-    ) -> Pending {
+        event: impl FnOnce(&mut Group, RequestTicket, i64, &mut Effects),
+    ) -> PendingAnswer {
         loop {
             let found = match missing {
                 Missing::Create => self.create_entry(id),
@@ -191,11 +191,11 @@ impl Groups {
             };
             let entry = match found {
                 Ok(entry) => entry,
-                Err(code) => return Pending::refused(code),
+                Err(code) => return PendingAnswer::refused(code),
             };
             let mut inner = entry.lock();
             if self.closed.load(Ordering::SeqCst) {
-                return Pending::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+                return PendingAnswer::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
             }
             // It may have been taken out of service between the search and the lock; it is not in the table then.
             if inner.is_gone {
@@ -221,7 +221,7 @@ impl Groups {
     }
 
     /// Takes note of what the group holds now.
-    fn note_bytes(&self, inner: &mut Inner) {
+    fn note_bytes(&self, inner: &mut EntryState) {
         let (before, now) = (inner.bytes, inner.group.bytes());
         inner.bytes = now;
         // Modulo 2^64, as atomics are: a decrease is the addition of its complement.
@@ -263,7 +263,7 @@ impl Groups {
     }
 
     /// What a group is held to: the broker's settings with its own.
-    pub fn settings_of(&self, image: &Image, id: &str) -> Settings {
+    pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
         settings.consumer.session_timeout_ms = own.consumer_session_timeout_ms;
@@ -310,13 +310,13 @@ impl Groups {
         self.table.lock().keys().cloned().collect()
     }
 
-    /// How many groups are in each state, in the order of [`State::ALL`].
-    pub fn count_by_state(&self) -> [usize; State::ALL.len()] {
+    /// How many groups are in each state, in the order of [`GroupState::ALL`].
+    pub fn count_by_state(&self) -> [usize; GroupState::ALL.len()] {
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
-        let mut counts = [0; State::ALL.len()];
+        let mut counts = [0; GroupState::ALL.len()];
         for entry in entries {
             let state = entry.lock().group.state();
-            let at = State::ALL.iter().position(|known| *known == state).expect("every state is in the list");
+            let at = GroupState::ALL.iter().position(|known| *known == state).expect("every state is in the list");
             counts[at] += 1;
         }
         counts
@@ -330,7 +330,7 @@ impl Groups {
             let waiting = std::mem::take(&mut entry.lock().waiting);
             for (_, answer) in waiting {
                 // Who went away does not want to know.
-                let _ = answer.send(Answer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+                let _ = answer.send(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
             }
         }
     }
@@ -362,7 +362,7 @@ impl Groups {
     }
 
     /// The entry's lock is held, the table's is not: the order is table after entry nowhere else than here.
-    fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, Inner>) {
+    fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();
         inner.group.kill(ErrorCode::COORDINATOR_NOT_AVAILABLE, &mut effects);

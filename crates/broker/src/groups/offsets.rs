@@ -19,7 +19,7 @@ const STRIPES: usize = 32;
 
 /// What a group committed for one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Committed {
+pub struct OffsetAndMetadata {
     /// The offset of the record to be read next.
     pub offset: i64,
     /// The leader epoch of the record before it; -1 when the client did not say.
@@ -49,7 +49,7 @@ pub struct CommitOffset {
     /// The partition.
     pub partition: i32,
     /// What was committed.
-    pub committed: Committed,
+    pub committed: OffsetAndMetadata,
 }
 
 /// What a group committed for the partitions of one topic.
@@ -58,7 +58,7 @@ pub struct TopicOffsets {
     /// The topic's name.
     pub name: Arc<str>,
     /// By partition.
-    pub partitions: BTreeMap<i32, Committed>,
+    pub partitions: BTreeMap<i32, OffsetAndMetadata>,
 }
 
 /// Everything one group committed, by topic id.
@@ -68,20 +68,20 @@ type Stripe = HashMap<Arc<str>, GroupOffsets>;
 
 /// The committed offsets of all groups.
 #[derive(Debug)]
-pub struct Offsets {
+pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
     held: AtomicUsize,
 }
 
-impl Default for Offsets {
+impl Default for CommittedOffsets {
     fn default() -> Self {
         let stripes = std::array::from_fn(|_| RwLock::default());
         Self { hasher: RandomState::new(), stripes, held: AtomicUsize::new(0) }
     }
 }
 
-impl Offsets {
+impl CommittedOffsets {
     /// Committed offsets of all groups together.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)

@@ -2,11 +2,11 @@
 //!
 //! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do not know.
 
-use super::offsets::Committed;
+use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use fullbore_rules::group::Snapshot;
-use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, Record};
+use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
 /// The type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the layout's version in 64 bits and the state.
@@ -16,9 +16,9 @@ const NEVER_SAID: i64 = -1;
 
 /// A record of groups.
 #[derive(Debug, PartialEq)]
-pub(super) enum Kept {
+pub(super) enum GroupRecord {
     /// What a group committed; `None` when it is forgotten.
-    Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, Committed)> },
+    Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
     /// A group as it was; `None` when it is forgotten.
     Group { group: Text, snapshot: Option<Snapshot> },
     /// Something else.
@@ -27,7 +27,7 @@ pub(super) enum Kept {
 
 /// Where an offset stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct OffsetKey<'a> {
     pub group: &'a str,
     pub topic: &'a str,
     pub partition: i32,
@@ -37,8 +37,11 @@ pub(super) struct Place<'a> {
 ///
 /// # Errors
 /// A name or the metadata is longer than the record can say.
-pub(super) fn offset(place: Place<'_>, committed: Option<(Uuid, &Committed)>) -> Result<KeyValue, EncodeError> {
-    let Place { group, topic, partition } = place;
+pub(super) fn offset(
+    place: OffsetKey<'_>,
+    committed: Option<(Uuid, &OffsetAndMetadata)>,
+) -> Result<KeyValue, EncodeError> {
+    let OffsetKey { group, topic, partition } = place;
     let key = OffsetCommitKey { group: group.into(), topic: topic.into(), partition, ..Default::default() };
     let value = committed.map(|(topic_id, committed)| OffsetCommitValue {
         offset: committed.offset,
@@ -49,7 +52,7 @@ pub(super) fn offset(place: Place<'_>, committed: Option<(Uuid, &Committed)>) ->
         topic_id,
         ..Default::default()
     });
-    Record::OffsetCommit(key, value).encode()
+    CoordinatorRecord::OffsetCommit(key, value).encode()
 }
 
 /// The record of a group, or its tombstone.
@@ -70,13 +73,13 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
 ///
 /// # Errors
 /// It is none that Kafka or we write.
-pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<Kept, DecodeError> {
+pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
     // What is kept outlives the chunk of the log that it was read in.
     let own = |text: &Text| Text::from(text.as_str());
-    match Record::decode(key, value)? {
-        Record::OffsetCommit(key, value) => {
+    match CoordinatorRecord::decode(key, value)? {
+        CoordinatorRecord::OffsetCommit(key, value) => {
             let committed = value.map(|value| {
-                let committed = Committed {
+                let committed = OffsetAndMetadata {
                     offset: value.offset,
                     leader_epoch: value.leader_epoch,
                     metadata: value.metadata.as_str().into(),
@@ -85,17 +88,22 @@ pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<Kept, DecodeError
                 };
                 (value.topic_id, committed)
             });
-            Ok(Kept::Offset { group: own(&key.group), topic: own(&key.topic), partition: key.partition, committed })
+            Ok(GroupRecord::Offset {
+                group: own(&key.group),
+                topic: own(&key.topic),
+                partition: key.partition,
+                committed,
+            })
         }
-        Record::Unknown(SNAPSHOT, id, value) => {
+        CoordinatorRecord::Unknown(SNAPSHOT, id, value) => {
             let group = Text::from_utf8(Bytes::copy_from_slice(&id)).map_err(|_| DecodeError::Utf8)?;
             let snapshot = value.map(|mut value| match value.len() {
                 0..8 => Err(DecodeError::Truncated { missing: 8 - value.len() }),
                 _ => Ok(Snapshot { version: value.get_i64(), state: Bytes::copy_from_slice(&value) }),
             });
-            Ok(Kept::Group { group, snapshot: snapshot.transpose()? })
+            Ok(GroupRecord::Group { group, snapshot: snapshot.transpose()? })
         }
-        _ => Ok(Kept::Other),
+        _ => Ok(GroupRecord::Other),
     }
 }
 
@@ -106,20 +114,20 @@ mod tests {
     #[test]
     fn records_say_what_was_said() {
         let committed =
-            Committed { offset: 7, leader_epoch: 3, metadata: "m".into(), committed_ms: 11, expires_ms: None };
-        let place = Place { group: "g", topic: "t", partition: 5 };
+            OffsetAndMetadata { offset: 7, leader_epoch: 3, metadata: "m".into(), committed_ms: 11, expires_ms: None };
+        let place = OffsetKey { group: "g", topic: "t", partition: 5 };
         let id = Uuid([1; 16]);
         for committed in [Some((id, committed)), None] {
             let (key, value) =
                 offset(place, committed.as_ref().map(|(id, committed)| (*id, committed))).expect("short");
-            let kept = Kept::Offset { group: "g".into(), topic: "t".into(), partition: 5, committed };
+            let kept = GroupRecord::Offset { group: "g".into(), topic: "t".into(), partition: 5, committed };
             assert_eq!(read(key, value), Ok(kept));
         }
         for snapshot in [Some(Snapshot { version: 1, state: Bytes::from_static(b"state") }), None] {
             let (key, value) = group("g", snapshot.as_ref());
-            assert_eq!(read(key, value), Ok(Kept::Group { group: "g".into(), snapshot }));
+            assert_eq!(read(key, value), Ok(GroupRecord::Group { group: "g".into(), snapshot }));
         }
-        assert_eq!(read(Bytes::from_static(&[0, 2, 0, 1, b'g']), None), Ok(Kept::Other), "Kafka's own groups");
+        assert_eq!(read(Bytes::from_static(&[0, 2, 0, 1, b'g']), None), Ok(GroupRecord::Other), "Kafka's own groups");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! Invariant: the tables go only once everything is on the disk elsewhere, so that a start that is cut short anywhere does it
 //! again from the beginning; nobody is served before.
 
-use super::offsets::{CommitOffset, Committed, TopicName};
-use super::records::{self, Place};
+use super::offsets::{CommitOffset, OffsetAndMetadata, TopicName};
+use super::records::{self, OffsetKey};
 use super::{Groups, Missing, not_kept};
 use crate::control::{KeptInDatabase, KeptOffset, Refusal, StoredGroup};
-use crate::coordinator::{KeyValue, Pending, Records};
+use crate::coordinator::{KeyValue, PendingWrite, Records};
 use fullbore_rules::group::Snapshot;
 use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
@@ -59,7 +59,10 @@ impl Groups {
         Ok(())
     }
 
-    fn take_over_group(self: &Arc<Self>, stored: StoredGroup) -> Result<Pending<Result<(), ErrorCode>>, ErrorCode> {
+    fn take_over_group(
+        self: &Arc<Self>,
+        stored: StoredGroup,
+    ) -> Result<PendingWrite<Result<(), ErrorCode>>, ErrorCode> {
         let StoredGroup { group: id, version, state } = stored;
         let (id, snapshot) = (Text::from(&*id), Snapshot { version, state });
         let shard = self.serving(&id)?;
@@ -68,14 +71,14 @@ impl Groups {
         Ok(shard.write(Records::Known(vec![record]), |kept| kept.map_err(not_kept)))
     }
 
-    fn take_over_offset(self: &Arc<Self>, kept: KeptOffset) -> Result<Pending<Result<(), ErrorCode>>, ErrorCode> {
+    fn take_over_offset(self: &Arc<Self>, kept: KeptOffset) -> Result<PendingWrite<Result<(), ErrorCode>>, ErrorCode> {
         let KeptOffset { group, topic_id, topic, partition, offset, leader_epoch, metadata, committed_ms, expires_ms } =
             kept;
         let topic = TopicName { id: topic_id, name: topic };
-        let committed = Committed { offset, leader_epoch, metadata, committed_ms, expires_ms };
+        let committed = OffsetAndMetadata { offset, leader_epoch, metadata, committed_ms, expires_ms };
         let offset = CommitOffset { topic, partition, committed };
         let shard = self.serving(&group)?;
-        let place = Place { group: &group, topic: &offset.topic.name, partition: offset.partition };
+        let place = OffsetKey { group: &group, topic: &offset.topic.name, partition: offset.partition };
         let record: KeyValue = records::offset(place, Some((offset.topic.id, &offset.committed)))
             .map_err(|_| ErrorCode::OFFSET_METADATA_TOO_LARGE)?;
         // Without room for the group it is not listed, and its offsets are there.
@@ -91,7 +94,7 @@ impl Groups {
     /// Waits for writes once there are more than `most`.
     async fn await_some(
         &self,
-        writes: &mut Vec<Pending<Result<(), ErrorCode>>>,
+        writes: &mut Vec<PendingWrite<Result<(), ErrorCode>>>,
         most: usize,
     ) -> Result<(), TakeOverError> {
         if writes.len() > most {

@@ -30,14 +30,14 @@ struct Opened {
     _lock: FolderLock,
 }
 
-async fn open(folder: &Path, clock: Clock, text: &str) -> Opened {
+async fn open(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let opened = unstarted(folder, clock, text);
     opened.start().await;
     opened
 }
 
 /// Nothing of the groups is loaded yet.
-fn unstarted(folder: &Path, clock: Clock, text: &str) -> Opened {
+fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
@@ -87,12 +87,12 @@ impl Opened {
         self.ask(group, offsets).done().await.expect("kept")
     }
 
-    fn forget(&self, group: &str, offset: DeleteOffset) -> crate::coordinator::Pending<Result<(), ErrorCode>> {
+    fn forget(&self, group: &str, offset: DeleteOffset) -> crate::coordinator::PendingWrite<Result<(), ErrorCode>> {
         let shard = self.groups.serving(group).expect("it serves");
         self.groups.forget_offsets(&shard, group, vec![offset])
     }
 
-    fn get(&self, group: &str, topic: &TopicName, partition: i32) -> Option<Committed> {
+    fn get(&self, group: &str, topic: &TopicName, partition: i32) -> Option<OffsetAndMetadata> {
         self.groups.offsets.read(group, |held| held?.get(&topic.id)?.partitions.get(&partition).cloned())
     }
 
@@ -101,12 +101,12 @@ impl Opened {
     }
 }
 
-fn committed(offset: i64, committed_ms: i64) -> Committed {
+fn committed(offset: i64, committed_ms: i64) -> OffsetAndMetadata {
     let metadata = format!("of {offset}").into_boxed_str();
-    Committed { offset, leader_epoch: -1, metadata, committed_ms, expires_ms: None }
+    OffsetAndMetadata { offset, leader_epoch: -1, metadata, committed_ms, expires_ms: None }
 }
 
-fn one(topic: &TopicName, partition: i32, committed: Committed) -> CommitOffset {
+fn one(topic: &TopicName, partition: i32, committed: OffsetAndMetadata) -> CommitOffset {
     CommitOffset { topic: topic.clone(), partition, committed }
 }
 
@@ -117,7 +117,7 @@ fn deletion(topic: &TopicName, partition: i32, committed_ms: Option<i64>) -> Del
 async fn reopened(opened: Opened, folder: &Path) -> Opened {
     opened.logs.close();
     killed(opened).await;
-    open(folder, Clock::start(), "").await
+    open(folder, GroupClock::start(), "").await
 }
 
 /// Leaves the folder as it is at this moment.
@@ -150,7 +150,7 @@ fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joinin
 fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
     let image = opened.control.image();
-    group.join(joining(&join_request(protocol_type), &"m".into()), &*image, Ticket(0), 0, &mut effects);
+    group.join(joining(&join_request(protocol_type), &"m".into()), &*image, RequestTicket(0), 0, &mut effects);
     group.tick(group.next_deadline().expect("it waits for others"), &mut effects);
     group.snapshot()
 }
@@ -171,7 +171,7 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
         inner.group.tick(deadline, &mut effects);
         groups.follow(&entry, inner, effects);
     }
-    let Answer::Join(_) = joined.answer().await else { panic!("refused") };
+    let GroupAnswer::Join(_) = joined.answer().await else { panic!("refused") };
     let member = MemberIdentity { member_id, ..Default::default() };
     let left = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
         group.leave(&[member], ticket, now, effects);
@@ -183,7 +183,7 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
 async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start() {
     for set_by in [-24 * HOUR_MS, 0, 24 * HOUR_MS] {
         let folder = tempfile::tempdir().expect("tempdir");
-        let clock = Clock::starting_at(clock::wall_ms() - set_by);
+        let clock = GroupClock::starting_at(clock::wall_ms() - set_by);
         let opened = open(folder.path(), clock, "").await;
         let (id, before) = (Text::from("g"), clock::wall_ms());
         come_and_go(&opened.groups, &id).await;
@@ -201,10 +201,12 @@ async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start
 #[tokio::test]
 async fn what_a_group_committed_is_there_after_a_restart() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), Clock::start(), "").await;
+    let mut opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
-    let (with_epoch, with_expiry) =
-        (Committed { leader_epoch: 7, ..committed(5, 1) }, Committed { expires_ms: Some(99), ..committed(6, 2) });
+    let (with_epoch, with_expiry) = (
+        OffsetAndMetadata { leader_epoch: 7, ..committed(5, 1) },
+        OffsetAndMetadata { expires_ms: Some(99), ..committed(6, 2) },
+    );
     let offsets = vec![
         one(&t, 0, with_epoch.clone()),
         one(&t, 1, committed(6, 2)),
@@ -229,7 +231,7 @@ async fn what_a_group_committed_is_there_after_a_restart() {
 #[tokio::test]
 async fn a_deletion_may_mean_one_commit_only() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 10)), one(&t, 1, committed(1, 10))]).await;
     for (partition, only) in [(0, Some(9)), (1, Some(10)), (1, None)] {
@@ -244,7 +246,7 @@ async fn a_deletion_may_mean_one_commit_only() {
 #[tokio::test]
 async fn a_topic_takes_its_offsets_along() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), Clock::start(), "").await;
+    let mut opened = open(folder.path(), GroupClock::start(), "").await;
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
     opened.commit("both", vec![one(&gone, 0, committed(1, 1)), one(&kept, 0, committed(2, 1))]).await;
     opened.commit("one", vec![one(&gone, 0, committed(3, 1))]).await;
@@ -265,7 +267,7 @@ async fn a_topic_takes_its_offsets_along() {
 #[tokio::test]
 async fn past_the_limit_only_new_partitions_are_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "fullbore.offsets.max=3").await;
+    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
     let t = opened.topic("t").await;
     let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
@@ -282,7 +284,7 @@ async fn past_the_limit_only_new_partitions_are_refused() {
 #[tokio::test]
 async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let (old, new) = (snapshot_of(&opened, "old"), snapshot_of(&opened, "new"));
     for (group, snapshot) in [("a", &old), ("b", &old), ("b", &new), ("c", &old)] {
@@ -302,7 +304,7 @@ async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
 #[tokio::test]
 async fn what_cannot_be_written_is_not_in_memory_either() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
@@ -317,7 +319,7 @@ async fn what_cannot_be_written_is_not_in_memory_either() {
 #[tokio::test]
 async fn groups_go_with_their_topic_and_begin_anew() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let deleted = opened.control.delete_topics(vec![TopicRef::Name("__consumer_offsets".into())]).await;
@@ -356,7 +358,7 @@ fn keep_in_database(folder: &Path, topic: &TopicName, groups: usize, snapshot: &
 async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
     const GROUPS: usize = 40;
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     let snapshot = snapshot_of(&opened, "moved");
     opened.logs.close();
@@ -367,7 +369,7 @@ async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
         let copied = std::process::Command::new("cp").arg("-rT").args([folder.path(), copy.path()]).status();
         assert!(copied.expect("cp runs").success());
         keep_in_database(copy.path(), &t, GROUPS, &snapshot);
-        let opened = unstarted(copy.path(), Clock::start(), "");
+        let opened = unstarted(copy.path(), GroupClock::start(), "");
         let is_done = {
             let mut moving = std::pin::pin!(opened.groups.start(&opened.config, &opened.stop));
             let mut left = steps;
@@ -385,7 +387,7 @@ async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
             .await
         };
         killed(opened).await;
-        let opened = open(copy.path(), Clock::start(), "").await;
+        let opened = open(copy.path(), GroupClock::start(), "").await;
         assert_eq!((opened.held(), opened.groups.ids().len()), (GROUPS * 8, GROUPS), "after {steps} steps");
         for group in 0..GROUPS {
             let id = format!("g{group}");
@@ -411,7 +413,7 @@ async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = Arc::new(open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await);
+    let opened = Arc::new(open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await);
     let t = opened.topic("t").await;
     let commit_all = |task: i32| {
         let (opened, t) = (Arc::clone(&opened), t.clone());
@@ -512,7 +514,7 @@ async fn settle(opened: &Opened) {
 /// Steps follow one another without waiting for answers, so that many share a batch.
 async fn run(steps: Vec<Step>) {
     let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let mut topics = Vec::new();
     for number in 0..3 {
         topics.push(opened.topic(&format!("t{number}")).await);

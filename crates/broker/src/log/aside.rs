@@ -22,7 +22,7 @@ mod found;
 #[cfg(test)]
 mod tests;
 
-pub use found::{Found, SetAside};
+pub use found::{SetAside, SetAsideFolders};
 
 /// What is out of the log.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! loses of it what was not flushed, in any order: whole batches may then follow a hole, and nobody was promised
 //! what is in it. Linux draws an id for each boot; the folder keeps the one in which it was last used.
 //!
-//! Not which partitions that concerns: [`Partitions`](super::Partitions) has the list. Invariant: two boots are told apart only if both
+//! Not which partitions that concerns: [`Partitions`](crate::partitions::Partitions) has the list. Invariant: two boots are told apart only if both
 //! are known.
 
 use std::fs;

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fullbore_rules::sequence::Refusal;
+use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::{ErrorCode, Records};
 
 use crate::system::is_full;
@@ -26,7 +26,7 @@ pub struct Read {
 
 /// The partition's limits; `log_start <= high_watermark <= log_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offsets {
+pub struct LogOffsets {
     /// The first offset there is.
     pub log_start: i64,
     /// The offset after the last record that consumers may see.
@@ -60,7 +60,7 @@ pub struct EpochEnd {
 pub enum AppendError {
     /// The producer's sequence does not allow it.
     #[error("refused by the producer's sequence: {0:?}")]
-    Sequence(Refusal),
+    Sequence(SequenceRefusal),
     /// It was none that may be appended.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
@@ -85,10 +85,10 @@ impl AppendError {
     /// Kafka's code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            AppendError::Sequence(Refusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
-            AppendError::Sequence(Refusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
-            AppendError::Sequence(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
-            AppendError::Sequence(Refusal::InvalidRecord) => ErrorCode::INVALID_RECORD,
+            AppendError::Sequence(SequenceRefusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            AppendError::Sequence(SequenceRefusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
+            AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
+            AppendError::Sequence(SequenceRefusal::InvalidRecord) => ErrorCode::INVALID_RECORD,
             AppendError::Invalid(why) => why.code(),
             AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
@@ -101,7 +101,7 @@ impl AppendError {
 /// Why nothing could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Before the log start or after the log end; `Offsets` says which.
+    /// Before the log start or after the log end; `LogOffsets` says which.
     #[error("the offset is not in the log")]
     OffsetOutOfRange,
     /// The disk does not give the records back.

@@ -134,30 +134,30 @@ impl<E: Entry> Index<E> {
 
     /// The last entry that `is_before`, which holds for a prefix of the entries. What memory cannot answer
     /// is left to [`OnDisk::last_before`], so that no lock is held during it.
-    pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> Found<E> {
+    pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
-            0 if self.on_disk == 0 => Found::Entry(None),
-            0 => Found::OnDisk(OnDisk { entries: self.on_disk }),
-            at => Found::Entry(Some(self.tail[at - 1])),
+            0 if self.on_disk == 0 => EntryLocation::Entry(None),
+            0 => EntryLocation::OnDisk(OnDisk { entries: self.on_disk }),
+            at => EntryLocation::Entry(Some(self.tail[at - 1])),
         }
     }
 }
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<E> {
+pub enum EntryLocation<E> {
     /// Here, if there is one at all.
     Entry(Option<E>),
     /// In the file, or nowhere.
     OnDisk(OnDisk),
 }
 
-impl<E: Entry> Found<E> {
+impl<E: Entry> EntryLocation<E> {
     /// The entry, from the file if need be.
     pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         match self {
-            Found::Entry(entry) => Ok(entry),
-            Found::OnDisk(on_disk) => on_disk.last_before(path, is_before),
+            EntryLocation::Entry(entry) => Ok(entry),
+            EntryLocation::OnDisk(on_disk) => on_disk.last_before(path, is_before),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Finding records: by offset for a fetch, by time for ListOffsets.
 //!
-//! In two steps, so that no file is read under the partition's lock: a [`Plan`] is made from what is in
+//! In two steps, so that no file is read under the partition's lock: an [`OffsetLookup`] is made from what is in
 //! memory, and run without the lock. Segments may be retired in between; the open file still serves,
 //! and an index file that is gone, or that may be of the segment that took the place, makes the caller plan anew.
 //!
@@ -17,31 +17,31 @@ use fullbore_wire::FileSlice;
 
 use super::Log;
 use super::files::OFFSET_INDEX;
-use super::index::{Found, OffsetEntry};
-use super::recent::Place;
+use super::index::{EntryLocation, OffsetEntry};
+use super::recent::BatchPosition;
 use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::cold::Cold;
 
 /// Where to look for a batch.
 #[derive(Debug)]
-enum Start {
+enum LookupStart {
     /// It is here.
-    At(Place),
+    At(BatchPosition),
     /// Not before what the index says.
-    From(Found<OffsetEntry>),
+    From(EntryLocation<OffsetEntry>),
 }
 
 /// What it takes to find an offset in one segment without its lock.
 #[derive(Debug)]
-pub struct Plan {
+pub struct OffsetLookup {
     file: Arc<File>,
     index_path: PathBuf,
     base_offset: i64,
     offset: i64,
     /// Bytes of the file that are whole batches.
     size: u64,
-    start: Start,
+    start: LookupStart,
     /// Nothing from this offset on is read, where it is within this segment.
     limit_offset: Option<i64>,
     /// Where a batch is known to end, at or before the byte limit.
@@ -65,13 +65,13 @@ pub enum Slice {
 
 impl Log {
     /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past it.
-    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<Plan> {
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
         let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
-        let mut plan = Plan::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
+        let mut plan = OffsetLookup::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
         if is_active && let Some(place) = self.recent.find(offset, plan.size) {
-            plan.start = Start::At(place);
+            plan.start = LookupStart::At(place);
             plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
         }
         if limit < end_offset {
@@ -90,18 +90,23 @@ impl Log {
     }
 }
 
-impl Plan {
+impl OffsetLookup {
     /// How to find `offset` in `segment` through its index.
-    pub fn new(segment: &mut Segment, offset: i64, end_offset: i64, generation: &Arc<AtomicU64>) -> io::Result<Plan> {
+    pub fn new(
+        segment: &mut Segment,
+        offset: i64,
+        end_offset: i64,
+        generation: &Arc<AtomicU64>,
+    ) -> io::Result<OffsetLookup> {
         let relative = offset - segment.base_offset;
         let found = segment.offsets.last_before(|entry| i64::from(entry.relative_offset) <= relative);
-        Ok(Plan {
+        Ok(OffsetLookup {
             file: segment.file()?,
             index_path: segment.path(OFFSET_INDEX),
             base_offset: segment.base_offset,
             offset,
             size: segment.size,
-            start: Start::From(found),
+            start: LookupStart::From(found),
             limit_offset: None,
             soft_end: None,
             end_offset,
@@ -144,12 +149,12 @@ impl Plan {
         }))
     }
 
-    fn place(&self, cold: &Cold) -> io::Result<Option<Place>> {
+    fn place(&self, cold: &Cold) -> io::Result<Option<BatchPosition>> {
         match self.start {
-            Start::At(place) => Ok(Some(place)),
-            Start::From(_) => {
+            LookupStart::At(place) => Ok(Some(place)),
+            LookupStart::From(_) => {
                 let batch = self.find(cold)?;
-                Ok(batch.map(|batch| Place { position: batch.position, size: u64::from(batch.size) }))
+                Ok(batch.map(|batch| BatchPosition { position: batch.position, size: u64::from(batch.size) }))
             }
         }
     }
@@ -173,8 +178,8 @@ impl Plan {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let entry = match self.start {
-            Start::From(found) => found.load(&self.index_path, is_before)?,
-            Start::At(_) => None,
+            LookupStart::From(found) => found.load(&self.index_path, is_before)?,
+            LookupStart::At(_) => None,
         };
         if let Some(entry) = entry {
             let last_offset = self.base_offset + i64::from(entry.relative_offset);

@@ -96,7 +96,7 @@ pub struct Writing<'a> {
 
 /// What an append did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LogAppendInfo {
     pub base_offset: i64,
     /// The offset after its last record.
     pub end_offset: i64,
@@ -116,7 +116,7 @@ impl Log {
         leader_epoch: i32,
         now_ms: i64,
         config: &TopicConfig,
-    ) -> Result<Outcome, AppendError> {
+    ) -> Result<LogAppendInfo, AppendError> {
         if self.is_broken() {
             return Err(AppendError::Storage);
         }
@@ -133,7 +133,7 @@ impl Log {
     }
 
     /// Appends what may be appended.
-    pub fn append_checked(&mut self, writing: Writing<'_>) -> Result<Outcome, AppendError> {
+    pub fn append_checked(&mut self, writing: Writing<'_>) -> Result<LogAppendInfo, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| self.write(writing));
         let written = catch_unwind(work).unwrap_or_else(|_| {
@@ -164,7 +164,7 @@ impl Log {
         }
     }
 
-    fn write(&mut self, writing: Writing<'_>) -> io::Result<Outcome> {
+    fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
         let Writing { batch, mut stamping, stamp, is_control, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
         let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
@@ -196,7 +196,7 @@ impl Log {
             self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
         }
         self.log_end = end_offset;
-        Ok(Outcome { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
+        Ok(LogAppendInfo { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }
 
     fn must_roll(
@@ -396,8 +396,8 @@ impl Log {
     }
 }
 
-fn duplicate(stamp: &Stamp, base_offset: i64, timestamp: i64) -> Outcome {
-    Outcome {
+fn duplicate(stamp: &Stamp, base_offset: i64, timestamp: i64) -> LogAppendInfo {
+    LogAppendInfo {
         base_offset,
         end_offset: base_offset + i64::from(stamp.record_count),
         timestamp,

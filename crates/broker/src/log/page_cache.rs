@@ -72,13 +72,13 @@ pub struct Written {
 
 /// Processor time of a thread. Not the time that passes: a write that waits, for a slow disk or for its turn, is not dear.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct ThreadClock {
     began: Timespec,
 }
 
-impl Clock {
-    fn start() -> Clock {
-        Clock { began: clock_gettime(ClockId::ThreadCPUTime) }
+impl ThreadClock {
+    fn start() -> ThreadClock {
+        ThreadClock { began: clock_gettime(ClockId::ThreadCPUTime) }
     }
 
     fn elapsed(self) -> Duration {
@@ -89,18 +89,18 @@ impl Clock {
 
 impl Written {
     /// The clock that times the next write, if it is to be timed.
-    pub fn clock(&mut self, len: usize) -> Option<Clock> {
+    pub fn clock(&mut self, len: usize) -> Option<ThreadClock> {
         self.untimed += len;
         if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
             return None;
         }
         self.untimed = 0;
-        Some(Clock::start())
+        Some(ThreadClock::start())
     }
 
     /// Takes note of a write of `len` bytes that ends the file at `end`.
-    pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<Clock>) {
-        let took = clock.map(Clock::elapsed);
+    pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<ThreadClock>) {
+        let took = clock.map(ThreadClock::elapsed);
         if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
             self.ready.extend(self.open.take());
         }
@@ -163,17 +163,17 @@ impl Growth {
 pub struct PageCache {
     /// Bytes that stay where memory is dear; `None` leaves all to the system.
     kept_max: Option<u64>,
-    queue: Mutex<Queue>,
+    queue: Mutex<PageCacheQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PageCacheQueue {
     growth: Growth,
     /// The newest stretches since growth was stopped, oldest first, and their bytes.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<PageCacheJob>,
     /// Whether the log says that growth was stopped; once is enough.
     is_told: bool,
     stopping: bool,
@@ -181,7 +181,7 @@ struct Queue {
 
 /// What the system is to be told.
 #[derive(Debug)]
-enum Job {
+enum PageCacheJob {
     /// To begin to write.
     Write(Stretch),
     /// To forget what is written.
@@ -229,7 +229,7 @@ impl PageCache {
     }
 }
 
-impl Queue {
+impl PageCacheQueue {
     fn take(&mut self, stretch: Stretch, kept_max: u64) {
         if self.growth.note(stretch.sample, Instant::now()) {
             (self.kept, self.kept_bytes) = (VecDeque::new(), 0);
@@ -244,31 +244,33 @@ impl Queue {
         if stretch.len < STRETCH_MIN {
             return;
         }
-        self.push(Job::Write(stretch.clone()));
+        self.push(PageCacheJob::Write(stretch.clone()));
         self.kept_bytes += stretch.len;
         self.kept.push_back(stretch);
         while self.kept_bytes > kept_max || self.kept.len() > STRETCHES_MAX {
             let Some(oldest) = self.kept.pop_front() else { return };
             self.kept_bytes -= oldest.len;
-            self.push(Job::LetGo(oldest));
+            self.push(PageCacheJob::LetGo(oldest));
         }
     }
 
-    fn push(&mut self, job: Job) {
+    fn push(&mut self, job: PageCacheJob) {
         if self.jobs.len() < JOBS_MAX {
             self.jobs.push_back(job);
         }
     }
 }
 
-impl Job {
+impl PageCacheJob {
     fn run(self) {
-        let (Job::Write(stretch) | Job::LetGo(stretch)) = &self;
+        let (PageCacheJob::Write(stretch) | PageCacheJob::LetGo(stretch)) = &self;
         let Some(file) = stretch.file.upgrade() else { return };
         match &self {
-            Job::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
+            PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // Where the system does not take the advice, the pages stay.
-            Job::LetGo(_) => drop(fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed)),
+            PageCacheJob::LetGo(_) => {
+                let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
+            }
         }
     }
 }
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(timed(&mut written, 16 << 10, 100), 25);
         assert_eq!(timed(&mut written, SAMPLE_MIN - 1, 1000), 0, "calls, not pages");
 
-        let clock = Clock::start();
+        let clock = ThreadClock::start();
         std::thread::sleep(Duration::from_millis(30));
         let waited = clock.elapsed();
         let began = Instant::now();

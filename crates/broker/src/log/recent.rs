@@ -14,7 +14,7 @@ pub struct Recent(VecDeque<(i64, u64)>);
 
 /// A batch's place in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BatchPosition {
     pub position: u64,
     pub size: u64,
 }
@@ -32,11 +32,11 @@ impl Recent {
     }
 
     /// The batch with `offset`, which is before the log end; `size` is that of the file.
-    pub fn find(&self, offset: i64, size: u64) -> Option<Place> {
+    pub fn find(&self, offset: i64, size: u64) -> Option<BatchPosition> {
         let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
         let (_, position) = *self.0.get(after.checked_sub(1)?)?;
         let end = self.0.get(after).map_or(size, |&(_, next)| next);
-        Some(Place { position, size: end - position })
+        Some(BatchPosition { position, size: end - position })
     }
 
     /// The last place at or before `limit` where a batch ends, if it is remembered.
@@ -55,8 +55,8 @@ mod tests {
         let mut recent = Recent::default();
         (0..100).for_each(|n| recent.push(n * 3, n as u64 * 10));
         assert_eq!(recent.find(36 * 3 - 1, 1000), None);
-        assert_eq!(recent.find(36 * 3 + 2, 1000), Some(Place { position: 360, size: 10 }));
-        assert_eq!(recent.find(299, 1017), Some(Place { position: 990, size: 27 }));
+        assert_eq!(recent.find(36 * 3 + 2, 1000), Some(BatchPosition { position: 360, size: 10 }));
+        assert_eq!(recent.find(299, 1017), Some(BatchPosition { position: 990, size: 27 }));
         assert_eq!((recent.end_before(359), recent.end_before(375)), (None, Some(370)));
     }
 }

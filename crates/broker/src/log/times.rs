@@ -15,7 +15,7 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, Times
 
 use super::Log;
 use super::error::TimestampOffset;
-use super::lookup::Plan;
+use super::lookup::OffsetLookup;
 use super::scan::Header;
 use crate::cold::Cold;
 
@@ -26,7 +26,7 @@ const DECOMPRESSED_MAX: usize = 64 << 20;
 
 /// Where in one segment a time is to be looked for.
 pub struct TimePlan {
-    plan: Plan,
+    plan: OffsetLookup,
     /// The first offset of the next segment.
     end_offset: i64,
     /// Records before it are not meant.
@@ -55,7 +55,7 @@ impl Log {
                 continue;
             }
             let start = segment.base_offset + segment.offset_before(timestamp)?;
-            let plan = Plan::new(segment, start.max(from), end_offset, &self.generation)?;
+            let plan = OffsetLookup::new(segment, start.max(from), end_offset, &self.generation)?;
             return Ok(Some(TimePlan {
                 plan,
                 end_offset,

@@ -17,7 +17,7 @@ use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::Segment;
 use super::stamping::Stamping;
-use super::{Log, Outcome, Writing};
+use super::{Log, LogAppendInfo, Writing};
 use crate::config::TopicConfig;
 use crate::validation::InvalidBatch;
 
@@ -31,7 +31,7 @@ impl Log {
         batch: &BatchView<'_>,
         now_ms: i64,
         config: &TopicConfig,
-    ) -> Result<Outcome, AppendError> {
+    ) -> Result<LogAppendInfo, AppendError> {
         if self.is_broken() {
             return Err(AppendError::Storage);
         }

@@ -4,7 +4,7 @@
 
 use super::errors::Errors;
 use super::gauges::Page;
-use fullbore_rules::group::State;
+use fullbore_rules::group::GroupState;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
 use prometheus_client::registry::Unit;
@@ -234,7 +234,7 @@ fn response_bytes(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
 }
 
 fn groups(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-    State::ALL.iter().zip(page.gauges.groups).try_for_each(|(state, count)| {
+    GroupState::ALL.iter().zip(page.gauges.groups).try_for_each(|(state, count)| {
         let labels = [("state", state.name())];
         gauge(encoder.encode_family(&labels)?, count)
     })

@@ -3,7 +3,7 @@
 use super::{Counters, Metrics, Process};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
-use fullbore_rules::group::State;
+use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
 
 /// What is not counted but looked up when the page is asked for.
@@ -35,8 +35,8 @@ pub struct Gauges {
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
     pub fetch_sessions: usize,
-    /// Groups in each state, in the order of [`State::ALL`].
-    pub groups: [usize; State::ALL.len()],
+    /// Groups in each state, in the order of [`GroupState::ALL`].
+    pub groups: [usize; GroupState::ALL.len()],
     /// Committed offsets of all groups.
     pub offsets_held: usize,
     /// This process.

@@ -50,10 +50,10 @@ struct Counters {
     started: Instant,
     connections: Connections,
     apis: [PerApi; ApiKey::ALL.len()],
-    produce: Produce,
+    produce: ProduceCounters,
     fetch: Fetch,
     telemetry: Telemetry,
-    groups: Groups,
+    groups: GroupCounters,
     offsets: OffsetCommits,
 }
 
@@ -75,7 +75,7 @@ struct PerApi {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Produce {
+struct ProduceCounters {
     batches: Counter,
     records: Counter,
     bytes: Counter,
@@ -124,7 +124,7 @@ struct Telemetry {
 }
 
 #[derive(Debug, Default)]
-struct Groups {
+struct GroupCounters {
     stable: Counter,
     expired_members: Counter,
 }
@@ -142,10 +142,10 @@ impl Default for Counters {
             started: Instant::now(),
             connections: Connections::default(),
             apis: std::array::from_fn(|_| PerApi::default()),
-            produce: Produce::default(),
+            produce: ProduceCounters::default(),
             fetch: Fetch::default(),
             telemetry: Telemetry::default(),
-            groups: Groups::default(),
+            groups: GroupCounters::default(),
             offsets: OffsetCommits::default(),
         }
     }

@@ -9,7 +9,7 @@ use super::handover::{Handover, in_turn};
 use super::idleness::Idleness;
 use super::input::{Input, InputError};
 use super::output;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::coordinator::Unwritten;
 use crate::node::Node;
@@ -31,7 +31,7 @@ const PROTOCOL: &str = "fullbore::protocol";
 const GATHERED_BYTES: usize = 64 * 1024;
 
 /// A completion on its way from the reading to the writing half.
-struct Admitted {
+struct AdmittedRequest {
     completion: Completion,
     owed: Owed,
 }
@@ -90,7 +90,13 @@ enum Ended {
 }
 
 /// Serves one client until either side is done.
-pub async fn serve(broker: &Arc<Node>, stream: Stream, peer: SocketAddr, listener: usize, stop: watch::Receiver<bool>) {
+pub async fn serve(
+    broker: &Arc<Node>,
+    stream: ClientStream,
+    peer: SocketAddr,
+    listener: usize,
+    stop: watch::Receiver<bool>,
+) {
     let queue = Handover::new(broker.limits.requests_max);
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
@@ -130,9 +136,9 @@ pub async fn serve(broker: &Arc<Node>, stream: Stream, peer: SocketAddr, listene
 /// The reading half: until the client closes, the broker stops, or a request is beyond answering.
 async fn read(
     broker: &Arc<Node>,
-    stream: &Stream,
+    stream: &ClientStream,
     (mut client, listener): (Client, usize),
-    queue: &Handover<Admitted>,
+    queue: &Handover<AdmittedRequest>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Ended> {
@@ -177,7 +183,7 @@ async fn read(
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
         let owed = Owed { api, received, label, _bytes: bytes };
-        queue.push(Admitted { completion, owed });
+        queue.push(AdmittedRequest { completion, owed });
     }
 }
 
@@ -209,23 +215,23 @@ async fn admit(
 /// leave with it.
 async fn write(
     broker: &Arc<Node>,
-    stream: &Stream,
-    queue: &Handover<Admitted>,
+    stream: &ClientStream,
+    queue: &Handover<AdmittedRequest>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {
     let mut leaving = Vec::new();
     let mut next = queue.pop().await;
-    while let Some(Admitted { completion, owed }) = next.take() {
+    while let Some(AdmittedRequest { completion, owed }) = next.take() {
         let mut frames = completed(completion, idleness).await?;
         let mut gathered = frames.len();
         leaving.push((owed, gathered));
         while gathered < GATHERED_BYTES
-            && let Some(Admitted { completion, owed }) = queue.try_pop()
+            && let Some(AdmittedRequest { completion, owed }) = queue.try_pop()
         {
             let mut frame = match ready(completion).await {
                 Ok(frame) => frame,
                 Err(completion) => {
-                    next = Some(Admitted { completion, owed });
+                    next = Some(AdmittedRequest { completion, owed });
                     break;
                 }
             };

@@ -16,10 +16,10 @@ use std::task::Poll;
 /// The queue. Its futures are of use only within [`in_turn`].
 pub struct Handover<T> {
     max: usize,
-    state: Mutex<State<T>>,
+    state: Mutex<HandoverState<T>>,
 }
 
-struct State<T> {
+struct HandoverState<T> {
     items: VecDeque<T>,
     /// Places taken: of items that are on their way here, here, and taken out and not done with.
     taken: usize,
@@ -30,7 +30,7 @@ struct State<T> {
 
 impl<T> Handover<T> {
     pub fn new(max: usize) -> Self {
-        let state = State { items: VecDeque::new(), taken: 0, is_closed: false, wants_room: false };
+        let state = HandoverState { items: VecDeque::new(), taken: 0, is_closed: false, wants_room: false };
         Handover { max, state: Mutex::new(state) }
     }
 

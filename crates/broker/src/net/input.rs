@@ -5,7 +5,7 @@
 //! limit, and never more than the bytes received so far again, so that a claim alone costs nothing.
 
 use super::idleness::Idleness;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use bytes::{Buf, Bytes, BytesMut};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -57,7 +57,7 @@ pub enum InputError {
 
 /// The reading half of a connection.
 pub struct Input<'a> {
-    stream: &'a Stream,
+    stream: &'a ClientStream,
     buffer: BytesMut,
     /// Whether the buffer is given back.
     is_resting: bool,
@@ -69,7 +69,7 @@ pub struct Input<'a> {
 
 impl<'a> Input<'a> {
     /// Reads frames of at most `frame_max` bytes, and tells of every byte.
-    pub fn new(stream: &'a Stream, frame_max: usize, idleness: &'a Idleness) -> Self {
+    pub fn new(stream: &'a ClientStream, frame_max: usize, idleness: &'a Idleness) -> Self {
         Input { stream, buffer: BytesMut::new(), is_resting: true, is_large: false, frame_max, idleness }
     }
 
@@ -88,7 +88,7 @@ impl<'a> Input<'a> {
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
         let len = len.ok_or_else(|| match self.buffer[..4] {
             // The record of a handshake, version 3.x: as a length it would be 352 MiB.
-            [22, 3, ..] if matches!(self.stream, Stream::Plain(_)) => InputError::Tls,
+            [22, 3, ..] if matches!(self.stream, ClientStream::Plain(_)) => InputError::Tls,
             _ => InputError::Length { length, max: self.frame_max },
         })?;
         self.buffer.advance(4);
@@ -173,10 +173,10 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
-    fn plain(stream: &Stream) -> &TcpStream {
+    fn plain(stream: &ClientStream) -> &TcpStream {
         match stream {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(_) => unreachable!("it is plain"),
+            ClientStream::Plain(socket) => socket,
+            ClientStream::Tls(_) => unreachable!("it is plain"),
         }
     }
 
@@ -184,7 +184,7 @@ mod tests {
     async fn a_connection_that_rests_gives_its_buffer_back() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
-        let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
+        let stream = ClientStream::Plain(listener.accept().await.expect("accepted").0);
         let idleness = Idleness::default();
         let mut input = Input::new(&stream, 1 << 20, &idleness);
         let spares = || SPARE.with_borrow(|spare| spare.iter().map(BytesMut::capacity).collect::<Vec<_>>());
@@ -205,7 +205,7 @@ mod tests {
     async fn a_large_buffer_stays_for_a_moment_and_becomes_nobody_elses() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
-        let stream = Stream::Plain(listener.accept().await.expect("accepted").0);
+        let stream = ClientStream::Plain(listener.accept().await.expect("accepted").0);
         let idleness = Idleness::default();
         let mut input = Input::new(&stream, 1 << 20, &idleness);
         let len = LARGE as u32 * 2;
@@ -226,7 +226,7 @@ mod tests {
         let (socket, _) = listener.accept().await.expect("accepted");
         // As on a connection that has answered something: what comes is acknowledged with the next answer, or later.
         set_tcp_quickack(&socket, false).expect("set");
-        let stream = Stream::Plain(socket);
+        let stream = ClientStream::Plain(socket);
         let idleness = Idleness::default();
         let mut input = Input::new(&stream, 1000, &idleness);
         let mut frame = std::pin::pin!(input.frame());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What one connection may use.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Bytes of one request (`socket.request.max.bytes`).
     pub request_bytes_max: usize,
     /// Requests admitted and not yet answered.

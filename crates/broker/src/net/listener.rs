@@ -5,7 +5,7 @@
 //! from accept on, whether its handshake is done or not.
 
 use super::connection;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use super::tls::Certificates;
 use crate::config::{BrokerConfig, Listener};
 use crate::node::Node;
@@ -74,28 +74,33 @@ pub async fn bind(
 
 /// The connections that are open. One that is open stays so when a limit is lowered.
 #[derive(Default)]
-struct Admission {
-    admitted: Mutex<Admitted>,
+struct ConnectionQuotas {
+    admitted: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct Admitted {
+struct OpenConnections {
     total: usize,
     /// By client address; never 0.
     per_ip: HashMap<IpAddr, usize>,
 }
 
 /// One admitted connection's place under the limits, given back when dropped.
-struct Place {
+struct ConnectionPermit {
     broker: Arc<Node>,
-    admission: Arc<Admission>,
+    admission: Arc<ConnectionQuotas>,
     ip: IpAddr,
     _open: mpsc::Sender<()>,
 }
 
-impl Admission {
+impl ConnectionQuotas {
     /// A place for a connection from `ip`, or the limit it is over.
-    fn enter(self: &Arc<Self>, broker: &Arc<Node>, ip: IpAddr, open: &mpsc::Sender<()>) -> Result<Place, &'static str> {
+    fn enter(
+        self: &Arc<Self>,
+        broker: &Arc<Node>,
+        ip: IpAddr,
+        open: &mpsc::Sender<()>,
+    ) -> Result<ConnectionPermit, &'static str> {
         // A client over IPv4 of a listener on [::] is the same one.
         let ip = ip.to_canonical();
         let image = broker.control.image();
@@ -111,11 +116,11 @@ impl Admission {
         *admitted.per_ip.entry(ip).or_insert(0) += 1;
         admitted.total += 1;
         broker.metrics.connection_opened();
-        Ok(Place { broker: Arc::clone(broker), admission: Arc::clone(self), ip, _open: open.clone() })
+        Ok(ConnectionPermit { broker: Arc::clone(broker), admission: Arc::clone(self), ip, _open: open.clone() })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.broker.metrics.connection_closed();
         let mut admitted = self.admission.admitted.lock();
@@ -131,7 +136,7 @@ impl Drop for Place {
 
 /// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
 pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
-    let admission = Arc::new(Admission::default());
+    let admission = Arc::new(ConnectionQuotas::default());
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let accepting: Vec<_> = listeners
@@ -167,7 +172,7 @@ async fn accept(
     broker: Arc<Node>,
     socket: TcpListener,
     door: Door,
-    admission: Arc<Admission>,
+    admission: Arc<ConnectionQuotas>,
     mut stop: watch::Receiver<bool>,
     open: mpsc::Sender<()>,
 ) {
@@ -192,10 +197,10 @@ async fn accept(
     }
 }
 
-fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: Place, mut stop: watch::Receiver<bool>) {
+fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermit, mut stop: watch::Receiver<bool>) {
     tokio::spawn(async move {
         let stream = match &door.certificates {
-            None => Stream::Plain(stream),
+            None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
                 // Boxed, so that a connection has no room for it for as long as it lives.
                 shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config)) => match shaken {
@@ -215,10 +220,10 @@ async fn shake(
     stream: TcpStream,
     peer: SocketAddr,
     config: &BrokerConfig,
-) -> Option<Stream> {
+) -> Option<ClientStream> {
     let limit = config.ssl_handshake_timeout_ms.min(config.connections_max_idle_ms.unwrap_or(u64::MAX));
     match certificates.accept(stream, Duration::from_millis(limit)).await {
-        Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+        Ok(stream) => Some(ClientStream::Tls(Box::new(stream))),
         Err(error) => {
             certificates.report(peer, &error);
             None

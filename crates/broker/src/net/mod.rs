@@ -10,6 +10,6 @@ mod output;
 mod stream;
 mod tls;
 
-pub use limits::Limits;
+pub use limits::ConnectionLimits;
 pub use listener::{Bound, bind, run};
 pub use tls::Certificates;

@@ -4,7 +4,7 @@
 //! Invariant: a frame is written whole or the connection is closed.
 
 use super::idleness::Idleness;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use crate::cold::Cold;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -28,11 +28,11 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 ///
 /// # Errors
 /// What the connection or the log file says; part of the frame may be out, so the connection must be closed.
-pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
     match stream {
-        Stream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
+        ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
         // Boxed, so that it takes no room in a plain connection's task.
-        Stream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
+        ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
 

@@ -14,27 +14,27 @@ use tokio::time::sleep;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// One connection, ready for requests.
-pub enum Stream {
+pub enum ClientStream {
     /// Bytes go as they are.
     Plain(TcpStream),
     /// After its handshake.
     Tls(Box<fullbore_tls::Stream>),
 }
 
-impl Stream {
+impl ClientStream {
     /// Waits until there is something to read, or the end. May be wrong.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
-            Stream::Plain(socket) => socket.readable().await,
-            Stream::Tls(stream) => stream.readable().await,
+            ClientStream::Plain(socket) => socket.readable().await,
+            ClientStream::Tls(stream) => stream.readable().await,
         }
     }
 
     /// Waits until the peer has closed its side. What it sent before stays to be read.
     pub async fn closed(&self) {
         let socket = match self {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => stream.socket(),
+            ClientStream::Plain(socket) => socket,
+            ClientStream::Tls(stream) => stream.socket(),
         };
         loop {
             match socket.ready(Interest::READABLE).await {
@@ -50,8 +50,8 @@ impl Stream {
     /// back until then, and systems wait up to 40 ms for something to send it along with.
     pub fn acknowledge(&self) {
         let socket = match self {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => stream.socket(),
+            ClientStream::Plain(socket) => socket,
+            ClientStream::Tls(stream) => stream.socket(),
         };
         // Without it the rest comes, only later.
         let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
@@ -61,11 +61,11 @@ impl Stream {
     /// to 64 KiB of TLS; 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => {
+            ClientStream::Plain(socket) => {
                 buffer.reserve(want);
                 read_what_came(socket, buffer, want)
             }
-            Stream::Tls(stream) => {
+            ClientStream::Tls(stream) => {
                 buffer.reserve(want);
                 stream.try_read_buf(buffer)
             }

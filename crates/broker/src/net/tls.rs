@@ -30,7 +30,7 @@ const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 const CAUSES_MAX: usize = 16;
 
 /// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
-type Stamp = Option<(SystemTime, u64, u64)>;
+type FileStamp = Option<(SystemTime, u64, u64)>;
 
 /// The certificates of one listener.
 pub struct Certificates {
@@ -38,7 +38,7 @@ pub struct Certificates {
     tls: ListenerTls,
     current: RwLock<Acceptor>,
     /// How the files were when they were last read, whether that worked or not.
-    stamps: Mutex<Vec<Stamp>>,
+    stamps: Mutex<Vec<FileStamp>>,
     /// By cause: its last warning, and failures since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
     /// When the end of the certificates in use was last warned of.
@@ -173,7 +173,7 @@ fn is_due_again(last: Option<SystemTime>, now: SystemTime) -> bool {
     last.is_none_or(|last| now.duration_since(last).map_or(true, |past| past >= EXPIRY_WARN_INTERVAL))
 }
 
-fn stamps(tls: &ListenerTls) -> Vec<Stamp> {
+fn stamps(tls: &ListenerTls) -> Vec<FileStamp> {
     let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
     tls.settings.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
 }

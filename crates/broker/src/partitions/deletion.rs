@@ -28,19 +28,19 @@ const WAITING_MAX: usize = 200_000;
 /// Deleted partitions whose folders still have their names.
 #[derive(Debug)]
 pub struct Deletion {
-    queue: Mutex<Queue>,
+    queue: Mutex<DeletionQueue>,
     wake: Condvar,
     /// Counts topics of which no partition waits any more.
     carried_out: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
     /// The last ones with their names.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
     /// What is left of each topic.
-    left: HashMap<Uuid, Left>,
+    left: HashMap<Uuid, TopicRemains>,
     /// Topics of which nothing is left under their names, until that is asked for.
     gone: Vec<Uuid>,
     is_stopping: bool,
@@ -48,7 +48,7 @@ struct Queue {
 
 /// What is left of a deleted topic.
 #[derive(Debug, Default)]
-struct Left {
+struct TopicRemains {
     partitions: usize,
     /// Whether a folder could not be renamed.
     keeps_folder: bool,

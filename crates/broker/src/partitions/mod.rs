@@ -27,14 +27,14 @@ use parking_lot::Mutex;
 pub use crate::config::CleanerSettings;
 pub use crate::log::aside::SetAside;
 pub use crate::log::error::{
-    AppendError, EpochEnd, Offsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
+    AppendError, EpochEnd, LogOffsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
 };
 pub use crate::log::flushed::FlushTicket;
 pub use crate::replica::Replica;
 pub use crate::replica::cluster::led_by;
 pub use crate::replica::following::{FollowError, FollowerRead, FromLeader};
-pub use crate::replica::reorder::{Admission, ParkedAnswer, Reordering};
-pub use crate::replica::ticket::{Acks, Appended, ReplicationTicket, Ticket};
+pub use crate::replica::reorder::{BatchAdmission, ParkedAnswer, Reordering};
+pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
 pub use crate::replica::waiters::Registration;
 pub use crate::validation::{InvalidBatch, ValidBatch};
 pub use cleaner::CleanerStatus;
@@ -45,9 +45,9 @@ use crate::config::{BrokerConfig, TopicConfig};
 use crate::log::Log;
 use crate::log::aside;
 use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
-use crate::replica::checkpoints::{Checkpointed, Checkpoints, Left};
+use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
-use crate::replica::cluster::Cluster;
+use crate::replica::cluster::ClusterView;
 use crate::replica::flusher::Flusher;
 use crate::replica::log_dir::LogDir;
 use crate::replica::succession::Succession;
@@ -141,12 +141,12 @@ impl Partitions {
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
-            cluster: Cluster::new(settings.node_id, settings.replica_lag_time_max_ms),
+            cluster: ClusterView::new(settings.node_id, settings.replica_lag_time_max_ms),
             flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
             opener: Arc::default(),
             succession: Succession::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
-            aside: aside::Found::default(),
+            aside: aside::SetAsideFolders::default(),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
             cold: Arc::default(),
@@ -363,7 +363,7 @@ impl Partitions {
             };
             let result = self.finish(&mut log);
             let is_whole = !log.is_broken() && result.is_ok();
-            left.push(Left {
+            left.push(CleanShutdown {
                 key: partition.key(),
                 log_start: log.log_start(),
                 finished: is_whole.then_some(log.log_end()),

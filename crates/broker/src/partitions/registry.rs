@@ -20,11 +20,11 @@ use crate::replica::log_dir::LogDir;
 #[derive(Debug)]
 pub struct Registry {
     log_dir: Arc<LogDir>,
-    topics: RwLock<HashMap<Uuid, Topic>>,
+    topics: RwLock<HashMap<Uuid, RegisteredTopic>>,
 }
 
 #[derive(Debug, Clone)]
-struct Topic {
+struct RegisteredTopic {
     name: Arc<str>,
     /// By number.
     partitions: Vec<Arc<Replica>>,
@@ -73,7 +73,7 @@ impl Registry {
         predecessor_of: impl Fn(&Arc<str>, i32) -> Option<Arc<Replica>>,
     ) {
         let known = self.topics.read().get(&id).cloned();
-        let mut topic = known.unwrap_or_else(|| Topic { name: name.into(), partitions: Vec::new() });
+        let mut topic = known.unwrap_or_else(|| RegisteredTopic { name: name.into(), partitions: Vec::new() });
         for (index, registered) in (0..).zip(partitions) {
             if let Some(partition) = usize::try_from(index).ok().and_then(|index: usize| topic.partitions.get(index)) {
                 partition.follow(registered, config);

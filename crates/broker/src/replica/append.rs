@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::Refusal;
+use fullbore_rules::sequence::SequenceRefusal;
 use parking_lot::MutexGuard;
 
 use super::Replica;
-use super::state::{LogState, State};
-use super::ticket::{Acks, Appended, Ticket};
+use super::state::{LogState, ReplicaState};
+use super::ticket::{Acks, AnswerTicket, Appended};
 use crate::config::TimestampType;
 use crate::log::error::AppendError;
 use crate::validation::ValidBatch;
@@ -25,7 +25,7 @@ impl Replica {
         self.append_locked(state, batch, acks, now_ms)
     }
 
-    /// Appends as [`Partition::append`] does, with acks=all, if this is the leader's epoch still.
+    /// Appends as [`Replica::append`] does, with acks=all, if this is the leader's epoch still.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
@@ -45,7 +45,7 @@ impl Replica {
     /// Appends one batch to the open log, and what is parked behind it.
     pub(crate) fn append_locked(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, ReplicaState>,
         batch: &ValidBatch<'_>,
         acks: Acks,
         now_ms: i64,
@@ -65,7 +65,7 @@ impl Replica {
     /// Appends one batch to the open log, or finds it appended, which is then said.
     pub(crate) fn append_one(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
         acks: Acks,
         now_ms: i64,
@@ -85,7 +85,8 @@ impl Replica {
                     space.note_full();
                 }
                 // What was sent behind a batch that found no room is early only because of that.
-                let follows = error == AppendError::Sequence(Refusal::OutOfOrderSequence) && log.is_ahead(batch);
+                let follows =
+                    error == AppendError::Sequence(SequenceRefusal::OutOfOrderSequence) && log.is_ahead(batch);
                 let error = if follows && space.is_full() { AppendError::Full } else { error };
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
@@ -110,7 +111,7 @@ impl Replica {
             },
             log_start_offset,
             batches_retained: config.producer_state_batches_to_retain,
-            ticket: (!is_known).then_some(Ticket { flushed, replicated }),
+            ticket: (!is_known).then_some(AnswerTicket { flushed, replicated }),
         };
         Ok((appended, outcome.is_duplicate))
     }

@@ -24,7 +24,7 @@ use crate::space::Space;
 use crate::system::is_full;
 
 /// A partition's name and number.
-pub type Key = (String, i32);
+pub type TopicPartition = (String, i32);
 
 /// Whether the machine has booted since the crash, for each partition that was not opened since.
 const KILLED: i64 = 0;
@@ -55,9 +55,9 @@ struct Entries {
     /// [`KILLED`] for each.
     unrecovered: OffsetsByPartition,
     /// Those of them that have been opened since.
-    recovered: HashSet<Key>,
+    recovered: HashSet<TopicPartition>,
     /// Deleted partitions that are still in the files.
-    stale: HashSet<Key>,
+    stale: HashSet<TopicPartition>,
 }
 
 /// Offsets of an open log.
@@ -71,7 +71,7 @@ pub struct Noted {
 /// A partition as its checkpoints need it.
 pub trait Checkpointed {
     /// Its name and number.
-    fn key(&self) -> Key;
+    fn key(&self) -> TopicPartition;
 
     /// Whether it is deleted, or about to be.
     fn is_leaving(&self) -> bool;
@@ -82,8 +82,8 @@ pub trait Checkpointed {
 
 /// What became of a log at a clean shutdown.
 #[derive(Debug)]
-pub struct Left {
-    pub key: Key,
+pub struct CleanShutdown {
+    pub key: TopicPartition,
     pub log_start: i64,
     /// Where the log ends, if all of it is in its files.
     pub finished: Option<i64>,
@@ -102,7 +102,7 @@ impl Checkpoints {
     }
 
     /// What the files say of a partition.
-    pub fn known(&self, key: &Key) -> Known {
+    pub fn known(&self, key: &TopicPartition) -> Known {
         let entries = self.entries.lock();
         Known {
             clean: entries.clean && !entries.unrecovered.contains_key(key),
@@ -113,7 +113,7 @@ impl Checkpoints {
     }
 
     /// The high watermark as it was last written; 0 where nothing was.
-    pub fn high_watermark(&self, key: &Key) -> i64 {
+    pub fn high_watermark(&self, key: &TopicPartition) -> i64 {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
 
@@ -145,7 +145,7 @@ impl Checkpoints {
     }
 
     /// The partition's log is open: what damages it from now on is judged by itself.
-    pub fn note_recovered(&self, key: Key) {
+    pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
             entries.recovered.insert(key);
@@ -153,7 +153,7 @@ impl Checkpoints {
     }
 
     /// The partition is deleted. The files still have it until they are next written.
-    pub fn forget(&self, key: Key) {
+    pub fn forget(&self, key: TopicPartition) {
         self.entries.lock().forget(key);
     }
 
@@ -162,7 +162,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says; the folder must not be made then.
-    pub fn purge(&self, key: &Key) -> io::Result<()> {
+    pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
             entries.forget(key.clone());
@@ -276,14 +276,14 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn finish(&self, left: Vec<Left>, all: Vec<Key>) -> io::Result<()> {
+    pub fn finish(&self, left: Vec<CleanShutdown>, all: Vec<TopicPartition>) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut entries = self.entries.lock();
         let mut unrecovered = std::mem::take(&mut entries.unrecovered);
         if !entries.clean {
             all.into_iter().for_each(|key| _ = unrecovered.entry(key).or_insert(KILLED));
         }
-        for Left { key, log_start, finished } in left {
+        for CleanShutdown { key, log_start, finished } in left {
             entries.log_starts.insert(key.clone(), log_start);
             match finished {
                 Some(log_end) => {
@@ -349,7 +349,7 @@ impl Entries {
         boots.keep(dir)
     }
 
-    fn forget(&mut self, key: Key) {
+    fn forget(&mut self, key: TopicPartition) {
         let was_known = [
             self.recovery_points.remove(&key).is_some(),
             self.log_starts.remove(&key).is_some(),
@@ -374,7 +374,7 @@ mod tests {
     use crate::replica::Replica;
     use crate::validation::ValidBatch;
 
-    fn key(topic: &str) -> Key {
+    fn key(topic: &str) -> TopicPartition {
         (topic.to_owned(), 0)
     }
 

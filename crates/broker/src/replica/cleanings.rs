@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
-use super::checkpoints::{Checkpointed, Key};
+use super::checkpoints::{Checkpointed, TopicPartition};
 use crate::log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 use crate::space::Space;
 
@@ -49,9 +49,9 @@ struct Tracking {
     /// Whether the file still says something else, because it could not be written.
     is_unsaved: bool,
     /// With the topic's id.
-    in_progress: HashMap<Key, Uuid>,
+    in_progress: HashMap<TopicPartition, Uuid>,
     /// With the time from which it is tried again; `None` is at the next start.
-    uncleanable: HashMap<Key, Option<Instant>>,
+    uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
 impl Cleanings {
@@ -92,7 +92,7 @@ impl Cleanings {
     }
 
     /// Marks the partition as being cleaned, unless it is already or is leaving.
-    pub fn begin(&self, key: Key, topic_id: Uuid, partition: &impl Checkpointed) -> bool {
+    pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &impl Checkpointed) -> bool {
         let mut tracking = self.tracking.lock();
         match tracking.in_progress.entry(key) {
             // Who has it leave looks here afterwards.
@@ -105,7 +105,7 @@ impl Cleanings {
     }
 
     /// `None` if the partition is being cleaned or cannot be; else its checkpoint, if it has one.
-    pub fn checkpoint_if_free(&self, key: &Key) -> Option<Option<i64>> {
+    pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();
         match tracking.uncleanable.get(key) {
             Some(Some(until)) if *until <= Instant::now() => drop(tracking.uncleanable.remove(key)),
@@ -116,7 +116,7 @@ impl Cleanings {
     }
 
     /// A cleaning has ended; `ending` is kept of it, unless the partition has gone meanwhile.
-    pub fn ended(&self, key: Key, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
+    pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         tracking.in_progress.remove(&key);
         self.left.notify_all();
@@ -151,7 +151,7 @@ impl Cleanings {
     }
 
     /// What was known of a partition that is deleted.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &TopicPartition) {
         self.tell(self.purge(key));
     }
 
@@ -161,7 +161,7 @@ impl Cleanings {
     ///
     /// # Errors
     /// What the system says; the folder must not be made then.
-    pub fn purge(&self, key: &Key) -> io::Result<()> {
+    pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);
         let was_known = tracking.checkpoints.remove(key).is_some();
@@ -170,7 +170,7 @@ impl Cleanings {
 
     /// Waits until no thread is at the files of a partition that is leaving: it writes by their
     /// names, which are the next topic's then.
-    pub fn wait_until_left(&self, key: &Key, topic_id: Uuid) {
+    pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
             // With the lock, or a pause that has just looked would not be told.
             let _stopping = self.stopping.lock();

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 /// Who this broker is, and the others, as partitions need them.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
     /// Where its milliseconds begin.
@@ -16,10 +16,10 @@ pub struct Cluster {
     brokers: RwLock<Arc<Brokers>>,
 }
 
-impl Cluster {
+impl ClusterView {
     /// This broker, before it has heard of any.
-    pub fn new(node_id: i32, replica_lag_time_max_ms: i64) -> Cluster {
-        Cluster { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
+    pub fn new(node_id: i32, replica_lag_time_max_ms: i64) -> ClusterView {
+        ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
     /// Replaces the brokers that are known.

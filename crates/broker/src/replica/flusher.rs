@@ -33,7 +33,7 @@ pub trait Flushable: Debug + Send + Sync {
 /// Partitions to be flushed.
 #[derive(Debug)]
 pub struct Flusher {
-    queue: Mutex<Queue>,
+    queue: Mutex<FlushQueue>,
     changed: Condvar,
     /// Partitions whose log is broken.
     pub failures: Failures,
@@ -46,7 +46,7 @@ pub struct Flusher {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct FlushQueue {
     ready: VecDeque<Arc<dyn Flushable>>,
     /// By due time, and a number to tell equal times apart.
     timed: BTreeMap<(Instant, u64), (Arc<dyn Flushable>, Reason)>,
@@ -63,7 +63,7 @@ pub enum Reason {
     Again,
 }
 
-impl Queue {
+impl FlushQueue {
     fn take_due(&mut self) -> Option<(Arc<dyn Flushable>, Reason)> {
         let entry = self.timed.first_entry()?;
         (entry.key().0 <= Instant::now()).then(|| entry.remove())

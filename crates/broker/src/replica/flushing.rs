@@ -9,9 +9,9 @@ use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::flusher::{Flushable, Reason};
-use super::state::{LogState, State};
+use super::state::{LogState, ReplicaState};
 use crate::config::TopicConfig;
-use crate::log::Outcome;
+use crate::log::LogAppendInfo;
 use crate::log::flush::FlushError;
 use crate::log::flushed::FlushTicket;
 
@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
     /// Asks for a flush now: of sealed segments, and with `active` of everything.
-    pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut State, active: bool) {
+    pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
         flush.of_active |= active;
@@ -32,8 +32,8 @@ impl Replica {
     /// Asks for the flushes the topic wants; a ticket if the answer is to wait for one.
     pub(super) fn flush_after(
         self: &Arc<Self>,
-        state: &mut State,
-        outcome: &Outcome,
+        state: &mut ReplicaState,
+        outcome: &LogAppendInfo,
         config: &TopicConfig,
     ) -> Option<FlushTicket> {
         let LogState::Open(log) = &mut state.log else {
@@ -84,7 +84,7 @@ impl Flushable for Replica {
 }
 
 /// Flushes an open log; the lock is let go of meanwhile.
-fn flush_log(state: &mut MutexGuard<'_, State>, active: bool) -> Result<(), FlushError> {
+fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(), FlushError> {
     let LogState::Open(log) = &mut state.log else { return Ok(()) };
     let plan = log.plan_flush(active).map_err(|error| {
         let error = FlushError::of_open(error);

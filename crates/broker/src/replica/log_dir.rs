@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::checkpoints::Checkpoints;
 use super::cleanings::Cleanings;
-use super::cluster::Cluster;
+use super::cluster::ClusterView;
 use super::flusher::Flusher;
 use super::opener::Opener;
 use super::succession::Succession;
@@ -25,13 +25,13 @@ pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
     /// Who this broker is, and the others.
-    pub cluster: Cluster,
+    pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub succession: Succession,
     pub cleanings: Cleanings,
     /// What power cuts have left beside the logs.
-    pub aside: aside::Found,
+    pub aside: aside::SetAsideFolders,
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.

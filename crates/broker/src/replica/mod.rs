@@ -51,10 +51,10 @@ use crate::config::TopicConfig;
 use crate::log::aside::SetAside;
 use crate::log::files::partition_dir;
 use crate::log::recovery::Known;
-use checkpoints::{Checkpointed, Key, Noted};
+use checkpoints::{Checkpointed, Noted, TopicPartition};
 use log_dir::LogDir;
-use opener::Asked;
-use state::{Flushing, LogState, State};
+use opener::OpeningMarks;
+use state::{Flushing, LogState, ReplicaState};
 use waiters::{Registration, Waiters};
 
 /// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
@@ -70,7 +70,7 @@ pub struct Replica {
     /// As the metadata has it, and whether that, or the settings, are not taken over yet.
     registered: RwLock<Arc<PartitionRegistration>>,
     has_news: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ReplicaState>,
     /// Told when the state is not that of opening any more.
     opening_ended: Condvar,
     /// As the state says, for who must not wait for its lock.
@@ -79,7 +79,7 @@ pub struct Replica {
     /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
     /// Whether it stands in the opener's queues.
-    asked: Asked,
+    asked: OpeningMarks,
     /// A deleted partition whose folder may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// Whether the partition is deleted: what takes long gives up.
@@ -101,8 +101,8 @@ impl Replica {
         // Without anything known it is new, and there is nothing to look at.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         // What is set and told is taken over by who locks the state first.
-        let settings = rules::Settings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
-        let state = State {
+        let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
+        let state = ReplicaState {
             known: known.unwrap_or(Known::NOTHING),
             log,
             parked: None,
@@ -124,7 +124,7 @@ impl Replica {
             being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             opening_ended: Condvar::new(),
-            asked: Asked::default(),
+            asked: OpeningMarks::default(),
             predecessor: Mutex::new(predecessor),
             leaving: AtomicBool::new(false),
             retired: Mutex::new(None),
@@ -180,18 +180,18 @@ impl Replica {
 
 impl Replica {
     /// The state, whatever the role is by now: for what goes by none.
-    pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, ReplicaState> {
         self.state.lock()
     }
 
     /// The same, if nobody else has it.
-    pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, ReplicaState>> {
         self.state.try_lock()
     }
 }
 
 impl Checkpointed for Replica {
-    fn key(&self) -> Key {
+    fn key(&self) -> TopicPartition {
         (self.topic.to_string(), self.index)
     }
 

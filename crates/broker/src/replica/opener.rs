@@ -28,17 +28,17 @@ pub trait Openable: Debug + Send + Sync {
     fn open_now(&self) -> bool;
 
     /// In which queues it stands.
-    fn asked(&self) -> &Asked;
+    fn asked(&self) -> &OpeningMarks;
 }
 
 /// In which of the opener's queues a replica stands: in that for somebody, and in that for nobody.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct OpeningMarks {
     by_somebody: AtomicBool,
     in_time: AtomicBool,
 }
 
-impl Asked {
+impl OpeningMarks {
     /// Whether somebody has asked, and no thread has begun yet.
     pub fn is_by_somebody(&self) -> bool {
         self.by_somebody.load(Acquire)
@@ -48,13 +48,13 @@ impl Asked {
 /// Partitions to be opened.
 #[derive(Debug)]
 pub struct Opener {
-    queue: Mutex<Queue>,
+    queue: Mutex<OpeningQueue>,
     changed: Condvar,
     stopping: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct OpeningQueue {
     asked: VecDeque<Arc<dyn Openable>>,
     /// Nobody waits for them, and they may be deleted meanwhile.
     rest: VecDeque<Weak<dyn Openable>>,
@@ -74,7 +74,7 @@ struct Recovery {
     began: Option<Instant>,
 }
 
-impl Queue {
+impl OpeningQueue {
     /// One of those that are opened in time is done with. Those of a crash are the first.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 
 use super::Replica;
 use super::checkpoints::Checkpointed;
-use super::opener::{Asked, Openable};
-use super::state::{LogState, State};
+use super::opener::{Openable, OpeningMarks};
+use super::state::{LogState, ReplicaState};
 use crate::log::Log;
 use crate::log::error::StorageError;
 use crate::log::files;
@@ -101,7 +101,10 @@ impl Replica {
     }
 
     /// The log, opened or made when it is not there. Blocks; the lock is let go of meanwhile.
-    pub(crate) fn log_to_write<'a>(&self, state: &'a mut MutexGuard<'_, State>) -> Result<&'a mut Log, StorageError> {
+    pub(crate) fn log_to_write<'a>(
+        &self,
+        state: &'a mut MutexGuard<'_, ReplicaState>,
+    ) -> Result<&'a mut Log, StorageError> {
         loop {
             match &state.log {
                 LogState::Unopened => self.step(state, Step::Look)?,
@@ -122,7 +125,7 @@ impl Replica {
     /// The log, opened when it is not, and the high watermark; `None` if nothing was ever written. Blocks; the lock is let go of meanwhile.
     pub(crate) fn log_to_read<'a>(
         &self,
-        state: &'a mut MutexGuard<'_, State>,
+        state: &'a mut MutexGuard<'_, ReplicaState>,
     ) -> Result<Option<(&'a mut Log, i64)>, StorageError> {
         loop {
             match &state.log {
@@ -142,7 +145,7 @@ impl Replica {
     }
 
     /// Waits until no thread is at the folder, which is asked to end early.
-    pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, State>) {
+    pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) = &state.log {
             stop.store(true, Relaxed);
             self.opening_ended.wait(state)
@@ -157,7 +160,7 @@ impl Replica {
     }
 
     /// Puts a log in its place and has everybody know whether it is there.
-    pub(crate) fn put(&self, state: &mut State, log: LogState) -> LogState {
+    pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
         let is_settled = !matches!(log, LogState::Unopened | LogState::Opening(_));
         self.is_open.store(matches!(log, LogState::Open(_)), Release);
         self.settled.store(is_settled, Release);
@@ -166,7 +169,7 @@ impl Replica {
 
     /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
     /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
-    fn step(&self, state: &mut MutexGuard<'_, State>, step: Step) -> Result<(), StorageError> {
+    fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
         }
@@ -294,7 +297,7 @@ impl Openable for Replica {
         }
     }
 
-    fn asked(&self) -> &Asked {
+    fn asked(&self) -> &OpeningMarks {
         &self.asked
     }
 }

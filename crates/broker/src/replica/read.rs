@@ -8,7 +8,7 @@ use fullbore_wire::Records;
 use super::Replica;
 use super::state::LogState;
 use crate::log::Log;
-use crate::log::error::{EpochEnd, Offsets, Read, ReadError};
+use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError};
 use crate::log::files;
 use crate::log::lookup::Slice;
 use crate::system::{is_momentary, now_ms};
@@ -101,13 +101,13 @@ impl Replica {
     ///
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
-    pub fn offsets(&self) -> Result<Offsets, ReadError> {
+    pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         let mut state = self.lock();
         Ok(match self.log_to_read(&mut state)? {
             Some((log, high_watermark)) => {
-                Offsets { log_start: log.log_start(), high_watermark, log_end: log.log_end() }
+                LogOffsets { log_start: log.log_start(), high_watermark, log_end: log.log_end() }
             }
-            None => Offsets { log_start: 0, high_watermark: 0, log_end: 0 },
+            None => LogOffsets { log_start: 0, high_watermark: 0, log_end: 0 },
         })
     }
 
@@ -126,7 +126,7 @@ impl Replica {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it
-    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](super::Partitions::keep_log_starts)
+    /// are gone for readers at once, their segments with the next retention, or on a full disk before the rest is done. [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts)
     /// has the log start on the disk.
     ///
     /// # Errors

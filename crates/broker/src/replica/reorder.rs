@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
-use fullbore_rules::sequence::{Refusal, Stamp};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::sync::oneshot;
 
 use super::ticket::{Acks, Appended};
@@ -26,8 +26,8 @@ use crate::validation::ValidBatch;
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
 
-pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(Refusal::OutOfOrderSequence);
-const FENCED: AppendError = AppendError::Sequence(Refusal::InvalidProducerEpoch);
+pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
+const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
 /// of a client that does not wait for answers.
@@ -85,23 +85,23 @@ impl Reordering {
     }
 
     /// Counts the bytes of one more batch of a producer that holds `own`, if they fit.
-    fn hold(self: &Arc<Self>, own: usize, bytes: usize) -> Option<Held> {
+    fn hold(self: &Arc<Self>, own: usize, bytes: usize) -> Option<HeldBytes> {
         let max = self.bytes_max;
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
         self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok()?;
         self.metrics.parked(bytes);
-        Some(Held { reordering: self.clone(), bytes })
+        Some(HeldBytes { reordering: self.clone(), bytes })
     }
 }
 
 /// Bytes counted as held until it is dropped.
 #[derive(Debug)]
-struct Held {
+struct HeldBytes {
     reordering: Arc<Reordering>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.reordering.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
         self.reordering.metrics.unparked(self.bytes);
@@ -110,7 +110,7 @@ impl Drop for Held {
 
 /// What became of a batch at its admission.
 #[derive(Debug)]
-pub enum Admission {
+pub enum BatchAdmission {
     /// The batch is in the log.
     Appended(Appended),
     /// The batch waits for its turn.
@@ -146,7 +146,7 @@ pub(super) struct Early {
     batch: ValidBatch<'static>,
     acks: Acks,
     answers: Vec<oneshot::Sender<Result<Appended, AppendError>>>,
-    held: Held,
+    held: HeldBytes,
 }
 
 impl Early {

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::Replica;
 use super::checkpoints::Checkpointed;
-use super::state::{LogState, State};
+use super::state::{LogState, ReplicaState};
 use super::ticket::{Acknowledges, Acks, ReplicationTicket};
 use super::waiters::Registration;
 use crate::config::TopicConfig;
@@ -51,14 +51,14 @@ impl Replica {
     }
 
     /// The state, by the newest metadata.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaState> {
         let mut state = self.state.lock();
         self.catch_up(&mut state);
         state
     }
 
     /// Takes over what was told since the state was last locked.
-    pub(crate) fn catch_up(&self, state: &mut State) {
+    pub(crate) fn catch_up(&self, state: &mut ReplicaState) {
         if !self.has_news.load(SeqCst) {
             return;
         }
@@ -80,8 +80,8 @@ impl Replica {
         }
     }
 
-    fn replica_settings(&self) -> replica::Settings {
-        replica::Settings {
+    fn replica_settings(&self) -> replica::ReplicaSettings {
+        replica::ReplicaSettings {
             min_insync_replicas: self.config().min_insync_replicas,
             replica_lag_time_max_ms: self.log_dir.cluster.replica_lag_time_max_ms,
         }
@@ -156,7 +156,7 @@ impl Replica {
     /// What acks=all still waits for where a batch is in the leader's log.
     pub(crate) fn replication(
         self: &Arc<Self>,
-        state: &State,
+        state: &ReplicaState,
         acks: Acks,
         end_offset: i64,
     ) -> Option<ReplicationTicket> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fullbore_rules::replica::{self, Brokers, Now};
 
-use super::cluster::Cluster;
+use super::cluster::ClusterView;
 use super::failures::{Failures, Mark};
 use super::reorder::Parked;
 use super::ticket::Acks;
@@ -20,7 +20,7 @@ const NOBODY: &Brokers = &BTreeMap::new();
 
 /// What the lock protects.
 #[derive(Debug)]
-pub struct State {
+pub struct ReplicaState {
     /// What is known of the log without opening it.
     pub known: Known,
     pub log: LogState,
@@ -50,7 +50,7 @@ pub struct Flushing {
     pub is_to_be_tried_again: bool,
 }
 
-impl State {
+impl ReplicaState {
     /// To be called after what may have broken the log.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
@@ -76,9 +76,13 @@ pub enum LogState {
     Gone,
 }
 
-impl State {
+impl ReplicaState {
     /// What holds for a leader. Only with followers does it depend on the time.
-    pub fn with_now<T>(&mut self, cluster: &Cluster, what: impl FnOnce(&mut replica::Partition, &Now<'_>) -> T) -> T {
+    pub fn with_now<T>(
+        &mut self,
+        cluster: &ClusterView,
+        what: impl FnOnce(&mut replica::Partition, &Now<'_>) -> T,
+    ) -> T {
         if self.replica.has_followers() {
             return cluster.at_this_moment(|now| what(&mut self.replica, now));
         }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use fullbore_rules::sequence::Stops;
 use parking_lot::Mutex;
 
-use super::checkpoints::Key;
+use super::checkpoints::TopicPartition;
 
 /// Memory for all of it, as far as it is counted: 150,000 producers of a few partitions, 20,000 partitions of a few producers.
 const BYTES_MAX: usize = 8 << 20;
@@ -21,20 +21,20 @@ const OF_PRODUCER: usize = 48;
 
 /// What deleted partitions leave behind.
 #[derive(Debug, Default)]
-pub struct Succession(Mutex<Left>);
+pub struct Succession(Mutex<DeletedStops>);
 
 #[derive(Debug, Default)]
-struct Left {
+struct DeletedStops {
     /// By when they were deleted, the longest ago first.
-    by_age: BTreeMap<u64, (Key, Stops)>,
-    by_key: HashMap<Key, u64>,
+    by_age: BTreeMap<u64, (TopicPartition, Stops)>,
+    by_key: HashMap<TopicPartition, u64>,
     deleted: u64,
     bytes: usize,
 }
 
 impl Succession {
     /// A partition is deleted, and this is where its producers stopped.
-    pub fn leave(&self, key: Key, stops: Stops) {
+    pub fn leave(&self, key: TopicPartition, stops: Stops) {
         let mut left = self.0.lock();
         left.take(&key);
         if stops.is_empty() {
@@ -54,13 +54,13 @@ impl Succession {
     }
 
     /// Where producers stopped on the last partition of this name; asked once, by the next one.
-    pub fn take(&self, key: &Key) -> Stops {
+    pub fn take(&self, key: &TopicPartition) -> Stops {
         self.0.lock().take(key)
     }
 }
 
-impl Left {
-    fn take(&mut self, key: &Key) -> Stops {
+impl DeletedStops {
+    fn take(&mut self, key: &TopicPartition) -> Stops {
         let found = self.by_key.remove(key).and_then(|turn| self.by_age.remove(&turn));
         let Some((key, stops)) = found else { return Stops::new() };
         self.bytes -= bytes_of(&key, &stops);
@@ -68,7 +68,7 @@ impl Left {
     }
 }
 
-fn bytes_of((topic, _): &Key, stops: &Stops) -> usize {
+fn bytes_of((topic, _): &TopicPartition, stops: &Stops) -> usize {
     OF_PARTITION + 2 * topic.len() + OF_PRODUCER * stops.capacity()
 }
 

@@ -27,7 +27,7 @@ pub struct Appended {
     /// Batches remembered of each producer, as was set when it was appended.
     pub batches_retained: usize,
     /// What is to be awaited before the answer; `None` if it may leave at once.
-    pub ticket: Option<Ticket>,
+    pub ticket: Option<AnswerTicket>,
 }
 
 /// How far a batch must be before its append is answered.
@@ -42,12 +42,12 @@ pub enum Acks {
 /// What an answer waits for: first that the batch is on the disk, where the topic asks for that, and then that it is on every
 /// replica in sync, where the client does.
 #[derive(Debug, Clone)]
-pub struct Ticket {
+pub struct AnswerTicket {
     pub(crate) flushed: Option<FlushTicket>,
     pub(crate) replicated: Option<ReplicationTicket>,
 }
 
-impl Ticket {
+impl AnswerTicket {
     /// Waits for all of it; for the replicas not longer than until then.
     ///
     /// # Errors

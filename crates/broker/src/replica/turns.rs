@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::Replica;
-use super::reorder::{Admission, OUT_OF_ORDER, Reordering};
-use super::state::{LogState, State};
+use super::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
+use super::state::{LogState, ReplicaState};
 use super::ticket::Acks;
 use crate::log::error::AppendError;
 use crate::validation::ValidBatch;
@@ -27,7 +27,7 @@ impl Replica {
         acks: Acks,
         now_ms: i64,
         reordering: Option<&Arc<Reordering>>,
-    ) -> Result<Admission, AppendError> {
+    ) -> Result<BatchAdmission, AppendError> {
         let mut state = self.lock();
         state.check_append(acks)?;
         self.log_to_write(&mut state)?;
@@ -35,7 +35,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         let stamp = batch.stamp();
         if !stamp.is_idempotent() || log.producers().ahead(&stamp) == 0 {
-            return self.append_locked(state, batch, acks, now_ms).map(Admission::Appended);
+            return self.append_locked(state, batch, acks, now_ms).map(BatchAdmission::Appended);
         }
         log.note_use();
         let reordering = reordering.ok_or(OUT_OF_ORDER)?;
@@ -49,7 +49,7 @@ impl Replica {
         }
         // While a task watches, it is kept though empty, or the next batch would bring another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
-        answer.map(Admission::Parked)
+        answer.map(BatchAdmission::Parked)
     }
 
     /// What an append means for the batches parked behind it: those that follow are appended, those of an older epoch
@@ -57,7 +57,7 @@ impl Replica {
     /// while that is sent again in vain.
     pub(crate) fn settle_parked(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
         failed: Option<AppendError>,
         now_ms: i64,

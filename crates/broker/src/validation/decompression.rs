@@ -30,7 +30,7 @@ impl Default for Decompression {
 }
 
 /// The right to open a large batch and to work with its records, until it is dropped.
-pub struct Turn<'a> {
+pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
@@ -45,8 +45,8 @@ pub enum Unopened {
 
 impl Decompression {
     /// Waits for its turn: first come, first served. To be called without a place for long work.
-    pub async fn turn(&self) -> Turn<'_> {
-        Turn { _permit: self.turn.acquire().await.expect("never closed") }
+    pub async fn turn(&self) -> LargeBatchPermit<'_> {
+        LargeBatchPermit { _permit: self.turn.acquire().await.expect("never closed") }
     }
 }
 
@@ -58,7 +58,7 @@ pub fn open(
     batch: &BatchView<'_>,
     codec: Compression,
     most: usize,
-    turn: Option<&Turn<'_>>,
+    turn: Option<&LargeBatchPermit<'_>>,
 ) -> Result<Bytes, Unopened> {
     let now = if turn.is_some() { most } else { most.min(SMALL_MAX) };
     decompress(codec, batch.payload(), now).map_err(|error| match error {

@@ -11,8 +11,8 @@ mod valid;
 mod validate;
 mod wrong_records;
 
-pub use decompression::{Decompression, OPENED_MAX, Turn};
+pub use decompression::{Decompression, LargeBatchPermit, OPENED_MAX};
 pub use destination::Destination;
-pub use refused::Refused;
+pub use refused::RefusedBatch;
 pub use valid::{InvalidBatch, ValidBatch};
 pub use validate::{Invalid, SHORT_MAX, Sender, validate, work_of};

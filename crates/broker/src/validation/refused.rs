@@ -6,38 +6,38 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
 
 /// Why a partition's batch was not taken.
-pub struct Refused {
+pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: String,
     /// Those of its records that made it so, where that can be said.
     pub records: Vec<BatchIndexAndErrorMessage>,
 }
 
-impl Refused {
+impl RefusedBatch {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Refused { code, message: message.into(), records: Vec::new() }
+        RefusedBatch { code, message: message.into(), records: Vec::new() }
     }
 }
 
-impl From<InvalidBatch> for Refused {
+impl From<InvalidBatch> for RefusedBatch {
     fn from(error: InvalidBatch) -> Self {
-        Refused::new(error.code(), error.to_string())
+        RefusedBatch::new(error.code(), error.to_string())
     }
 }
 
-impl From<ErrorCode> for Refused {
+impl From<ErrorCode> for RefusedBatch {
     fn from(code: ErrorCode) -> Self {
-        Refused::new(code, code.message())
+        RefusedBatch::new(code, code.message())
     }
 }
 
 /// Why a batch that is wrong by itself is refused.
-pub fn of_batch(error: BatchError) -> Refused {
+pub fn of_batch(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::Magic(0 | 1) => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
         BatchError::Compression(_) => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
         BatchError::Record(_) => ErrorCode::INVALID_RECORD,
         _ => ErrorCode::CORRUPT_MESSAGE,
     };
-    Refused::new(code, error.to_string())
+    RefusedBatch::new(code, error.to_string())
 }

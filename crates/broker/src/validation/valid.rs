@@ -2,7 +2,7 @@
 
 use crate::config::{TimestampType, TopicConfig};
 use bytes::Bytes;
-use fullbore_rules::sequence::{Refusal, Stamp};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::BatchView;
 use std::fmt;
@@ -44,12 +44,12 @@ impl InvalidBatch {
 /// A batch that may be appended by a leader; there is no other way to one than the checks of this folder.
 #[derive(Clone)]
 pub struct ValidBatch<'a> {
-    batch: Held<'a>,
+    batch: ValidBytes<'a>,
     stamp: Stamp,
 }
 
 #[derive(Clone)]
-enum Held<'a> {
+enum ValidBytes<'a> {
     /// As it came.
     Sent(BatchView<'a>),
     /// Its own bytes: written in the place of those that came, or copied.
@@ -63,25 +63,25 @@ impl<'a> ValidBatch<'a> {
     /// [`InvalidBatch`].
     pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&batch, config, now_ms)?;
-        Ok(ValidBatch { batch: Held::Sent(batch), stamp })
+        Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp })
     }
 
     /// The same of bytes that were written in the place of those that came.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
-        Ok(ValidBatch { batch: Held::Own(bytes), stamp })
+        Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp })
     }
 
     /// A copy that borrows nothing.
     pub fn to_owned(&self) -> ValidBatch<'static> {
-        ValidBatch { batch: Held::Own(Bytes::copy_from_slice(self.view().bytes())), stamp: self.stamp }
+        ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), stamp: self.stamp }
     }
 
     /// The batch.
     pub fn view(&self) -> BatchView<'_> {
         match &self.batch {
-            Held::Sent(batch) => *batch,
-            Held::Own(bytes) => view(bytes),
+            ValidBytes::Sent(batch) => *batch,
+            ValidBytes::Own(bytes) => view(bytes),
         }
     }
 
@@ -95,13 +95,13 @@ impl<'a> ValidBatch<'a> {
     pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
         let batch = BatchView::first(bytes).expect("a batch");
         let stamp = stamp_of(&batch).expect("a header of a client's");
-        ValidBatch { batch: Held::Sent(batch), stamp }
+        ValidBatch { batch: ValidBytes::Sent(batch), stamp }
     }
 
     /// Whether it is stored as it came.
     #[cfg(test)]
     pub(super) fn is_as_sent(&self) -> bool {
-        matches!(self.batch, Held::Sent(_))
+        matches!(self.batch, ValidBytes::Sent(_))
     }
 }
 
@@ -147,5 +147,5 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
 fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
     let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
     let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());
-    stamp.map_err(|_: Refusal| InvalidBatch::Header)
+    stamp.map_err(|_: SequenceRefusal| InvalidBatch::Header)
 }

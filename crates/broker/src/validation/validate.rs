@@ -5,9 +5,9 @@
 //! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
 //! `max.message.bytes`.
 
-use super::decompression::{Turn, Unopened, decompressed_max, open};
+use super::decompression::{LargeBatchPermit, Unopened, decompressed_max, open};
 use super::destination::Destination;
-use super::refused::{Refused, of_batch};
+use super::refused::{RefusedBatch, of_batch};
 use super::valid::{ValidBatch, check_size};
 use super::wrong_records;
 use crate::config::{StoredAs, TimestampType, TopicConfig};
@@ -46,12 +46,12 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 /// Why there is nothing to be appended.
 pub enum Invalid {
     /// What the producer is told.
-    Refused(Refused),
+    Refused(RefusedBatch),
     /// The batch must have its turn, since it opens to much.
     Large,
 }
 
-impl<E: Into<Refused>> From<E> for Invalid {
+impl<E: Into<RefusedBatch>> From<E> for Invalid {
     fn from(why: E) -> Self {
         Invalid::Refused(why.into())
     }
@@ -74,7 +74,7 @@ pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
     to: Destination<'_>,
-    turn: Option<&Turn<'_>>,
+    turn: Option<&LargeBatchPermit<'_>>,
 ) -> Result<ValidBatch<'r>, Invalid> {
     let batch = one_batch(records, from, to.config)?;
     let codec = batch.compression().map_err(of_batch)?;
@@ -98,8 +98,12 @@ pub fn validate<'r>(
 }
 
 /// The one batch of a partition's records, if a client may send it. Its records are still to be looked at.
-fn one_batch<'r>(records: Option<&'r Records>, from: Sender, config: &TopicConfig) -> Result<BatchView<'r>, Refused> {
-    let invalid = |message| Refused::new(ErrorCode::INVALID_RECORD, message);
+fn one_batch<'r>(
+    records: Option<&'r Records>,
+    from: Sender,
+    config: &TopicConfig,
+) -> Result<BatchView<'r>, RefusedBatch> {
+    let invalid = |message| RefusedBatch::new(ErrorCode::INVALID_RECORD, message);
     let none = || invalid("A partition's records must be one batch.");
     let bytes = records.ok_or_else(none)?.memory().ok_or(ErrorCode::INVALID_RECORD)?;
     if bytes.is_empty() {
@@ -115,7 +119,7 @@ fn one_batch<'r>(records: Option<&'r Records>, from: Sender, config: &TopicConfi
         return Err(invalid("Clients may not write control batches."));
     }
     if from.is_transactional || batch.is_transactional() {
-        return Err(Refused::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
+        return Err(RefusedBatch::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
     }
     if batch.compression().map_err(of_batch)? == Compression::Zstd && !from.may_zstd {
         return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
@@ -125,8 +129,8 @@ fn one_batch<'r>(records: Option<&'r Records>, from: Sender, config: &TopicConfi
 }
 
 /// Counts, deltas and sequence must agree.
-fn check_counts(batch: BatchView<'_>) -> Result<(), Refused> {
-    let invalid = |message: &str| Err(Refused::new(ErrorCode::INVALID_RECORD, message));
+fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
+    let invalid = |message: &str| Err(RefusedBatch::new(ErrorCode::INVALID_RECORD, message));
     let count = batch.record_count();
     if count <= 0 || batch.last_offset_delta() != count - 1 {
         return invalid("The record count and the last offset delta of the batch do not agree.");
@@ -148,7 +152,7 @@ fn of_records<'r>(
     records: &[u8],
     target: Option<StoredAs>,
     to: Destination<'_>,
-) -> Result<ValidBatch<'r>, Refused> {
+) -> Result<ValidBatch<'r>, RefusedBatch> {
     let config = to.config;
     let Timestamps { earliest, latest } = check_records(&batch, records).map_err(of_batch)?;
     if config.cleanup.compact {
@@ -180,12 +184,12 @@ fn of_records<'r>(
 }
 
 /// The batch's checksum holds, so that it is not CORRUPT_MESSAGE, at which clients send the same bytes again.
-fn of_decompression(error: BatchError) -> Refused {
+fn of_decompression(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
         _ => ErrorCode::INVALID_RECORD,
     };
-    Refused::new(code, error.to_string())
+    RefusedBatch::new(code, error.to_string())
 }
 
 #[cfg(test)]
@@ -229,7 +233,7 @@ mod tests {
     }
 
     /// What is appended of a batch, and whether it is as it was.
-    fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), Refused> {
+    fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();
         let turn = poll_once(decompression.turn()).expect("nobody else wants it");

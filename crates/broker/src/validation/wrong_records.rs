@@ -4,7 +4,7 @@
 //! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded number.
 
 use super::destination::Destination;
-use super::refused::{Refused, of_batch};
+use super::refused::{RefusedBatch, of_batch};
 use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
@@ -13,7 +13,7 @@ use fullbore_wire::{ErrorCode, Text};
 const TOLD_MAX: usize = 1000;
 
 /// Refuses a batch with a record that has no key; `payload` is its records without compression.
-pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
+pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (topic, partition) = (to.topic, to.partition);
     let why = format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
     let (count, records) = told(batch, payload, |record| record.key.is_none().then(|| why.clone()))?;
@@ -21,11 +21,11 @@ pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) ->
         return Ok(());
     }
     let message = format!("{count} of the batch's records have no key. {why}");
-    Err(Refused { records, ..Refused::new(ErrorCode::INVALID_RECORD, message) })
+    Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_RECORD, message) })
 }
 
 /// Refuses a batch with a record whose timestamp is not in its topic's range.
-pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), Refused> {
+pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (config, now_ms) = (to.config, to.now_ms);
     let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
     let (first, last) = (now_ms.saturating_sub(before), now_ms.saturating_add(after));
@@ -38,7 +38,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
         return Ok(());
     }
     let message = format!("{count} of the batch's records have a timestamp out of the range [{first}, {last}].");
-    Err(Refused { records, ..Refused::new(ErrorCode::INVALID_TIMESTAMP, message) })
+    Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_TIMESTAMP, message) })
 }
 
 /// How many records `wrong` has something to say of, and what, of the first of them.
@@ -46,7 +46,7 @@ fn told(
     batch: &BatchView<'_>,
     payload: &[u8],
     wrong: impl Fn(&RawRecord<'_>) -> Option<String>,
-) -> Result<(usize, Vec<BatchIndexAndErrorMessage>), Refused> {
+) -> Result<(usize, Vec<BatchIndexAndErrorMessage>), RefusedBatch> {
     let (mut count, mut told) = (0, Vec::new());
     for record in RawRecords::new(batch, payload) {
         let record = record.map_err(of_batch)?;

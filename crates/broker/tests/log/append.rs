@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fullbore_broker::config::TimestampType;
 use fullbore_broker::partitions::{Acks, AppendError, InvalidBatch};
-use fullbore_rules::sequence::Refusal;
+use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::Notify;
@@ -125,7 +125,7 @@ fn sequences_are_checked_and_duplicates_get_their_first_answer() {
     assert_eq!(refusal(&idempotent(1, 0, 20, 2)), ErrorCode::INVALID_PRODUCER_EPOCH);
     assert_eq!(refusal(&idempotent(1, 2, 3, 1)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
     let stray = append(&partition, &idempotent(2, -1, 0, 1)).expect_err("refused");
-    assert_eq!(stray, AppendError::Sequence(Refusal::InvalidRecord));
+    assert_eq!(stray, AppendError::Sequence(SequenceRefusal::InvalidRecord));
     assert_eq!(read_all(&partition, 0).len(), 11);
 }
 

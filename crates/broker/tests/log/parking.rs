@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::metrics::Metrics;
-use fullbore_broker::partitions::{Acks, Admission, AppendError, ParkedAnswer, Reordering, Replica};
-use fullbore_rules::sequence::Refusal;
+use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, ParkedAnswer, Reordering, Replica};
+use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
 use super::folder::{Folder, NOW, idempotent, offset, read_all, valid};
@@ -15,14 +15,14 @@ fn reordering(settings: &str) -> Arc<Reordering> {
     Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
 }
 
-fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<Admission, AppendError> {
+fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<BatchAdmission, AppendError> {
     partition.append_in_turn(&valid(partition, batch)?, Acks::Leader, NOW, Some(reordering))
 }
 
 fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
     match admit(partition, batch, reordering).expect("there is room") {
-        Admission::Parked(answer) => answer,
-        Admission::Appended(appended) => panic!("appended: {appended:?}"),
+        BatchAdmission::Parked(answer) => answer,
+        BatchAdmission::Appended(appended) => panic!("appended: {appended:?}"),
     }
 }
 
@@ -43,12 +43,12 @@ async fn what_is_parked_is_counted_until_it_leaves_whatever_way() {
     drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
     let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
     assert_eq!(reordering.bytes(), 2 * one);
-    assert_eq!(answer.wait().await.expect_err("due"), AppendError::Sequence(Refusal::OutOfOrderSequence));
+    assert_eq!(answer.wait().await.expect_err("due"), AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(reordering.bytes(), 0);
     // A new epoch throws it out.
     let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
     offset(&partition, &idempotent(1, 1, 0, 1));
-    assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(Refusal::InvalidProducerEpoch));
+    assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(reordering.bytes(), 0);
     // The log stops.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
@@ -111,7 +111,7 @@ async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
         answer.wait().await.expect("appended");
         // Nothing is parked now, and this finds no room.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
-        assert_eq!(refused, AppendError::Sequence(Refusal::OutOfOrderSequence));
+        assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
 }

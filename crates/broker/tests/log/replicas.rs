@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_broker::partitions::{
-    Acks, AppendError, Appended, FollowError, FollowerRead, FromLeader, Origin, Partitions, Replica, Ticket,
+    Acks, AnswerTicket, AppendError, Appended, FollowError, FollowerRead, FromLeader, Origin, Partitions, Replica,
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -130,11 +130,11 @@ fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> 
     folder.logs.find(&ID, 0).expect("it has just been told of")
 }
 
-fn waits(appended: Appended) -> Ticket {
+fn waits(appended: Appended) -> AnswerTicket {
     appended.ticket.expect("something to wait for")
 }
 
-async fn is_pending(ticket: &Ticket) -> bool {
+async fn is_pending(ticket: &AnswerTicket) -> bool {
     timeout(Duration::from_millis(1), ticket.clone().wait(far())).await.is_err()
 }
 

@@ -10,9 +10,9 @@ pub use configs::{
     describe_configs,
 };
 pub(crate) use groups::coordinator_of;
-pub use groups::{Committed, GroupDescription, GroupListing, GroupMember, GroupProtocol, Groups};
+pub use groups::{CommittedOffset, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupProtocol};
 pub use log_dirs::{SetAside, set_aside};
 pub use topics::{
-    Layout, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartition, create_partitions, create_topic, create_topic_as,
-    delete_topics, describe_topics, list_topics, topic_name,
+    PARTITIONS_PER_ANSWER, PartitionLayout, TopicDescription, TopicPartitionInfo, create_partitions, create_topic,
+    create_topic_as, delete_topics, describe_topics, list_topics, topic_name,
 };

@@ -29,7 +29,7 @@ pub struct TopicDescription {
     /// The topic's id, zeros from brokers before 2.8.
     pub topic_id: Uuid,
     /// In order.
-    pub partitions: Vec<TopicPartition>,
+    pub partitions: Vec<TopicPartitionInfo>,
     /// Configurations that are not Kafka's default.
     pub configs: Vec<(Text, Text)>,
     /// min.insync.replicas, whoever set it.
@@ -37,14 +37,14 @@ pub struct TopicDescription {
 }
 
 impl TopicDescription {
-    fn new(name: &Text, topic_id: Uuid, partitions: Vec<TopicPartition>) -> Self {
+    fn new(name: &Text, topic_id: Uuid, partitions: Vec<TopicPartitionInfo>) -> Self {
         TopicDescription { name: name.clone(), topic_id, partitions, configs: Vec::new(), min_in_sync: None }
     }
 }
 
 /// One partition as `topics describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicPartition {
+pub struct TopicPartitionInfo {
     /// The partition.
     pub partition: i32,
     /// The leader's broker id; `None` while there is none.
@@ -61,7 +61,7 @@ pub struct TopicPartition {
 
 /// How many partitions and replicas a topic gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum PartitionLayout {
     /// Counts; `None` leaves one to the broker.
     Counts {
         /// Partitions.
@@ -84,7 +84,7 @@ pub fn create_topic(
     replication_factor: Option<i16>,
     configs: &[(String, String)],
 ) -> Result<(), ClientError> {
-    create_topic_as(cluster, name, &Layout::Counts { partitions, replication_factor }, configs)
+    create_topic_as(cluster, name, &PartitionLayout::Counts { partitions, replication_factor }, configs)
 }
 
 /// Creates one topic with this layout.
@@ -94,7 +94,7 @@ pub fn create_topic(
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,
-    layout: &Layout,
+    layout: &PartitionLayout,
     configs: &[(String, String)],
 ) -> Result<(), ClientError> {
     let config = |(key, value): &(String, String)| CreatableTopicConfig {
@@ -103,8 +103,8 @@ pub fn create_topic_as(
         ..Default::default()
     };
     let (partitions, replication_factor, assigned) = match layout {
-        Layout::Counts { partitions, replication_factor } => (*partitions, *replication_factor, &[][..]),
-        Layout::Assigned(assigned) => (None, None, &assigned[..]),
+        PartitionLayout::Counts { partitions, replication_factor } => (*partitions, *replication_factor, &[][..]),
+        PartitionLayout::Assigned(assigned) => (None, None, &assigned[..]),
     };
     let assignment = |(partition_index, broker_ids): (i32, &Vec<i32>)| CreatableReplicaAssignment {
         partition_index,
@@ -231,7 +231,7 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
         let found = metadata.topics.iter().find(|topic| topic.name.as_ref() == Some(name));
         let found = found.ok_or_else(|| ClientError::NoTopic(name.to_string()))?;
         check_topic(found.error_code, name)?;
-        let partition = |found: &MetadataResponsePartition| TopicPartition {
+        let partition = |found: &MetadataResponsePartition| TopicPartitionInfo {
             partition: found.partition_index,
             leader: (found.leader_id >= 0).then_some(found.leader_id),
             replicas: found.replica_nodes.clone(),
@@ -266,7 +266,7 @@ fn describe_by_pages(
             check_topic(found.error_code, &name)?;
             let Some(topic) = described.iter_mut().find(|topic| topic.name == name) else { continue };
             topic.topic_id = found.topic_id;
-            topic.partitions.extend(found.partitions.into_iter().map(|found| TopicPartition {
+            topic.partitions.extend(found.partitions.into_iter().map(|found| TopicPartitionInfo {
                 partition: found.partition_index,
                 leader: (found.leader_id >= 0).then_some(found.leader_id),
                 replicas: found.replica_nodes,

@@ -1,7 +1,7 @@
 //! Who leads what: bootstrap, metadata, and where partitions start and end.
 
 use super::connection::Connection;
-use super::kept::Kept;
+use super::kept::KeptConnection;
 use crate::error::ClientError;
 use crate::security::Security;
 use fullbore_wire::api::Request;
@@ -23,9 +23,9 @@ pub const LATEST: i64 = -1;
 /// A cluster as the bootstrap list names it.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    connection: Kept,
+    connection: KeptConnection,
     /// Connections to brokers by their own addresses, for what only they can answer.
-    others: HashMap<String, Kept>,
+    others: HashMap<String, KeptConnection>,
 }
 
 /// How long the brokers of the list that were asked may take until the next one is asked, too.
@@ -42,7 +42,7 @@ struct Bootstrap {
 
 /// A broker as the cluster names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Broker {
+pub struct BrokerAddress {
     /// The broker's id.
     pub id: i32,
     /// The broker's host.
@@ -51,7 +51,7 @@ pub struct Broker {
     pub port: i32,
 }
 
-impl Broker {
+impl BrokerAddress {
     /// `host:port`.
     pub fn address(&self) -> String {
         host_port(&self.host, self.port)
@@ -90,7 +90,7 @@ impl Cluster {
                     security: Security::default(),
                     turn: AtomicUsize::new(0),
                 },
-                connection: Kept::default(),
+                connection: KeptConnection::default(),
                 others: HashMap::new(),
             }),
         }
@@ -112,7 +112,7 @@ impl Cluster {
             security: security.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
         };
-        Cluster { bootstrap, connection: Kept::default(), others: HashMap::new() }
+        Cluster { bootstrap, connection: KeptConnection::default(), others: HashMap::new() }
     }
 
     /// The bootstrap list.
@@ -166,10 +166,10 @@ impl Cluster {
     ///
     /// # Errors
     /// When no broker answers.
-    pub fn brokers(&mut self) -> Result<Vec<Broker>, ClientError> {
+    pub fn brokers(&mut self) -> Result<Vec<BrokerAddress>, ClientError> {
         let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
-        let mut brokers: Vec<Broker> =
-            brokers.map(|found| Broker { id: found.node_id, host: found.host, port: found.port }).collect();
+        let mut brokers: Vec<BrokerAddress> =
+            brokers.map(|found| BrokerAddress { id: found.node_id, host: found.host, port: found.port }).collect();
         brokers.sort();
         Ok(brokers)
     }

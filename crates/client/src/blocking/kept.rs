@@ -9,9 +9,9 @@ use fullbore_wire::api::{ApiKey, Request};
 
 /// A connection, or none yet; made by whoever uses it, since the broker it leads to may have moved.
 #[derive(Default)]
-pub(crate) struct Kept(Option<Connection>);
+pub(crate) struct KeptConnection(Option<Connection>);
 
-impl Kept {
+impl KeptConnection {
     /// The connection; `connect` makes it if there is none.
     pub(crate) fn get(
         &mut self,
@@ -109,7 +109,7 @@ mod tests {
     fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
         let (address, told) = broker_that_closes();
         let connect = || Connection::connect(&address, "test", &Security::default());
-        let mut kept = Kept::default();
+        let mut kept = KeptConnection::default();
         if was_kept {
             kept.get(connect).expect("it answers");
         }

@@ -8,6 +8,6 @@ mod kept;
 mod socket;
 
 pub(crate) use cluster::check_topic;
-pub use cluster::{Broker, Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use cluster::{BrokerAddress, Cluster, EARLIEST, LATEST, PartitionPlace};
 pub use connection::{Connection, Stopper};
-pub(crate) use kept::Kept;
+pub(crate) use kept::KeptConnection;

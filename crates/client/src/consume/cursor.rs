@@ -87,7 +87,7 @@ impl<S> Cursor<S> {
     }
 
     /// Its leader has told where it is.
-    pub(super) fn place(&mut self, (offset, end): super::start::Place) {
+    pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds) {
         self.offset = self.offset.or(Some(offset));
         self.end = self.end.or(end);
         self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };

@@ -6,8 +6,8 @@
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
-use super::progress::Progress;
-use super::start::Start;
+use super::progress::ConsumeProgress;
+use super::start::StartOffset;
 use crate::blocking::Connection;
 use crate::error::ClientError;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -36,7 +36,7 @@ pub struct FetchSettings {
     pub read_committed: bool,
     /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends the
     /// run.
-    pub reset: Option<Start>,
+    pub reset: Option<StartOffset>,
 }
 
 impl Default for FetchSettings {
@@ -48,7 +48,7 @@ impl Default for FetchSettings {
             partition_max_bytes: 1 << 20,
             check_crcs: true,
             read_committed: false,
-            reset: Some(Start::Earliest),
+            reset: Some(StartOffset::Earliest),
         }
     }
 }
@@ -128,7 +128,7 @@ impl<S> Inbox<S> {
     }
 }
 
-pub(super) struct Lane<S> {
+pub(super) struct FetchLane<S> {
     connection: Connection,
     /// In the order in which they are asked for: those that gave records last come last.
     cursors: Vec<Cursor<S>>,
@@ -139,7 +139,7 @@ pub(super) struct Lane<S> {
     /// Those that have waited and were not answered yet, by name.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
-    progress: Arc<Progress>,
+    progress: Arc<ConsumeProgress>,
     answered: Arc<Mutex<Instant>>,
     version: i16,
 }
@@ -147,19 +147,19 @@ pub(super) struct Lane<S> {
 /// How a response names a partition: by id and no name from version 13 on, by name and no id before.
 type PartitionKey = (Uuid, Text, i32);
 
-impl<S: Sink> Lane<S> {
+impl<S: Sink> FetchLane<S> {
     /// What cannot be read goes to `returns`.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
         settings: FetchSettings,
-        progress: Arc<Progress>,
+        progress: Arc<ConsumeProgress>,
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
         let inbox = Inbox::new();
         // A new inbox is open.
         let _ = inbox.put(cursors);
-        Lane {
+        FetchLane {
             connection,
             cursors: Vec::new(),
             inbox,

@@ -1,7 +1,7 @@
 //! Reading whole topics as fast as they come: partitions are assigned by hand, from a timestamp's offset on.
 //!
 //! Not a consumer group, and nothing is committed. One thread and one connection per leader ([`lane`]); [`run`] starts them and
-//! gives them their partitions, as its [`Plan`] says, and tells its [`Progress`]. Invariant: each record of a partition reaches
+//! gives them their partitions, as its [`ConsumePlan`] says, and tells its [`ConsumeProgress`]. Invariant: each record of a partition reaches
 //! its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
@@ -20,9 +20,9 @@ pub use error::ConsumeError;
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use growth::{Growth, TopicFilter};
 pub use lane::FetchSettings;
-pub use plan::{Outcome, Plan};
-pub use progress::Progress;
-pub use start::{Placed, Start};
+pub use plan::{ConsumeOutcome, ConsumePlan};
+pub use progress::ConsumeProgress;
+pub use start::{Placed, StartOffset};
 
 use crate::blocking::Cluster;
 use run::Run;
@@ -37,9 +37,9 @@ use run::Run;
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
-    plan: &Plan,
-    observe: impl FnMut(&Progress) -> bool,
-) -> Result<Outcome<S>, ConsumeError> {
+    plan: &ConsumePlan,
+    observe: impl FnMut(&ConsumeProgress) -> bool,
+) -> Result<ConsumeOutcome<S>, ConsumeError> {
     consume_growing(cluster, cursors, plan, None, observe)
 }
 
@@ -50,10 +50,10 @@ pub fn consume<S: Sink>(
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
-    plan: &Plan,
+    plan: &ConsumePlan,
     mut growth: Option<Growth<S>>,
-    mut observe: impl FnMut(&Progress) -> bool,
-) -> Result<Outcome<S>, ConsumeError> {
+    mut observe: impl FnMut(&ConsumeProgress) -> bool,
+) -> Result<ConsumeOutcome<S>, ConsumeError> {
     growth.iter_mut().for_each(|growth| growth.know(&cursors));
     let mut run = Run::new(cluster, cursors, plan, growth);
     let ended = run.follow(&mut observe);

@@ -2,8 +2,8 @@
 
 use super::cursor::Cursor;
 use super::lane::FetchSettings;
-use super::progress::Progress;
-use super::start::Start;
+use super::progress::ConsumeProgress;
+use super::start::StartOffset;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 /// What a run needs to know.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ConsumePlan {
     /// How to fetch.
     pub fetch: FetchSettings,
     /// The run ends with the response that reaches this many records.
@@ -19,7 +19,7 @@ pub struct Plan {
     /// The run ends when no record came for this long.
     pub timeout: Duration,
     /// Where cursors without an offset start.
-    pub start: Start,
+    pub start: StartOffset,
     /// Whether cursors without an end are to end where their partition ends when it is begun.
     pub to_end: bool,
     /// Whether the run goes on though every topic it reads was deleted: there may be others.
@@ -28,21 +28,21 @@ pub struct Plan {
     pub deleted: BTreeSet<Text>,
 }
 
-impl Plan {
+impl ConsumePlan {
     /// From the oldest record on until nothing comes for the timeout.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
-        let (records, start) = (u64::MAX, Start::Earliest);
+        let (records, start) = (u64::MAX, StartOffset::Earliest);
         let deleted = BTreeSet::new();
-        Plan { fetch, records, timeout, start, to_end: false, outlives_topics: false, deleted }
+        ConsumePlan { fetch, records, timeout, start, to_end: false, outlives_topics: false, deleted }
     }
 }
 
 /// How a run went.
-pub struct Outcome<S> {
+pub struct ConsumeOutcome<S> {
     /// Every partition's cursor with its sink.
     pub cursors: Vec<Cursor<S>>,
     /// Counts.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ConsumeProgress>,
     /// When the number wanted, or the end of every partition, was reached; `None` if the records ended before.
     pub finished: Option<SystemTime>,
     /// Which partition could not be read, and why; of several, the first. Not those of deleted topics.

@@ -1,6 +1,6 @@
 //! What a run has come to: written by its lanes, read by anyone.
 
-use super::waiting::Waiting;
+use super::waiting::UnreadPartitions;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// What all lanes count together. Written by the lanes, read by anyone.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ConsumeProgress {
     started: Instant,
     records: AtomicU64,
     bytes: AtomicU64,
@@ -20,15 +20,15 @@ pub struct Progress {
     stop: AtomicBool,
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: UnreadPartitions,
     /// What happened that nothing can be done about, until it is told.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
 }
 
-impl Progress {
+impl ConsumeProgress {
     pub(super) fn new(records_wanted: u64, deleted: BTreeSet<Text>) -> Self {
-        Progress {
+        ConsumeProgress {
             started: Instant::now(),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -38,7 +38,7 @@ impl Progress {
             stop: AtomicBool::new(false),
             records_wanted,
             trouble: Mutex::default(),
-            waiting: Waiting::default(),
+            waiting: UnreadPartitions::default(),
             notices: Mutex::default(),
             deleted: Mutex::new(deleted),
         }

@@ -8,10 +8,10 @@
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
 use super::growth::Growth;
-use super::lane::{Inbox, Lane, LaneEnd, Returned, Why};
-use super::plan::{Outcome, Plan};
-use super::progress::Progress;
-use super::scout::{Answer, Connected, Found, Scout};
+use super::lane::{FetchLane, Inbox, LaneEnd, Returned, Why};
+use super::plan::{ConsumeOutcome, ConsumePlan};
+use super::progress::ConsumeProgress;
+use super::scout::{Connected, Scout, ScoutAnswer, ScoutReport};
 use super::start::Unplaced;
 use super::waiting::sentence;
 use crate::blocking::{Cluster, Connection, PartitionPlace, Stopper};
@@ -38,9 +38,9 @@ const REFUSED_MAX: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Run<'a, S> {
-    plan: &'a Plan,
+    plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
-    progress: Arc<Progress>,
+    progress: Arc<ConsumeProgress>,
     idle: Vec<Idle<S>>,
     /// Those whose leader is being connected to, by its address.
     connecting: BTreeMap<String, Connecting<S>>,
@@ -78,7 +78,7 @@ struct Running<S> {
 
 /// What threads tell the run.
 enum Event<S> {
-    Found(Box<Answer>),
+    Found(Box<ScoutAnswer>),
     Returned(Returned<S>),
     Ended(Ended<S>),
 }
@@ -90,14 +90,19 @@ struct Ended<S> {
 }
 
 impl<'a, S: Sink> Run<'a, S> {
-    pub(super) fn new(cluster: &Cluster, cursors: Vec<Cursor<S>>, plan: &'a Plan, growth: Option<Growth<S>>) -> Self {
+    pub(super) fn new(
+        cluster: &Cluster,
+        cursors: Vec<Cursor<S>>,
+        plan: &'a ConsumePlan,
+        growth: Option<Growth<S>>,
+    ) -> Self {
         let events = channel();
         let tells = events.0.clone();
         let due = Instant::now();
         Run {
             plan,
             growth,
-            progress: Arc::new(Progress::new(plan.records, plan.deleted.clone())),
+            progress: Arc::new(ConsumeProgress::new(plan.records, plan.deleted.clone())),
             idle: cursors.into_iter().map(|cursor| Idle { cursor, due }).collect(),
             connecting: BTreeMap::new(),
             done: Vec::new(),
@@ -111,7 +116,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    pub(super) fn follow(&mut self, observe: &mut impl FnMut(&Progress) -> bool) -> Result<(), ConsumeError> {
+    pub(super) fn follow(&mut self, observe: &mut impl FnMut(&ConsumeProgress) -> bool) -> Result<(), ConsumeError> {
         while !self.progress.stopping() {
             self.look()?;
             self.progress.set_trouble(self.trouble());
@@ -133,7 +138,7 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     /// How it went, once every lane has ended.
-    pub(super) fn outcome(self) -> Outcome<S> {
+    pub(super) fn outcome(self) -> ConsumeOutcome<S> {
         let given_up = self.given_up.iter().map(|(_, error)| error);
         let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
         let first = left_out.next().map(ToString::to_string);
@@ -150,7 +155,7 @@ impl<'a, S: Sink> Run<'a, S> {
         cursors.extend(self.connecting.into_values().flat_map(|connecting| connecting.cursors));
         cursors.extend(self.given_up.into_iter().map(|(cursor, _)| cursor));
         let finished = self.progress.finished();
-        Outcome { cursors, finished, unread, progress: self.progress }
+        ConsumeOutcome { cursors, finished, unread, progress: self.progress }
     }
 
     /// Whether there is nothing to read any more.
@@ -240,9 +245,9 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     /// Goes on with what was found: leaders are connected to, and lanes begin.
-    fn go_on(&mut self, found: Found) -> Result<(), ConsumeError> {
+    fn go_on(&mut self, found: ScoutReport) -> Result<(), ConsumeError> {
         match found {
-            Found::Topics(topics) => {
+            ScoutReport::Topics(topics) => {
                 let mut places = HashMap::new();
                 for (topic, found) in topics {
                     match found {
@@ -267,7 +272,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 }
                 self.connect(&places)
             }
-            Found::Connection { leader, outcome } => {
+            ScoutReport::Connection { leader, outcome } => {
                 let Some(Connecting { cursors, .. }) = self.connecting.remove(&leader) else { return Ok(()) };
                 match outcome {
                     Ok(connected) => self.connected(leader, *connected, cursors),
@@ -425,7 +430,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
         // The run waits for every lane, so somebody listens.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
-        let lane = Lane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone(), returns);
+        let lane = FetchLane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone(), returns);
         let (answered, inbox) = (lane.answered(), lane.inbox());
         let body = move || {
             let (cursors, end) = lane.run();

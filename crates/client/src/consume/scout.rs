@@ -4,7 +4,7 @@
 //! itself, and ends with the connection's timeout.
 
 use super::growth::TopicFilter;
-use super::start::{self, Place, Unplaced};
+use super::start::{self, OffsetBounds, Unplaced};
 use crate::admin::list_topics;
 use crate::blocking::{Cluster, Connection, PartitionPlace};
 use crate::error::ClientError;
@@ -21,26 +21,26 @@ pub(super) struct Scout {
     /// Who leaders are asked for, on a connection that is kept; it is away while they are looked up.
     asked: Option<Cluster>,
     looks_since: Option<Instant>,
-    tells: Arc<dyn Fn(Answer) + Send + Sync>,
+    tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
 /// What was found.
-pub(super) enum Found {
+pub(super) enum ScoutReport {
     /// The partitions of each topic, by name; without a name, why it is not known which topics there are.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
     /// A connection to a leader, and where the partitions are that were to be placed.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
 
-/// See [`Found::Connection`].
-pub(super) type Connected = (Connection, Vec<Result<Place, ClientError>>);
+/// See [`ScoutReport::Connection`].
+pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
 /// What was found, and who was asked, to be asked again.
-pub(super) type Answer = (Found, Option<Cluster>);
+pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
     /// What is found goes to `tells`.
-    pub(super) fn new(cluster: Cluster, tells: impl Fn(Answer) + Send + Sync + 'static) -> Self {
+    pub(super) fn new(cluster: Cluster, tells: impl Fn(ScoutAnswer) + Send + Sync + 'static) -> Self {
         let (servers, asked) = (cluster.servers(), Some(cluster.detached()));
         Scout { cluster, servers, asked, looks_since: None, tells: Arc::new(tells) }
     }
@@ -76,7 +76,7 @@ impl Scout {
                 let places = cluster.partitions(&topic);
                 (topic, places)
             }));
-            tells((Found::Topics(found), Some(cluster)));
+            tells((ScoutReport::Topics(found), Some(cluster)));
         })
     }
 
@@ -100,12 +100,12 @@ impl Scout {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
             };
-            tells((Found::Connection { leader, outcome }, None));
+            tells((ScoutReport::Connection { leader, outcome }, None));
         })
     }
 
     /// Takes an answer, and who was asked for the next time.
-    pub(super) fn back(&mut self, (found, asked): Answer) -> Found {
+    pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
         if let Some(cluster) = asked {
             (self.asked, self.looks_since) = (Some(cluster), None);
         }

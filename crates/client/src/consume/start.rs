@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Where to begin with a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartOffset {
     /// With the oldest record there is.
     Earliest,
     /// With what comes from now on.
@@ -38,11 +38,11 @@ pub struct Placed {
 pub(super) struct Unplaced {
     pub(super) topic: Text,
     pub(super) partition: i32,
-    pub(super) start: Start,
+    pub(super) start: StartOffset,
 }
 
 /// An offset to begin with, and one to end before if that is wanted.
-pub(super) type Place = (i64, Option<i64>);
+pub(super) type OffsetBounds = (i64, Option<i64>);
 
 /// Asks the leader of these partitions where they begin, and end if they are `to_end`.
 pub(super) fn place(
@@ -50,7 +50,7 @@ pub(super) fn place(
     of: &[Unplaced],
     to_end: bool,
     read_committed: bool,
-) -> Result<Vec<Result<Place, ClientError>>, ClientError> {
+) -> Result<Vec<Result<OffsetBounds, ClientError>>, ClientError> {
     let mut wanted: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for (at, unplaced) in of.iter().enumerate() {
         let end = if to_end { &[LATEST][..] } else { &[] };
@@ -82,25 +82,25 @@ pub(super) fn place(
 }
 
 /// What the leader has to be asked for.
-fn timestamps(start: Start) -> Vec<i64> {
+fn timestamps(start: StartOffset) -> Vec<i64> {
     match start {
-        Start::Earliest => vec![EARLIEST],
-        Start::Latest => vec![LATEST],
-        Start::At(_) => Vec::new(),
-        Start::Back(_) => vec![EARLIEST, LATEST],
-        Start::From(ms) => vec![ms, LATEST],
+        StartOffset::Earliest => vec![EARLIEST],
+        StartOffset::Latest => vec![LATEST],
+        StartOffset::At(_) => Vec::new(),
+        StartOffset::Back(_) => vec![EARLIEST, LATEST],
+        StartOffset::From(ms) => vec![ms, LATEST],
     }
 }
 
 /// The offset that it means where the leader told these.
-fn offset(start: Start, at: impl Fn(i64) -> i64) -> i64 {
+fn offset(start: StartOffset, at: impl Fn(i64) -> i64) -> i64 {
     match start {
-        Start::Earliest => at(EARLIEST),
-        Start::Latest => at(LATEST),
-        Start::At(offset) => offset,
-        Start::Back(count) => at(LATEST).saturating_sub(count).max(at(EARLIEST)),
-        Start::From(ms) if at(ms) < 0 => at(LATEST),
-        Start::From(ms) => at(ms),
+        StartOffset::Earliest => at(EARLIEST),
+        StartOffset::Latest => at(LATEST),
+        StartOffset::At(offset) => offset,
+        StartOffset::Back(count) => at(LATEST).saturating_sub(count).max(at(EARLIEST)),
+        StartOffset::From(ms) if at(ms) < 0 => at(LATEST),
+        StartOffset::From(ms) => at(ms),
     }
 }
 
@@ -117,13 +117,13 @@ mod tests {
             _ => -1,
         };
         for (start, expected) in [
-            (Start::Earliest, 10),
-            (Start::Latest, 20),
-            (Start::At(17), 17),
-            (Start::Back(3), 17),
-            (Start::Back(30), 10),
-            (Start::From(1000), 15),
-            (Start::From(2000), 20),
+            (StartOffset::Earliest, 10),
+            (StartOffset::Latest, 20),
+            (StartOffset::At(17), 17),
+            (StartOffset::Back(3), 17),
+            (StartOffset::Back(30), 10),
+            (StartOffset::From(1000), 15),
+            (StartOffset::From(2000), 20),
         ] {
             assert_eq!(offset(start, at), expected, "{start:?}");
         }

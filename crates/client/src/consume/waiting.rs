@@ -9,9 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A partition by name.
-pub(super) type Partition = (Text, i32);
-
 /// Why it waits, and since when it does.
 #[derive(Clone, Debug)]
 struct Reason {
@@ -21,19 +18,19 @@ struct Reason {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    of: Mutex<BTreeMap<Partition, Reason>>,
+pub(super) struct UnreadPartitions {
+    of: Mutex<BTreeMap<(Text, i32), Reason>>,
     /// Whether there is any, for who looks with each answer.
     any: AtomicBool,
 }
 
-impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Partition, Reason>> {
+impl UnreadPartitions {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Text, i32), Reason>> {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It cannot be read for this reason; for how long that has been so for any reason.
-    pub(super) fn refuse(&self, partition: Partition, error: Arc<ClientError>) -> Duration {
+    pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
         let since = of.get(&partition).map_or_else(Instant::now, |reason| reason.since);
@@ -42,7 +39,7 @@ impl Waiting {
     }
 
     /// It is being read.
-    pub(super) fn serve(&self, partition: &Partition) {
+    pub(super) fn serve(&self, partition: &(Text, i32)) {
         if self.any.load(Ordering::Relaxed) {
             let mut of = self.lock();
             of.remove(partition);
@@ -56,7 +53,7 @@ impl Waiting {
     }
 
     /// Whether this one does.
-    pub(super) fn has(&self, partition: &Partition) -> bool {
+    pub(super) fn has(&self, partition: &(Text, i32)) -> bool {
         self.is_any() && self.lock().contains_key(partition)
     }
 

@@ -10,7 +10,7 @@ use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A partition by name.
-pub type Partition = (Text, i32);
+pub type TopicPartition = (Text, i32);
 
 /// A member as its subscription tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Subscriber {
     /// The topics it wants.
     pub topics: Vec<Text>,
     /// What it has.
-    pub owned: Vec<Partition>,
+    pub owned: Vec<TopicPartition>,
     /// The generation in which it got that, or -1.
     pub generation: i32,
 }
@@ -63,11 +63,11 @@ impl Assignor {
     }
 
     /// What each member is to read; `counts` has the partitions of each topic that exists.
-    pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<Partition>> {
+    pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
         // Static members first: they come back under another member id.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
-        let mut given: BTreeMap<Text, Vec<Partition>> =
+        let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
         match self {
             Assignor::Range => range(&sorted, counts, &mut given),
@@ -81,9 +81,9 @@ impl Assignor {
     }
 }
 
-type Given = BTreeMap<Text, Vec<Partition>>;
+type Given = BTreeMap<Text, Vec<TopicPartition>>;
 
-fn give(given: &mut Given, to: &Text, partition: Partition) {
+fn give(given: &mut Given, to: &Text, partition: TopicPartition) {
     given.entry(to.clone()).or_default().push(partition);
 }
 
@@ -114,16 +114,16 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
 }
 
 /// Who may keep each partition: the one that has it by the newest generation; nobody where two say so.
-fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Partition, &'a Subscriber> {
-    let mut claims: HashMap<&Partition, Vec<&Subscriber>> = HashMap::new();
+fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
+    let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
         for partition in member.owned.iter().collect::<BTreeSet<_>>() {
             claims.entry(partition).or_default().push(member);
         }
     }
     let exists =
-        |(topic, partition): &Partition| counts.get(topic).is_some_and(|count| (0..*count).contains(partition));
-    let owner = |(partition, claims): (&Partition, Vec<&'a Subscriber>)| {
+        |(topic, partition): &TopicPartition| counts.get(topic).is_some_and(|count| (0..*count).contains(partition));
+    let owner = |(partition, claims): (&TopicPartition, Vec<&'a Subscriber>)| {
         let newest = claims.iter().map(|member| member.generation).max()?;
         let mut newest = claims.into_iter().filter(|member| member.generation == newest);
         let owner = newest.next().filter(|_| newest.next().is_none())?;
@@ -133,7 +133,7 @@ fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTree
 }
 
 fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
-    let kept: BTreeMap<Partition, &Subscriber> = owners(members, counts);
+    let kept: BTreeMap<TopicPartition, &Subscriber> = owners(members, counts);
     kept.iter().for_each(|(partition, owner)| give(given, &owner.id, partition.clone()));
     // What nobody keeps fills up those with least. It comes after all that is kept: given in between, it would push a
     // member past its share, and a partition that somebody keeps might be moved in its place.
@@ -159,7 +159,7 @@ fn a_move(members: &[&Subscriber], given: &Given) -> Option<(Text, Text, usize)>
     for from in by_len.iter().rev() {
         let has = given.get(&from.id)?;
         for to in by_len.iter().take_while(|to| len(to) + 2 <= has.len()) {
-            let movable = |(at, (topic, _)): (usize, &Partition)| to.topics.contains(topic).then_some(at);
+            let movable = |(at, (topic, _)): (usize, &TopicPartition)| to.topics.contains(topic).then_some(at);
             let candidates = || has.iter().enumerate().filter_map(movable);
             let at = candidates().find(|at| !from.owned.contains(&has[*at])).or_else(|| candidates().last());
             if let Some(at) = at {
@@ -172,7 +172,7 @@ fn a_move(members: &[&Subscriber], given: &Given) -> Option<(Text, Text, usize)>
 
 /// A partition is given only once the member that has it has let it go (KIP-429).
 fn withhold_what_moves(members: &[&Subscriber], given: &mut Given) {
-    let mut has: HashMap<&Partition, Vec<&Text>> = HashMap::new();
+    let mut has: HashMap<&TopicPartition, Vec<&Text>> = HashMap::new();
     members.iter().for_each(|member| {
         member.owned.iter().for_each(|partition| has.entry(partition).or_default().push(&member.id));
     });

@@ -4,10 +4,10 @@
 //! again; with cooperative-sticky alone it keeps what it has and lets go of what the assignment takes from it (KIP-429).
 //! Invariant: while the reader has partitions, heartbeats go out.
 
-use super::assign::{Assignor, Partition, Subscriber};
+use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
-use super::shared::Shared;
+use super::shared::SharedMembership;
 use super::verdict::Next;
 use crate::error::ClientError;
 use bytes::Bytes;
@@ -15,9 +15,7 @@ use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
-use fullbore_wire::consumer_protocol::{
-    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
-};
+use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -36,7 +34,7 @@ const LEAVE_ONE_VERSION: i16 = 2;
 pub(super) struct Classic<'a> {
     config: GroupConfig,
     coordinator: Coordinator,
-    shared: &'a Shared,
+    shared: &'a SharedMembership,
     member_id: Text,
     generation: i32,
     protocol: Text,
@@ -47,7 +45,7 @@ pub(super) struct Classic<'a> {
 }
 
 impl<'a> Classic<'a> {
-    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a Shared) -> Self {
+    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a SharedMembership) -> Self {
         Classic {
             config,
             coordinator,
@@ -104,7 +102,7 @@ impl<'a> Classic<'a> {
     }
 
     /// Has the reader read these and nothing else; beats meanwhile.
-    fn let_go(&mut self, partitions: Vec<Partition>) -> Result<Next, ClientError> {
+    fn let_go(&mut self, partitions: Vec<TopicPartition>) -> Result<Next, ClientError> {
         if self.shared.wanted() != partitions {
             self.shared.publish(partitions, false);
         }
@@ -226,7 +224,7 @@ impl<'a> Classic<'a> {
         topics.dedup();
         self.counts = self.count(&topics)?;
         self.counted = Instant::now();
-        let assignment = |(member_id, partitions): (Text, Vec<Partition>)| {
+        let assignment = |(member_id, partitions): (Text, Vec<TopicPartition>)| {
             let assigned_partitions = by_topic(&partitions);
             let message = ConsumerProtocolAssignment { assigned_partitions, ..Default::default() };
             let assignment = encoded(&message, ASSIGNMENT_VERSION)?;
@@ -333,10 +331,10 @@ fn encoded<T: consumer_protocol::Embedded>(message: &T, version: i16) -> Result<
     consumer_protocol::encode(message, version).map_err(|source| ClientError::Encode { api: "JoinGroup", source })
 }
 
-fn by_topic(partitions: &[Partition]) -> Vec<TopicPartition> {
+fn by_topic(partitions: &[TopicPartition]) -> Vec<consumer_protocol::TopicPartition> {
     let mut topics: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
     partitions.iter().for_each(|(topic, partition)| topics.entry(topic).or_default().push(*partition));
-    let topic = |(topic, partitions): (&Text, Vec<i32>)| TopicPartition {
+    let topic = |(topic, partitions): (&Text, Vec<i32>)| consumer_protocol::TopicPartition {
         topic: topic.clone(),
         partitions,
         ..Default::default()
@@ -345,7 +343,7 @@ fn by_topic(partitions: &[Partition]) -> Vec<TopicPartition> {
 }
 
 /// Who is given nothing may get no bytes at all.
-fn partitions_of(assignment: Bytes) -> Result<Vec<Partition>, ClientError> {
+fn partitions_of(assignment: Bytes) -> Result<Vec<TopicPartition>, ClientError> {
     if assignment.is_empty() {
         return Ok(Vec::new());
     }
@@ -355,6 +353,8 @@ fn partitions_of(assignment: Bytes) -> Result<Vec<Partition>, ClientError> {
         api: "SyncGroup",
         source,
     })?;
-    let of_topic = |of: TopicPartition| of.partitions.into_iter().map(move |partition| (of.topic.clone(), partition));
+    let of_topic = |of: consumer_protocol::TopicPartition| {
+        of.partitions.into_iter().map(move |partition| (of.topic.clone(), partition))
+    };
     Ok(decoded.assigned_partitions.into_iter().flat_map(of_topic).collect())
 }

@@ -3,10 +3,10 @@
 //! Invariant: the coordinator is told of what the reader has only after the reader has confirmed it, so that nothing is
 //! given to others before it was let go of.
 
-use super::assign::Partition;
+use super::assign::TopicPartition;
 use super::config::{GroupConfig, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
-use super::shared::Shared;
+use super::shared::SharedMembership;
 use super::verdict::Next;
 use crate::error::ClientError;
 use fullbore_wire::apis::consumer_group_heartbeat::{
@@ -27,20 +27,20 @@ const LEAVES_FOR_NOW: i32 = -2;
 pub(super) struct Consumer<'a> {
     config: GroupConfig,
     coordinator: Coordinator,
-    shared: &'a Shared,
+    shared: &'a SharedMembership,
     member_id: Text,
     epoch: i32,
     /// As the coordinator says.
     interval: Duration,
     /// What the coordinator was last told that the reader has.
-    told: Option<Vec<Partition>>,
+    told: Option<Vec<TopicPartition>>,
     /// What the coordinator last said is to be read.
     assigned: Option<Vec<TopicPartitions>>,
     ids: HashMap<Uuid, Text>,
 }
 
 impl<'a> Consumer<'a> {
-    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a Shared) -> Self {
+    pub(super) fn new(config: GroupConfig, coordinator: Coordinator, shared: &'a SharedMembership) -> Self {
         Consumer {
             config,
             coordinator,
@@ -102,7 +102,7 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    fn beat(&mut self, held: &[Partition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
+    fn beat(&mut self, held: &[TopicPartition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
         let mut request = self.identity();
         if self.told.as_deref() != Some(held) {
             request.topic_partitions = Some(self.by_id(held));
@@ -160,7 +160,7 @@ impl<'a> Consumer<'a> {
                 Err(error) => return Err(error),
             }
         }
-        let mut partitions: Vec<Partition> = Vec::new();
+        let mut partitions: Vec<TopicPartition> = Vec::new();
         for topic in &assigned {
             if let Some(name) = self.ids.get(&topic.topic_id) {
                 partitions.extend(topic.partitions.iter().map(|partition| (name.clone(), *partition)));
@@ -173,7 +173,7 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    fn by_id(&self, held: &[Partition]) -> Vec<TopicPartitions> {
+    fn by_id(&self, held: &[TopicPartition]) -> Vec<TopicPartitions> {
         let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
         for (id, name) in &self.ids {
             let of_topic = held.iter().filter(|(topic, _)| topic == name).map(|(_, partition)| *partition);

@@ -2,7 +2,7 @@
 
 use super::verdict::{self, Next};
 use crate::admin::coordinator_of;
-use crate::blocking::{Cluster, Connection, Kept};
+use crate::blocking::{Cluster, Connection, KeptConnection};
 use crate::error::ClientError;
 use fullbore_wire::api::Request;
 use fullbore_wire::{ErrorCode, Text};
@@ -12,14 +12,14 @@ pub(super) struct Coordinator {
     /// For what any broker knows.
     pub(super) cluster: Cluster,
     group: Text,
-    connection: Kept,
+    connection: KeptConnection,
     /// Why the last request was not carried out, if it is to be tried again.
     trouble: Option<String>,
 }
 
 impl Coordinator {
     pub(super) fn new(cluster: Cluster, group: Text) -> Self {
-        Coordinator { cluster, group, connection: Kept::default(), trouble: None }
+        Coordinator { cluster, group, connection: KeptConnection::default(), trouble: None }
     }
 
     pub(super) fn connection(&mut self) -> Result<&mut Connection, ClientError> {
@@ -28,7 +28,7 @@ impl Coordinator {
 
     /// The next request looks for the coordinator again.
     pub(super) fn forget(&mut self) {
-        self.connection = Kept::default();
+        self.connection = KeptConnection::default();
     }
 
     pub(super) fn ask<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {

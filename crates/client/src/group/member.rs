@@ -2,10 +2,10 @@
 //!
 //! Not the membership, which is its thread's. Invariant: offsets have a connection of their own, so that no commit waits for a rebalance.
 
-use super::assign::Partition;
+use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
-use super::shared::Shared;
+use super::shared::SharedMembership;
 use super::shared::Target;
 use super::verdict;
 use super::verdict::Next;
@@ -38,7 +38,7 @@ pub struct Position {
 
 /// What became of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Committed {
+pub enum CommitOutcome {
     /// The offsets are committed.
     Done,
     /// Not just now: the group or its coordinator is moving.
@@ -50,7 +50,7 @@ pub enum Committed {
 /// A member of a group.
 pub struct Member {
     config: GroupConfig,
-    shared: Arc<Shared>,
+    shared: Arc<SharedMembership>,
     thread: Option<JoinHandle<()>>,
     offsets: Coordinator,
 }
@@ -61,7 +61,7 @@ impl Member {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedMembership::default());
         let (of_thread, settings) = (shared.clone(), config.clone());
         let coordinator = Coordinator::new(membership, config.group.clone());
         let body = move || {
@@ -119,22 +119,26 @@ impl Member {
     /// What no retry can help.
     pub fn commit(
         &mut self,
-        offsets: &HashMap<Partition, Position>,
+        offsets: &HashMap<TopicPartition, Position>,
         patience: Duration,
-    ) -> Result<Committed, ClientError> {
+    ) -> Result<CommitOutcome, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let outcome = if offsets.is_empty() { Next::Go } else { self.try_commit(offsets, patience)? };
             match outcome {
-                Next::Go => return Ok(Committed::Done),
-                Next::RejoinLost | Next::RejoinNew => return Ok(Committed::Lost),
-                _ if Instant::now() + RETRY_BACKOFF >= until => return Ok(Committed::Later),
+                Next::Go => return Ok(CommitOutcome::Done),
+                Next::RejoinLost | Next::RejoinNew => return Ok(CommitOutcome::Lost),
+                _ if Instant::now() + RETRY_BACKOFF >= until => return Ok(CommitOutcome::Later),
                 _ => std::thread::sleep(RETRY_BACKOFF),
             }
         }
     }
 
-    fn try_commit(&mut self, offsets: &HashMap<Partition, Position>, patience: Duration) -> Result<Next, ClientError> {
+    fn try_commit(
+        &mut self,
+        offsets: &HashMap<TopicPartition, Position>,
+        patience: Duration,
+    ) -> Result<Next, ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
         for ((topic, partition_index), Position { topic_id, offset }) in offsets {
             topics.entry((topic, *topic_id)).or_default().push(OffsetCommitRequestPartition {
@@ -175,7 +179,11 @@ impl Member {
     ///
     /// # Errors
     /// What no retry can help, or that there was no answer for `patience`.
-    pub fn committed(&mut self, of: &[(Partition, Uuid)], patience: Duration) -> Result<Vec<Option<i64>>, ClientError> {
+    pub fn committed(
+        &mut self,
+        of: &[(TopicPartition, Uuid)],
+        patience: Duration,
+    ) -> Result<Vec<Option<i64>>, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let found = self.try_committed(of);
@@ -187,7 +195,7 @@ impl Member {
             match step {
                 Next::Go => {
                     let (_, found) = found?;
-                    let committed = |(partition, _): &(Partition, Uuid)| found.get(partition).copied();
+                    let committed = |(partition, _): &(TopicPartition, Uuid)| found.get(partition).copied();
                     return Ok(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect());
                 }
                 Next::Fatal => return Err(self.refused(code)),
@@ -203,7 +211,10 @@ impl Member {
         ClientError::kafka(format!("cannot read the offsets of group '{}'", self.config.group), code, None)
     }
 
-    fn try_committed(&mut self, of: &[(Partition, Uuid)]) -> Result<(ErrorCode, HashMap<Partition, i64>), ClientError> {
+    fn try_committed(
+        &mut self,
+        of: &[(TopicPartition, Uuid)],
+    ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
         let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
         of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
         let identity = self.shared.identity();

@@ -17,7 +17,7 @@ mod member;
 mod shared;
 mod verdict;
 
-pub use assign::{Assignor, Partition};
+pub use assign::{Assignor, TopicPartition};
 pub use config::{GroupConfig, Protocol};
-pub use member::{Committed, Member, Position};
+pub use member::{CommitOutcome, Member, Position};
 pub use shared::Target;

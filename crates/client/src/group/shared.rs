@@ -3,7 +3,7 @@
 //! Not the offsets, which only the reader knows. Invariant: a target is replaced only by a newer one, and the thread knows
 //! which of them the reader has confirmed.
 
-use super::assign::Partition;
+use super::assign::TopicPartition;
 use crate::blocking::Stopper;
 use crate::error::ClientError;
 use fullbore_wire::Text;
@@ -16,24 +16,24 @@ pub struct Target {
     /// Counts up.
     pub serial: u64,
     /// All of it.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<TopicPartition>,
     /// What was read until now may be somebody else's already: nothing of it may be committed.
     pub lost: bool,
 }
 
 /// As whom the member commits.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Identity {
+pub(super) struct MemberIdentity {
     pub(super) member_id: Text,
     /// The generation, or the epoch; -1 outside of a group.
     pub(super) generation: i32,
 }
 
 #[derive(Default)]
-struct State {
+struct Membership {
     target: Target,
     confirmed: Target,
-    identity: Identity,
+    identity: MemberIdentity,
     trouble: Option<String>,
     /// Ends the request that may take as long as a rebalance.
     waits: Option<Stopper>,
@@ -45,23 +45,23 @@ struct State {
 
 /// The meeting place.
 #[derive(Default)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct SharedMembership {
+    state: Mutex<Membership>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedMembership {
+    fn lock(&self) -> MutexGuard<'_, Membership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `is_there`, for `patience` at most.
     fn wait<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, Membership>,
         patience: Duration,
-        is_there: impl Fn(&State) -> bool,
-    ) -> MutexGuard<'a, State> {
+        is_there: impl Fn(&Membership) -> bool,
+    ) -> MutexGuard<'a, Membership> {
         let until = Instant::now() + patience;
         while !is_there(&state) {
             let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
@@ -73,7 +73,7 @@ impl Shared {
     // The reader's side.
 
     pub(super) fn target(&self, patience: Duration) -> Result<Option<Target>, ClientError> {
-        let is_new = |state: &State| state.target.serial > state.confirmed.serial;
+        let is_new = |state: &Membership| state.target.serial > state.confirmed.serial;
         let mut state = self.wait(self.lock(), patience, |state| is_new(state) || state.failure.is_some());
         if let Some(failure) = state.failure.take() {
             return Err(failure);
@@ -91,7 +91,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(super) fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> MemberIdentity {
         self.lock().identity.clone()
     }
 
@@ -126,7 +126,7 @@ impl Shared {
     }
 
     /// Says what is to be read from now on.
-    pub(super) fn publish(&self, partitions: Vec<Partition>, lost: bool) {
+    pub(super) fn publish(&self, partitions: Vec<TopicPartition>, lost: bool) {
         let mut state = self.lock();
         // Nobody has heard of a loss that the reader has not confirmed yet.
         let lost = lost || (state.target.lost && state.target.serial > state.confirmed.serial);
@@ -135,29 +135,29 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(super) fn wanted(&self) -> Vec<Partition> {
+    pub(super) fn wanted(&self) -> Vec<TopicPartition> {
         self.lock().target.partitions.clone()
     }
 
     /// What the reader has, as far as it is known.
-    pub(super) fn held(&self) -> Vec<Partition> {
+    pub(super) fn held(&self) -> Vec<TopicPartition> {
         self.lock().confirmed.partitions.clone()
     }
 
     /// Waits until the reader has confirmed the target, or the member is to stop. Whether it has.
     pub(super) fn is_confirmed(&self, patience: Duration) -> bool {
-        let is_confirmed = |state: &State| state.confirmed.serial == state.target.serial;
+        let is_confirmed = |state: &Membership| state.confirmed.serial == state.target.serial;
         let state = self.wait(self.lock(), patience, |state| is_confirmed(state) || state.stopping);
         is_confirmed(&state)
     }
 
     /// Waits until the reader has something else than `held`, or the member is to stop.
-    pub(super) fn wait_for_other_than(&self, held: &[Partition], patience: Duration) {
+    pub(super) fn wait_for_other_than(&self, held: &[TopicPartition], patience: Duration) {
         drop(self.wait(self.lock(), patience, |state| state.stopping || state.confirmed.partitions != held));
     }
 
     pub(super) fn set_identity(&self, member_id: &Text, generation: i32) {
-        self.lock().identity = Identity { member_id: member_id.clone(), generation };
+        self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
     pub(super) fn set_trouble(&self, trouble: Option<String>) {

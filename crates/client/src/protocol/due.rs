@@ -24,7 +24,7 @@ pub struct Asking {
 
 /// A request that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SentRequest {
     /// The request's number, which comes back in the answer.
     pub correlation_id: i32,
     /// What was asked.
@@ -50,26 +50,26 @@ impl Asking {
         request: &R,
         version: i16,
         now: Instant,
-    ) -> Result<(Asked, Frame), ProtocolError> {
+    ) -> Result<(SentRequest, Frame), ProtocolError> {
         let correlation_id = self.next_correlation_id;
         self.next_correlation_id = correlation_id.wrapping_add(1) & i32::MAX;
         let frame = api::encode_request(request, version, correlation_id, Some(&self.client_id))
             .map_err(|source| ProtocolError::Encode { api: R::KEY.name(), source })?;
-        Ok((Asked { correlation_id, api: R::KEY, version, sent_at: now }, frame))
+        Ok((SentRequest { correlation_id, api: R::KEY, version, sent_at: now }, frame))
     }
 }
 
-impl Asked {
+impl SentRequest {
     /// A line for the request, which has so many bytes.
     pub fn log(&self, peer: &str, bytes: usize) {
-        let Asked { correlation_id, api, version, .. } = self;
+        let SentRequest { correlation_id, api, version, .. } = self;
         let api = api.name();
         tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
     }
 
     /// A line for its answer, which has so many bytes behind its length.
     pub fn log_answer(&self, peer: &str, bytes: usize, now: Instant) {
-        let Asked { correlation_id, api, version, sent_at } = self;
+        let SentRequest { correlation_id, api, version, sent_at } = self;
         let rtt_us = u64::try_from(now.saturating_duration_since(*sent_at).as_micros()).unwrap_or(u64::MAX);
         let (api, bytes) = (api.name(), bytes + super::frame::PREFIX);
         tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, rtt_us, "response");
@@ -78,7 +78,7 @@ impl Asked {
 
 /// Requests whose responses are due, oldest first, each with what its answer is for.
 #[derive(Debug)]
-pub struct Due<T>(VecDeque<(Asked, T)>);
+pub struct Due<T>(VecDeque<(SentRequest, T)>);
 
 impl<T> Default for Due<T> {
     fn default() -> Self {
@@ -91,7 +91,7 @@ impl<T> Due<T> {
     ///
     /// # Errors
     /// `waits` again, when too many are.
-    pub fn push(&mut self, asked: Asked, waits: T) -> Result<(), T> {
+    pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
         }
@@ -103,7 +103,7 @@ impl<T> Due<T> {
     ///
     /// # Errors
     /// [`ProtocolError::NotDue`]; all that was due still is.
-    pub fn answered(&mut self, frame: &[u8]) -> Result<(Asked, T), ProtocolError> {
+    pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
         let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
         let oldest = if is_it { self.0.pop_front() } else { None };
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use fullbore_wire::apis::metadata::MetadataRequest;
 
-    fn asked(asking: &mut Asking, now: Instant) -> Asked {
+    fn asked(asking: &mut Asking, now: Instant) -> SentRequest {
         asking.encode(&MetadataRequest::default(), 9, now).expect("a small request").0
     }
 

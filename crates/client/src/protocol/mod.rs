@@ -13,6 +13,6 @@ mod error;
 pub mod frame;
 mod versions;
 
-pub use due::{Asked, Asking, Due, decode};
+pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};

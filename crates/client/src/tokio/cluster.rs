@@ -45,27 +45,27 @@ pub struct TopicInfo {
 /// The cluster's brokers, and one connection to each that was asked for. Clones share both.
 #[derive(Clone)]
 pub struct Cluster {
-    inner: Arc<Inner>,
+    inner: Arc<ClusterState>,
 }
 
-struct Inner {
+struct ClusterState {
     bootstrap: Vec<String>,
     /// Counts questions to any broker: each begins with another one.
     turn: AtomicUsize,
     config: ClientConfig,
     /// host:port by broker id.
     brokers: Mutex<HashMap<i32, String>>,
-    connections: Mutex<HashMap<String, Arc<Slot>>>,
+    connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
 
 /// One broker's connection; the lock makes one caller connect while the others wait.
-type Slot = tokio::sync::Mutex<Option<Connection>>;
+type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
     /// The cluster behind these addresses (host:port); nothing is connected yet.
     pub fn new(bootstrap: Vec<String>, config: ClientConfig) -> Self {
         Cluster {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ClusterState {
                 bootstrap,
                 turn: AtomicUsize::new(0),
                 config,

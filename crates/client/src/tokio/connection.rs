@@ -13,7 +13,7 @@ use crate::error::ConnectionError;
 use crate::protocol::{Asking, Handshake, Versions, decode};
 use bytes::Bytes;
 use fullbore_wire::api::Request;
-use shared::{Handler, Outcome, Shared};
+use shared::{ConnectionState, Handler, RequestOutcome};
 use socket::Writing;
 use std::io;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Connection {
 }
 
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionState>,
     sending: Arc<tokio::sync::Mutex<Sending>>,
     versions: Versions,
 }
@@ -60,7 +60,7 @@ impl Connection {
             Ok(halves) => halves.map_err(|e| connect_error(e.to_string()))?,
             Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
         };
-        let shared = Arc::new(Shared::new(address, config));
+        let shared = Arc::new(ConnectionState::new(address, config));
         let sending = Sending { socket: Some(write), asking: Asking::new(&config.client_id) };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         tokio::spawn({
@@ -118,7 +118,7 @@ impl Connection {
         version: i16,
         handler: impl FnOnce(Result<R::Response, ConnectionError>) + Send + 'static,
     ) {
-        let decode = move |outcome: Outcome| {
+        let decode = move |outcome: RequestOutcome| {
             handler(outcome.and_then(|frame| Ok(decode::<R>(frame, version)?)));
         };
         self.inner.send(request, version, decode).await;
@@ -155,7 +155,7 @@ impl Connection {
 
 /// A request that waits for its turn to be written. One whose sender gives up before that is answered as well.
 struct Unsent<'a> {
-    shared: &'a Shared,
+    shared: &'a ConnectionState,
     handler: Option<Handler>,
 }
 
@@ -168,7 +168,7 @@ impl Drop for Unsent<'_> {
 }
 
 impl Inner {
-    async fn send<R: Request>(&self, request: &R, version: i16, handler: impl FnOnce(Outcome) + Send + 'static) {
+    async fn send<R: Request>(&self, request: &R, version: i16, handler: impl FnOnce(RequestOutcome) + Send + 'static) {
         let mut unsent = Unsent { shared: &self.shared, handler: Some(Box::new(handler)) };
         let mut sending = self.sending.lock().await;
         let Some(handler) = unsent.handler.take() else { return };
@@ -220,7 +220,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
-        let shared = Arc::new(Shared::new(&address.to_string(), &ClientConfig::default()));
+        let shared = Arc::new(ConnectionState::new(&address.to_string(), &ClientConfig::default()));
         let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         let inner = Inner { shared, sending, versions: Versions::default() };

@@ -8,7 +8,7 @@ use fullbore_client::ClientError;
 use fullbore_client::admin::{PARTITIONS_PER_ANSWER, create_topic, delete_topics, describe_topics};
 use fullbore_client::blocking::Cluster;
 use fullbore_client::consume::{
-    BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, Start, consume,
+    BatchView, ConsumeError, ConsumeOutcome, ConsumePlan, Cursor, FetchSettings, Record, Sink, StartOffset, consume,
 };
 use fullbore_tests::{Batch, Proxy, produce_request};
 use std::ops::ControlFlow;
@@ -49,11 +49,15 @@ fn cursors<S: Sink>(cluster: &mut Cluster, sink: impl Fn() -> S) -> Vec<Cursor<S
     places.into_iter().map(|place| Cursor::new(place, sink())).collect()
 }
 
-fn plan(records: u64) -> Plan {
-    Plan { records, ..Plan::new(FetchSettings::default(), Duration::from_secs(20)) }
+fn plan(records: u64) -> ConsumePlan {
+    ConsumePlan { records, ..ConsumePlan::new(FetchSettings::default(), Duration::from_secs(20)) }
 }
 
-fn read_all<S: Sink>(address: &str, sink: impl Fn() -> S, plan: &Plan) -> Result<Outcome<S>, ConsumeError> {
+fn read_all<S: Sink>(
+    address: &str,
+    sink: impl Fn() -> S,
+    plan: &ConsumePlan,
+) -> Result<ConsumeOutcome<S>, ConsumeError> {
     let mut cluster = Cluster::new(address, "test").expect("valid");
     let cursors = cursors(&mut cluster, sink);
     consume(&cluster, cursors, plan, |_| true)
@@ -71,7 +75,7 @@ fn fetches_smaller_than_a_batch_make_progress() {
     let broker = with_topic(1);
     write_numbers(&broker.address, 1, 5_000, 200);
     let fetch = FetchSettings { partition_max_bytes: 1, max_bytes: 1, ..Default::default() };
-    let outcome = read_all(&broker.address, InOrder::default, &Plan { fetch, ..plan(5_000) }).expect("read");
+    let outcome = read_all(&broker.address, InOrder::default, &ConsumePlan { fetch, ..plan(5_000) }).expect("read");
     assert_eq!(outcome.progress.records(), 5_000);
 }
 
@@ -90,7 +94,7 @@ fn every_partition_is_read() {
 fn a_run_from_the_end_sees_nothing_old_and_ends_by_its_timeout() {
     let broker = with_topic(1);
     write_numbers(&broker.address, 1, 100, 100);
-    let from_end = Plan { start: Start::Latest, timeout: Duration::from_millis(200), ..plan(1) };
+    let from_end = ConsumePlan { start: StartOffset::Latest, timeout: Duration::from_millis(200), ..plan(1) };
     let outcome = read_all(&broker.address, || (), &from_end).expect("read");
     assert_eq!((outcome.progress.records(), outcome.finished), (0, None));
 }
@@ -102,7 +106,7 @@ fn a_broker_that_goes_away_is_named_when_the_timeout_passes() {
     let address = broker.address.clone();
     let mut cluster = Cluster::new(&address, "test").expect("valid");
     let cursors = cursors(&mut cluster, || ());
-    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
+    let plan = ConsumePlan { timeout: Duration::from_secs(3), ..plan(1_000) };
     let mut broker = Some(broker);
     let outcome = consume(&cluster, cursors, &plan, |counts| {
         if counts.records() == 100 {
@@ -123,7 +127,7 @@ fn a_broker_that_falls_silent_is_named_when_the_timeout_passes() {
     create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
     write_numbers(&broker.address, 1, 100, 100);
     let cursors = cursors(&mut cluster, || ());
-    let plan = Plan { timeout: Duration::from_secs(3), ..plan(1_000) };
+    let plan = ConsumePlan { timeout: Duration::from_secs(3), ..plan(1_000) };
     let mut stalled = None;
     let outcome = consume(&cluster, cursors, &plan, |counts| {
         if counts.records() == 100 && stalled.is_none() {
@@ -174,7 +178,7 @@ fn a_reader_goes_on_where_it_was_when_its_connection_breaks() {
     let cursors = cursors(&mut cluster, InOrder::default);
     let fetch = FetchSettings { partition_max_bytes: 20_000, ..Default::default() };
     let mut cuts = 0;
-    let outcome = consume(&cluster, cursors, &Plan { fetch, ..plan(200_000) }, |counts| {
+    let outcome = consume(&cluster, cursors, &ConsumePlan { fetch, ..plan(200_000) }, |counts| {
         if cuts < 3 && counts.records() > cuts * 20_000 {
             proxy.cut();
             cuts += 1;

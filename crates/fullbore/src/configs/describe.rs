@@ -8,7 +8,7 @@ use crate::output::{Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, string, text};
 use fullbore_client::admin::{
-    ConfigEntry, Groups, ResourceKind, Synonym, config_resources, describe_configs, list_topics,
+    ConfigEntry, GroupAdmin, ResourceKind, Synonym, config_resources, describe_configs, list_topics,
 };
 use fullbore_client::blocking::Cluster;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args, Debug)]
-pub struct Describe {
+pub struct DescribeConfigsArgs {
     #[command(flatten)]
     entity: Entity,
     /// Print the configurations that nobody set, too.
@@ -31,7 +31,7 @@ pub struct Describe {
 }
 
 /// Describes them.
-pub fn run(describe: &Describe) -> Result<(), Failure> {
+pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let meant = describe.entity.meant()?;
     let mut cluster = describe.at.cluster(client_id::CONFIGS)?;
@@ -80,7 +80,7 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Whose>, Fai
         }
         ResourceKind::Group => {
             names.extend(config_resources(cluster, kind)?.iter().map(ToString::to_string));
-            let groups = Groups::of(cluster, PATIENCE)?.list(&[], &[])?;
+            let groups = GroupAdmin::of(cluster, PATIENCE)?.list(&[], &[])?;
             names.extend(groups.iter().map(|group| group.id.to_string()));
         }
         ResourceKind::ClientMetrics => {

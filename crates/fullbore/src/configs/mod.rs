@@ -18,11 +18,11 @@ pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
   fullbore configs --describe --topic orders      (kafka-configs.sh's own form works too)")]
 pub struct Configs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ConfigsCommand>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Action {
+enum ConfigsCommand {
     /// Print configurations, where each value is from, and those that it hides.
     ///
     /// Without a name those of every topic, broker, group or client metric; without --all those that were set while brokers
@@ -33,7 +33,7 @@ enum Action {
   fullbore configs describe --topic orders --all --json
   fullbore configs describe --entity-type brokers
   fullbore configs describe --broker-defaults")]
-    Describe(describe::Describe),
+    Describe(describe::DescribeConfigsArgs),
     /// Set configurations, or delete them so that the broker's or the default holds again; all of them or none.
     ///
     /// --json prints {"altered": {"type", "name"}}.
@@ -48,8 +48,8 @@ enum Action {
 /// Runs the command.
 pub fn run(configs: Configs) -> Result<(), Failure> {
     match configs.action {
-        Some(Action::Describe(describe)) => describe::run(&describe),
-        Some(Action::Alter(alter)) => alter::run(&alter),
+        Some(ConfigsCommand::Describe(describe)) => describe::run(&describe),
+        Some(ConfigsCommand::Alter(alter)) => alter::run(&alter),
         None => Err(Failure::new("configs: say describe or alter, as in `fullbore configs describe --topic orders`")),
     }
 }

@@ -1,6 +1,6 @@
 //! What the user types after `fullbore consume`.
 
-use super::format::{self, Piece};
+use super::format::{self, FormatPart};
 use super::start::{self, Mark};
 use crate::client::key_value;
 use crate::pipe::escapes;
@@ -111,7 +111,7 @@ pub struct Consume {
 
 /// A format that was read.
 #[derive(Clone, Debug)]
-pub(super) struct Format(pub(super) Vec<Piece>);
+pub(super) struct Format(pub(super) Vec<FormatPart>);
 
 fn pieces(text: &str) -> Result<Format, String> {
     format::parse(text).map(Format)

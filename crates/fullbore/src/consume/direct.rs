@@ -3,13 +3,13 @@
 //! Nothing is committed. Invariant: each record from the start on is printed once, in the order of its partition.
 
 use super::args::Consume;
-use super::printer::{Printer, Shared};
-use super::reading::{End, Topics};
+use super::printer::{Printer, PrinterContext};
+use super::reading::{End, TopicSelection};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
-use fullbore_client::consume::{Cursor, Growth, Plan, Start, consume_growing};
+use fullbore_client::consume::{ConsumePlan, Cursor, Growth, StartOffset, consume_growing};
 use fullbore_client::{ClientError, ConsumerConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// Reads until the end that was asked for, or until the user asks to end.
 pub(super) fn read(
     cluster: &mut Cluster,
-    topics: &Topics,
+    topics: &TopicSelection,
     args: &Consume,
-    start: Start,
+    start: StartOffset,
     settings: &ConsumerConfig,
-    shared: &Arc<Shared>,
+    shared: &Arc<PrinterContext>,
     stop: &Stop,
 ) -> Result<End, Failure> {
     let of_shared = shared.clone();
@@ -33,11 +33,11 @@ pub(super) fn read(
     // Partitions that were named, or are to be read up to where they end now, are all there is to read.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
-    let plan = Plan {
+    let plan = ConsumePlan {
         start,
         to_end: args.exit,
         outlives_topics: is_open && topics.matches.is_some(),
-        ..Plan::new(settings.fetch.clone(), timeout)
+        ..ConsumePlan::new(settings.fetch.clone(), timeout)
     };
     let every = settings.group.metadata_max_age;
     let growth = is_open.then(|| Growth::new(topics.named.clone(), topics.matches.clone(), every, cursor));
@@ -55,7 +55,7 @@ pub(super) fn read(
 }
 
 /// The partitions of every topic, or those of them that were named.
-fn places(cluster: &mut Cluster, topics: &Topics, wanted: &[i32]) -> Result<Vec<PartitionPlace>, Failure> {
+fn places(cluster: &mut Cluster, topics: &TopicSelection, wanted: &[i32]) -> Result<Vec<PartitionPlace>, Failure> {
     let mut all = Vec::new();
     for topic in &topics.all {
         let places = match cluster.partitions(topic) {

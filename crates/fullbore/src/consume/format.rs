@@ -28,7 +28,7 @@ pub enum Style {
     /// Piece by piece.
     Pieces {
         /// In order.
-        pieces: Vec<Piece>,
+        pieces: Vec<FormatPart>,
         /// What stands for a key or value that is null.
         null: Vec<u8>,
     },
@@ -38,7 +38,7 @@ pub enum Style {
 
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum FormatPart {
     /// Bytes that are printed as they are.
     Literal(Vec<u8>),
     /// `%t`.
@@ -74,7 +74,7 @@ const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 ///
 /// # Errors
 /// What is wrong, and at which byte of it.
-pub fn parse(text: &str) -> Result<Vec<Piece>, String> {
+pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());
     while let Some(byte) = bytes.get(at) {
@@ -82,12 +82,12 @@ pub fn parse(text: &str) -> Result<Vec<Piece>, String> {
         let (len, piece) = match byte {
             b'%' => (2, token(bytes.get(at + 1)).map_err(wrong)?),
             _ => match escapes::escape(&bytes[at..]).map_err(wrong)? {
-                Unescaped::Byte(len, byte) => (len, Piece::Literal(vec![byte])),
-                Unescaped::No => (1, Piece::Literal(vec![*byte])),
+                Unescaped::Byte(len, byte) => (len, FormatPart::Literal(vec![byte])),
+                Unescaped::No => (1, FormatPart::Literal(vec![*byte])),
             },
         };
         match (pieces.last_mut(), piece) {
-            (Some(Piece::Literal(before)), Piece::Literal(more)) => before.extend(more),
+            (Some(FormatPart::Literal(before)), FormatPart::Literal(more)) => before.extend(more),
             (_, piece) => pieces.push(piece),
         }
         at += len;
@@ -95,19 +95,19 @@ pub fn parse(text: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-fn token(letter: Option<&u8>) -> Result<Piece, String> {
+fn token(letter: Option<&u8>) -> Result<FormatPart, String> {
     Ok(match letter {
-        Some(b't') => Piece::Topic,
-        Some(b'p') => Piece::Partition,
-        Some(b'o') => Piece::Offset,
-        Some(b'T') => Piece::Timestamp,
-        Some(b'k') => Piece::Key,
-        Some(b'K') => Piece::KeyLength,
-        Some(b's') => Piece::Value,
-        Some(b'S') => Piece::ValueLength,
-        Some(b'R') => Piece::ValueLengthBytes,
-        Some(b'h') => Piece::Headers,
-        Some(b'%') => Piece::Literal(b"%".to_vec()),
+        Some(b't') => FormatPart::Topic,
+        Some(b'p') => FormatPart::Partition,
+        Some(b'o') => FormatPart::Offset,
+        Some(b'T') => FormatPart::Timestamp,
+        Some(b'k') => FormatPart::Key,
+        Some(b'K') => FormatPart::KeyLength,
+        Some(b's') => FormatPart::Value,
+        Some(b'S') => FormatPart::ValueLength,
+        Some(b'R') => FormatPart::ValueLengthBytes,
+        Some(b'h') => FormatPart::Headers,
+        Some(b'%') => FormatPart::Literal(b"%".to_vec()),
         Some(other) => {
             return Err(format!("%{} must be one of {TOKENS}", char::from(*other).escape_default()));
         }
@@ -125,23 +125,23 @@ impl Style {
     }
 }
 
-impl Piece {
+impl FormatPart {
     fn print(&self, seen: &Seen<'_>, null: &[u8], out: &mut Vec<u8>) {
         let length = |bytes: Option<&[u8]>| bytes.map_or(-1, |bytes| bytes.len() as i64);
         let record = seen.record;
         match self {
-            Piece::Literal(bytes) => out.extend_from_slice(bytes),
-            Piece::Topic => out.extend_from_slice(seen.topic.as_bytes()),
-            Piece::Partition => number(i64::from(seen.partition), out),
-            Piece::Offset => number(seen.offset, out),
-            Piece::Timestamp => number(seen.timestamp, out),
-            Piece::NamedTimestamp => named_timestamp(seen, out),
-            Piece::Key => out.extend_from_slice(record.key.unwrap_or(null)),
-            Piece::KeyLength => number(length(record.key), out),
-            Piece::Value => out.extend_from_slice(record.value.unwrap_or(null)),
-            Piece::ValueLength => number(length(record.value), out),
-            Piece::ValueLengthBytes => out.extend_from_slice(&(length(record.value) as i32).to_be_bytes()),
-            Piece::Headers => {
+            FormatPart::Literal(bytes) => out.extend_from_slice(bytes),
+            FormatPart::Topic => out.extend_from_slice(seen.topic.as_bytes()),
+            FormatPart::Partition => number(i64::from(seen.partition), out),
+            FormatPart::Offset => number(seen.offset, out),
+            FormatPart::Timestamp => number(seen.timestamp, out),
+            FormatPart::NamedTimestamp => named_timestamp(seen, out),
+            FormatPart::Key => out.extend_from_slice(record.key.unwrap_or(null)),
+            FormatPart::KeyLength => number(length(record.key), out),
+            FormatPart::Value => out.extend_from_slice(record.value.unwrap_or(null)),
+            FormatPart::ValueLength => number(length(record.value), out),
+            FormatPart::ValueLengthBytes => out.extend_from_slice(&(length(record.value) as i32).to_be_bytes()),
+            FormatPart::Headers => {
                 for (at, (key, value)) in record.headers.enumerate() {
                     out.extend_from_slice(if at == 0 { b"" } else { b"," });
                     out.extend_from_slice(key.as_bytes());
@@ -149,8 +149,8 @@ impl Piece {
                     out.extend_from_slice(value.unwrap_or(b"NULL"));
                 }
             }
-            Piece::NamedHeaders(_) if record.headers.is_empty() => out.extend_from_slice(b"NO_HEADERS"),
-            Piece::NamedHeaders(separator) => {
+            FormatPart::NamedHeaders(_) if record.headers.is_empty() => out.extend_from_slice(b"NO_HEADERS"),
+            FormatPart::NamedHeaders(separator) => {
                 for (at, (key, value)) in record.headers.enumerate() {
                     out.extend_from_slice(if at == 0 { b"" } else { separator });
                     out.extend_from_slice(key.as_bytes());

@@ -5,15 +5,14 @@
 //! is written at least once, whoever of the group dies.
 
 use super::args::Consume;
-use super::outlet::Place;
-use super::printer::{Printer, Shared};
-use super::reading::{End, INTERRUPTED_PATIENCE, Topics};
+use super::printer::{Printer, PrinterContext};
+use super::reading::{End, INTERRUPTED_PATIENCE, TopicSelection};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
-use fullbore_client::consume::{ConsumeError, Cursor, Placed, Plan, Start, consume};
-use fullbore_client::group::{Committed, Member, Position, Target};
+use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
+use fullbore_client::group::{CommitOutcome, Member, Position, Target, TopicPartition};
 use fullbore_client::{ClientError, ConsumerConfig};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,13 +41,13 @@ pub(super) struct Grouped<'a> {
     member: Member,
     args: &'a Consume,
     settings: &'a ConsumerConfig,
-    topics: &'a Topics,
-    shared: &'a Arc<Shared>,
+    topics: &'a TopicSelection,
+    shared: &'a Arc<PrinterContext>,
     stop: &'a Stop,
     /// Where each partition that is read here goes on, and with --exit ends.
-    places: HashMap<Place, Placed>,
+    places: HashMap<TopicPartition, Placed>,
     /// What was committed of them.
-    committed: HashMap<Place, Position>,
+    committed: HashMap<TopicPartition, Position>,
     /// Topics that were deleted while they were read.
     deleted: BTreeSet<Text>,
     /// Which partition could not be read, and why.
@@ -75,8 +74,8 @@ impl<'a> Grouped<'a> {
         member: Member,
         args: &'a Consume,
         settings: &'a ConsumerConfig,
-        topics: &'a Topics,
-        shared: &'a Arc<Shared>,
+        topics: &'a TopicSelection,
+        shared: &'a Arc<PrinterContext>,
         stop: &'a Stop,
     ) -> Self {
         let (places, committed, deleted, unread, troubles) = Default::default();
@@ -93,13 +92,13 @@ impl<'a> Grouped<'a> {
         let asked = Instant::now();
         let patience = || self.stop.is_asked() && asked.elapsed() > INTERRUPTED_PATIENCE;
         self.shared.outlet.drained(Duration::MAX, patience);
-        let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(Committed::Done) };
+        let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(CommitOutcome::Done) };
         let trouble = self.member.trouble();
         self.member.leave(LEAVE_PATIENCE);
         let finished = outcome?;
         match committed? {
-            Committed::Done => Ok(End { finished, unread: self.unread }),
-            Committed::Later | Committed::Lost => {
+            CommitOutcome::Done => Ok(End { finished, unread: self.unread }),
+            CommitOutcome::Later | CommitOutcome::Lost => {
                 let why = trouble.map_or_else(String::new, |why| format!(": {why}"));
                 Err(Failure::new(format!(
                     "the offsets of the last records could not be committed; the group reads those records again{why}"
@@ -169,7 +168,7 @@ impl<'a> Grouped<'a> {
         let kept = &self.places;
         self.committed.retain(|place, _| kept.contains_key(place));
         self.shared.outlet.retain(|place| kept.contains_key(place));
-        let added: Vec<Place> =
+        let added: Vec<TopicPartition> =
             target.partitions.iter().filter(|place| !self.places.contains_key(*place)).cloned().collect();
         if !added.is_empty() {
             self.begin(&added)?;
@@ -204,7 +203,7 @@ impl<'a> Grouped<'a> {
     }
 
     /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says.
-    fn begin(&mut self, added: &[Place]) -> Result<(), Failure> {
+    fn begin(&mut self, added: &[TopicPartition]) -> Result<(), Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         let ids: HashMap<Text, Uuid> = self
             .found(&topics)?
@@ -212,8 +211,8 @@ impl<'a> Grouped<'a> {
             .filter_map(|(topic, places)| Some((topic, places.first()?.topic_id)))
             .collect();
         self.deleted.retain(|topic| !ids.contains_key(topic));
-        let id_of = |(topic, _): &Place| ids.get(topic).copied().unwrap_or_default();
-        let of: Vec<(Place, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
+        let id_of = |(topic, _): &TopicPartition| ids.get(topic).copied().unwrap_or_default();
+        let of: Vec<(TopicPartition, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
         let found = self.member.committed(&of, PATIENCE)?;
         for ((place, topic_id), offset) in of.into_iter().zip(found) {
             let is_there = ids.contains_key(&place.0);
@@ -237,18 +236,18 @@ impl<'a> Grouped<'a> {
 
     /// Reads what the group gives, until it gives something else.
     fn stretch(&mut self) -> Result<Stretch, Failure> {
-        let cursor = |((topic, partition), placed): (&Place, &Placed)| {
+        let cursor = |((topic, partition), placed): (&TopicPartition, &Placed)| {
             let printer = Printer::new(self.shared.clone(), (topic.clone(), *partition), placed.topic_id);
             Cursor::placed(topic.clone(), *partition, *placed, printer)
         };
         let cursors = self.places.iter().map(cursor).collect();
         let timeout = self.args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
-        let plan = Plan {
-            start: self.settings.fetch.reset.unwrap_or(Start::Latest),
+        let plan = ConsumePlan {
+            start: self.settings.fetch.reset.unwrap_or(StartOffset::Latest),
             to_end: self.args.exit,
             outlives_topics: !self.args.exit,
             deleted: self.deleted.clone(),
-            ..Plan::new(self.settings.fetch.clone(), timeout)
+            ..ConsumePlan::new(self.settings.fetch.clone(), timeout)
         };
         let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =
             self;
@@ -286,13 +285,13 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    fn commit(&mut self, patience: Duration) -> Result<Committed, Failure> {
+    fn commit(&mut self, patience: Duration) -> Result<CommitOutcome, Failure> {
         commit(&mut self.member, self.shared, &self.places, &self.deleted, &mut self.committed, patience)
     }
 }
 
 /// The last of the topics that were named, if every one was deleted and there can be no others.
-fn all_deleted(topics: &Topics, deleted: &BTreeSet<Text>) -> Option<Text> {
+fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text> {
     let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
     topics.named.last().filter(|_| is_alone).cloned()
 }
@@ -301,19 +300,19 @@ fn all_deleted(topics: &Topics, deleted: &BTreeSet<Text>) -> Option<Text> {
 /// those offsets.
 fn commit(
     member: &mut Member,
-    shared: &Shared,
-    places: &HashMap<Place, Placed>,
+    shared: &PrinterContext,
+    places: &HashMap<TopicPartition, Placed>,
     deleted: &BTreeSet<Text>,
-    committed: &mut HashMap<Place, Position>,
+    committed: &mut HashMap<TopicPartition, Position>,
     patience: Duration,
-) -> Result<Committed, Failure> {
-    let is_news = |(place, position): &(Place, Position)| {
+) -> Result<CommitOutcome, Failure> {
+    let is_news = |(place, position): &(TopicPartition, Position)| {
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
-    let news: HashMap<Place, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
+    let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
     // Later: the next commit tells it again. Lost: the member's thread hears of it too, and joins again.
     let outcome = member.commit(&news, patience)?;
-    if outcome == Committed::Done {
+    if outcome == CommitOutcome::Done {
         committed.extend(news);
     }
     Ok(outcome)

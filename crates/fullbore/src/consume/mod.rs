@@ -22,11 +22,11 @@ use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::stop::Stop;
 use fullbore_client::ConsumerConfig;
-use fullbore_client::consume::Start;
+use fullbore_client::consume::StartOffset;
 use fullbore_client::group::Member;
 use grouped::Grouped;
 use outlet::Outlet;
-use printer::Shared;
+use printer::PrinterContext;
 use reading::{End, INTERRUPTED_PATIENCE};
 use settings::member_of;
 use std::sync::Arc;
@@ -51,14 +51,14 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let stop = Stop::at_signal(|| {})?;
     let properties = client_properties(args.command_config.as_deref(), &args.consumer_property, &notice)?;
     let settings = args.settings(&properties)?;
-    let otherwise = if args.exit || args.from_beginning { Start::Earliest } else { Start::Latest };
+    let otherwise = if args.exit || args.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
     let (start, until) = start::start_and_end(&args.offsets, otherwise)?;
     let style = args.style()?;
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
     let topics = args.topics(&mut cluster, settings.exclude_internal)?;
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
-    let shared = Arc::new(Shared { style, outlet: outlet.clone(), left, until });
+    let shared = Arc::new(PrinterContext { style, outlet: outlet.clone(), left, until });
     let outcome = match member_of(&args, &settings, topics.all.clone())? {
         None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
         Some(config) => {

@@ -4,8 +4,7 @@
 //! queued is neither told nor committed, and may be dropped.
 
 use crate::output;
-use fullbore_client::group::Position;
-use fullbore_wire::Text;
+use fullbore_client::group::{Position, TopicPartition};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,14 +14,11 @@ const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Bytes to gather before they are written, unless there are no more just now.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// A partition by name.
-pub type Place = (Text, i32);
-
 /// Records of one partition, printed.
 #[derive(Debug)]
 pub struct Chunk {
     /// Where they were read.
-    pub place: Arc<Place>,
+    pub place: Arc<TopicPartition>,
     /// What to write; empty if nothing before `next` was to be printed.
     pub bytes: Vec<u8>,
     /// How many.
@@ -32,20 +28,20 @@ pub struct Chunk {
 }
 
 #[derive(Default)]
-struct State {
+struct OutletState {
     queue: VecDeque<Chunk>,
     queued_bytes: usize,
     is_writing: bool,
     /// Nothing is taken any more, until it is opened again.
     closed: bool,
-    written: HashMap<Place, Position>,
+    written: HashMap<TopicPartition, Position>,
     records: u64,
 }
 
 /// Shared by the lanes, the writer and who commits.
 #[derive(Default)]
 pub struct Outlet {
-    state: Mutex<State>,
+    state: Mutex<OutletState>,
     changed: Condvar,
 }
 
@@ -61,11 +57,11 @@ impl Outlet {
         Ok(outlet)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutletState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&'a self, state: MutexGuard<'a, OutletState>) -> MutexGuard<'a, OutletState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,12 +112,12 @@ impl Outlet {
 
     /// The offset after the last record written of each partition, as far as it is known since the last call with
     /// this partition forgotten.
-    pub fn written(&self) -> HashMap<Place, Position> {
+    pub fn written(&self) -> HashMap<TopicPartition, Position> {
         self.lock().written.clone()
     }
 
     /// Forgets partitions that are not read any more.
-    pub fn retain(&self, keep: impl Fn(&Place) -> bool) {
+    pub fn retain(&self, keep: impl Fn(&TopicPartition) -> bool) {
         self.lock().written.retain(|place, _| keep(place));
     }
 

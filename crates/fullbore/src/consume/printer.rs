@@ -3,9 +3,9 @@
 //! Invariant: a record that was taken is in a chunk that is pushed before its partition's answer is done with.
 
 use super::format::{Seen, Style};
-use super::outlet::{Chunk, Outlet, Place};
+use super::outlet::{Chunk, Outlet};
 use fullbore_client::consume::{BatchView, Record, Sink};
-use fullbore_client::group::Position;
+use fullbore_client::group::{Position, TopicPartition};
 use fullbore_wire::Uuid;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// What all partitions share.
-pub struct Shared {
+pub struct PrinterContext {
     /// How to print.
     pub style: Style,
     /// Where it goes.
@@ -26,7 +26,7 @@ pub struct Shared {
     pub until: Option<i64>,
 }
 
-impl Shared {
+impl PrinterContext {
     /// Whether as many records as wanted were taken.
     pub fn is_spent(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
@@ -39,8 +39,8 @@ impl Shared {
 
 /// One partition's.
 pub struct Printer {
-    shared: Arc<Shared>,
-    place: Arc<Place>,
+    shared: Arc<PrinterContext>,
+    place: Arc<TopicPartition>,
     topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
@@ -50,7 +50,7 @@ pub struct Printer {
 
 impl Printer {
     /// Nothing printed yet.
-    pub fn new(shared: Arc<Shared>, place: Place, topic_id: Uuid) -> Self {
+    pub fn new(shared: Arc<PrinterContext>, place: TopicPartition, topic_id: Uuid) -> Self {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 

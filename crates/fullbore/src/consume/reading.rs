@@ -22,7 +22,7 @@ pub(super) struct End {
 }
 
 /// What is to be read.
-pub(super) struct Topics {
+pub(super) struct TopicSelection {
     /// Those that were named.
     pub(super) named: Vec<Text>,
     /// Which others belong to them.
@@ -33,7 +33,7 @@ pub(super) struct Topics {
 
 impl Consume {
     /// The topics that the flags name or match.
-    pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<Topics, Failure> {
+    pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<TopicSelection, Failure> {
         let named: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();
         let mut matches: Option<TopicFilter> = None;
@@ -50,6 +50,6 @@ impl Consume {
         }
         all.sort();
         all.dedup();
-        Ok(Topics { named, matches, all })
+        Ok(TopicSelection { named, matches, all })
     }
 }

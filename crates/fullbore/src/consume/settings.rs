@@ -4,7 +4,7 @@ use super::args::Consume;
 use crate::failure::Failure;
 use fullbore_broker::config::Properties;
 use fullbore_client::ConsumerConfig;
-use fullbore_client::consume::Start;
+use fullbore_client::consume::StartOffset;
 use fullbore_client::group::GroupConfig;
 use fullbore_wire::Text;
 
@@ -25,7 +25,7 @@ impl Consume {
     /// What flags and properties settle.
     pub(super) fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
-        let group_starts = if self.from_beginning { Start::Earliest } else { Start::Latest };
+        let group_starts = if self.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
         settings.fetch.reset = self.group.is_some().then_some(group_starts);
         let flags = [
             ("isolation.level", &self.isolation_level),

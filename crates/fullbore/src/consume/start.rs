@@ -1,13 +1,13 @@
 //! Where reading starts and ends: kcat's -o.
 
 use crate::failure::Failure;
-use fullbore_client::consume::Start;
+use fullbore_client::consume::StartOffset;
 
 /// One `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Where to start: `beginning`, `end`, a number, a number below zero for so many before the end, `s@MS` or `@MS`.
-    Start(Start),
+    Start(StartOffset),
     /// `e@MS`: end before the first record at this time or later.
     Until(i64),
 }
@@ -21,14 +21,14 @@ pub fn mark(text: &str) -> Result<Mark, String> {
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
     let time = |text: &str| text.parse::<i64>().ok().filter(|ms| *ms >= 0).ok_or_else(|| allowed().to_owned());
     match text {
-        "beginning" | "earliest" => Ok(Mark::Start(Start::Earliest)),
-        "end" | "latest" => Ok(Mark::Start(Start::Latest)),
+        "beginning" | "earliest" => Ok(Mark::Start(StartOffset::Earliest)),
+        "end" | "latest" => Ok(Mark::Start(StartOffset::Latest)),
         _ => match (text.strip_prefix("s@").or(text.strip_prefix('@')), text.strip_prefix("e@")) {
-            (Some(ms), _) => time(ms).map(|ms| Mark::Start(Start::From(ms))),
+            (Some(ms), _) => time(ms).map(|ms| Mark::Start(StartOffset::From(ms))),
             (_, Some(ms)) => time(ms).map(Mark::Until),
             _ => match text.parse::<i64>() {
-                Ok(count) if text.starts_with('-') => Ok(Mark::Start(Start::Back(count.saturating_neg()))),
-                Ok(offset) => Ok(Mark::Start(Start::At(offset))),
+                Ok(count) if text.starts_with('-') => Ok(Mark::Start(StartOffset::Back(count.saturating_neg()))),
+                Ok(offset) => Ok(Mark::Start(StartOffset::At(offset))),
                 Err(_) => Err(allowed().to_owned()),
             },
         },
@@ -39,7 +39,7 @@ pub fn mark(text: &str) -> Result<Mark, String> {
 ///
 /// # Errors
 /// Two of a kind.
-pub fn start_and_end(marks: &[Mark], otherwise: Start) -> Result<(Start, Option<i64>), Failure> {
+pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOffset, Option<i64>), Failure> {
     let (mut start, mut until) = (None, None);
     for mark in marks {
         let doubled = match mark {
@@ -60,13 +60,13 @@ mod tests {
     #[test]
     fn marks_are_kcats() {
         for (text, expected) in [
-            ("beginning", Mark::Start(Start::Earliest)),
-            ("latest", Mark::Start(Start::Latest)),
-            ("0", Mark::Start(Start::At(0))),
-            ("17", Mark::Start(Start::At(17))),
-            ("-5", Mark::Start(Start::Back(5))),
-            ("s@1000", Mark::Start(Start::From(1000))),
-            ("@1000", Mark::Start(Start::From(1000))),
+            ("beginning", Mark::Start(StartOffset::Earliest)),
+            ("latest", Mark::Start(StartOffset::Latest)),
+            ("0", Mark::Start(StartOffset::At(0))),
+            ("17", Mark::Start(StartOffset::At(17))),
+            ("-5", Mark::Start(StartOffset::Back(5))),
+            ("s@1000", Mark::Start(StartOffset::From(1000))),
+            ("@1000", Mark::Start(StartOffset::From(1000))),
             ("e@1000", Mark::Until(1000)),
         ] {
             assert_eq!(mark(text), Ok(expected), "{text}");
@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn one_start_and_one_end() {
-        let both = [Mark::Start(Start::From(1)), Mark::Until(2)];
-        assert_eq!(start_and_end(&both, Start::Latest).ok(), Some((Start::From(1), Some(2))));
-        assert_eq!(start_and_end(&[], Start::Latest).ok(), Some((Start::Latest, None)));
-        let two = [Mark::Start(Start::Latest), Mark::Start(Start::At(1))];
-        assert!(start_and_end(&two, Start::Latest).is_err());
+        let both = [Mark::Start(StartOffset::From(1)), Mark::Until(2)];
+        assert_eq!(start_and_end(&both, StartOffset::Latest).ok(), Some((StartOffset::From(1), Some(2))));
+        assert_eq!(start_and_end(&[], StartOffset::Latest).ok(), Some((StartOffset::Latest, None)));
+        let two = [Mark::Start(StartOffset::Latest), Mark::Start(StartOffset::At(1))];
+        assert!(start_and_end(&two, StartOffset::Latest).is_err());
     }
 }

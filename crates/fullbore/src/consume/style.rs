@@ -1,7 +1,7 @@
 //! How records are printed: as kafka-console-consumer.sh's flags and properties say, or in a format.
 
 use super::args::{Consume, Format};
-use super::format::{Piece, Style};
+use super::format::{FormatPart, Style};
 use crate::failure::Failure;
 use crate::pipe::escapes;
 
@@ -11,7 +11,7 @@ impl Consume {
         if self.json {
             return Ok(Style::Json);
         }
-        let mut layout = Layout {
+        let mut layout = ConsoleLayout {
             timestamp: self.print_timestamp,
             partition: self.print_partition,
             offset: self.print_offset,
@@ -35,7 +35,7 @@ impl Consume {
 }
 
 /// What kafka-console-consumer.sh prints, in its order.
-struct Layout {
+struct ConsoleLayout {
     timestamp: bool,
     partition: bool,
     offset: bool,
@@ -48,7 +48,7 @@ struct Layout {
     null: Vec<u8>,
 }
 
-impl Layout {
+impl ConsoleLayout {
     /// Kafka's names.
     fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         let wrong = |allowed: &str| Failure::new(format!("{key}={value}: {allowed}"));
@@ -75,20 +75,20 @@ impl Layout {
         Ok(())
     }
 
-    fn pieces(self) -> Vec<Piece> {
-        let literal = |text: &str| Piece::Literal(text.as_bytes().to_vec());
-        let columns: [(bool, Vec<Piece>); 6] = [
-            (self.timestamp, vec![Piece::NamedTimestamp]),
-            (self.partition, vec![literal("Partition:"), Piece::Partition]),
-            (self.offset, vec![literal("Offset:"), Piece::Offset]),
-            (self.headers, vec![Piece::NamedHeaders(self.between_headers)]),
-            (self.key, vec![Piece::Key]),
-            (self.value, vec![Piece::Value]),
+    fn pieces(self) -> Vec<FormatPart> {
+        let literal = |text: &str| FormatPart::Literal(text.as_bytes().to_vec());
+        let columns: [(bool, Vec<FormatPart>); 6] = [
+            (self.timestamp, vec![FormatPart::NamedTimestamp]),
+            (self.partition, vec![literal("Partition:"), FormatPart::Partition]),
+            (self.offset, vec![literal("Offset:"), FormatPart::Offset]),
+            (self.headers, vec![FormatPart::NamedHeaders(self.between_headers)]),
+            (self.key, vec![FormatPart::Key]),
+            (self.value, vec![FormatPart::Value]),
         ];
-        let shown: Vec<Vec<Piece>> =
+        let shown: Vec<Vec<FormatPart>> =
             columns.into_iter().filter(|(shown, _)| *shown).map(|(_, column)| column).collect();
-        let mut pieces = shown.join(&Piece::Literal(self.separator));
-        pieces.push(Piece::Literal(self.end));
+        let mut pieces = shown.join(&FormatPart::Literal(self.separator));
+        pieces.push(FormatPart::Literal(self.end));
         pieces
     }
 }

@@ -1,6 +1,6 @@
 //! What the flags of `consume` mean.
 
-use super::format::{Piece, Style};
+use super::format::{FormatPart, Style};
 use super::*;
 use clap::Parser;
 use fullbore_broker::config::Properties;
@@ -22,31 +22,34 @@ fn style(flags: &[&str]) -> Result<Style, String> {
 
 #[test]
 fn columns_come_in_kafkas_order() {
-    let literal = |text: &[u8]| Piece::Literal(text.to_vec());
+    let literal = |text: &[u8]| FormatPart::Literal(text.to_vec());
     let flags = ["--print-key", "--print-offset", "--print-timestamp", "--print-partition", "--print-headers"];
     let pieces = [
-        Piece::NamedTimestamp,
+        FormatPart::NamedTimestamp,
         literal(b"\t"),
         literal(b"Partition:"),
-        Piece::Partition,
+        FormatPart::Partition,
         literal(b"\t"),
         literal(b"Offset:"),
-        Piece::Offset,
+        FormatPart::Offset,
         literal(b"\t"),
-        Piece::NamedHeaders(b",".to_vec()),
+        FormatPart::NamedHeaders(b",".to_vec()),
         literal(b"\t"),
-        Piece::Key,
+        FormatPart::Key,
         literal(b"\t"),
-        Piece::Value,
+        FormatPart::Value,
         literal(b"\n"),
     ];
     assert_eq!(style(&flags), Ok(Style::Pieces { pieces: pieces.to_vec(), null: Vec::new() }));
     let kafkas = ["--property", "print.key=true", "--property", "key.separator= ", "--property", "null.literal=nil"];
-    let pieces = vec![Piece::Key, literal(b" "), Piece::Value, literal(b"\n")];
+    let pieces = vec![FormatPart::Key, literal(b" "), FormatPart::Value, literal(b"\n")];
     assert_eq!(style(&kafkas), Ok(Style::Pieces { pieces: pieces.clone(), null: b"nil".to_vec() }));
     let kcats = style(&["-K", " ", "-Z"]);
     assert_eq!(kcats, Ok(Style::Pieces { pieces, null: b"NULL".to_vec() }));
-    assert_eq!(style(&["-D", ""]), Ok(Style::Pieces { pieces: vec![Piece::Value, literal(b"")], null: Vec::new() }));
+    assert_eq!(
+        style(&["-D", ""]),
+        Ok(Style::Pieces { pieces: vec![FormatPart::Value, literal(b"")], null: Vec::new() })
+    );
 }
 
 #[test]
@@ -72,7 +75,7 @@ fn properties_shape_the_fetch() {
     let args = parse(&["-X", "isolation.level=read_committed", "-X", "auto.offset.reset=earliest"]).expect("flags");
     let properties = client_properties(None, &args.consumer_property, &notice).expect("valid");
     let settings = args.settings(&properties).expect("valid");
-    assert!(settings.fetch.read_committed && settings.fetch.reset == Some(Start::Earliest));
+    assert!(settings.fetch.read_committed && settings.fetch.reset == Some(StartOffset::Earliest));
     let settings = parse(&["--isolation-level", "READ_COMMITTED"]).expect("flags").settings(&Properties::default());
     let settings = settings.expect("valid");
     assert!(settings.fetch.read_committed && settings.fetch.reset.is_none());

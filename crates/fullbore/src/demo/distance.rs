@@ -5,7 +5,7 @@
 use crate::failure::Failure;
 use crate::output::words;
 use fullbore_bench::link::Shape;
-use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, Settings};
+use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, RelaySettings};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -43,8 +43,12 @@ impl Distance {
         let shape = Shape { rtt: self.rtt, ..Shape::default() };
         words(&format!("Relay on {}, which clients use: {}.", self.address, shape.described()));
         words("It delays bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
-        let settings =
-            Settings { shape, loss_stall: None, in_flight_max: IN_FLIGHT_BYTES_MAX, connections_max: CONNECTIONS_MAX };
+        let settings = RelaySettings {
+            shape,
+            loss_stall: None,
+            in_flight_max: IN_FLIGHT_BYTES_MAX,
+            connections_max: CONNECTIONS_MAX,
+        };
         let (stop, stopped) = watch::channel(false);
         let relay = {
             let _runtime = runtime.enter();

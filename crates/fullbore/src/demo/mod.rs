@@ -21,10 +21,10 @@ use fullbore_broker::config::{BrokerConfig, Properties};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
 use fullbore_producer::{Producer, ProducerConfig};
-use progress::Progress;
+use progress::DemoProgress;
 use std::path::Path;
 use std::time::Duration;
-use stream::{Phase, Stream};
+use stream::{DemoStream, Phase};
 
 /// The demo's topic.
 const TOPIC: &str = "demo";
@@ -114,7 +114,7 @@ fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &
     let mut cluster = Cluster::new(address, "fullbore-demo")?;
     create_topic(&mut cluster, TOPIC, Some(demo.partitions), None, &[])?;
     let producer = Producer::new(ProducerConfig::new(address))?;
-    let mut stream = Stream::new(TOPIC, &mut cluster, demo.record_size as usize)?;
+    let mut stream = DemoStream::new(TOPIC, &mut cluster, demo.record_size as usize)?;
     let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(demo.records());
     let phases = [
         Phase { name: "as fast as it goes", records: demo.records(), throughput: -1.0 },
@@ -122,7 +122,7 @@ fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &
     ];
     let (mut rows, mut documents) = (figures::heading(), Vec::new());
     for phase in &phases {
-        let progress = Progress::new(phase.name, phase.records);
+        let progress = DemoProgress::new(phase.name, phase.records);
         let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, stop);
         progress.finish();
         let figures = figures?;
@@ -187,12 +187,12 @@ mod tests {
         let mut cluster = Cluster::new(&address, "test").expect("valid");
         create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
         let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
-        let mut stream = Stream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
+        let mut stream = DemoStream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
         let phase = Phase { name: "test", records: 100, throughput: -1.0 };
-        let (progress, stop) = (Progress::new(phase.name, phase.records), Stop::new());
+        let (progress, stop) = (DemoProgress::new(phase.name, phase.records), Stop::new());
         stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
         assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
-        let stranger = fullbore_producer::Record::new(TOPIC, b"x").partition(1);
+        let stranger = fullbore_producer::ProducerRecord::new(TOPIC, b"x").partition(1);
         runtime.block_on(async { producer.send(stranger).await.expect("taken").await }).expect("written");
         let found = stream.verify_ends(&mut cluster).expect_err("one too many").to_string();
         assert_eq!(found, "partition 1: sent 50 records, read 50, and the log ends at 51");

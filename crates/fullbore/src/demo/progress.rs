@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// The progress of one phase: how many records were sent, and how many were read.
-pub struct Progress {
+pub struct DemoProgress {
     name: &'static str,
     records: u64,
     sent: AtomicU64,
@@ -19,7 +19,7 @@ pub struct Progress {
     last_line: Mutex<Instant>,
 }
 
-impl Progress {
+impl DemoProgress {
     /// A phase of this many records.
     pub fn new(name: &'static str, records: u64) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
@@ -30,7 +30,7 @@ impl Progress {
             (bar("sent"), bar("verified"))
         });
         words(&format!("Streaming {} records, {name}", grouped(records)));
-        Progress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
+        DemoProgress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
     /// So many were sent.
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn no_more_is_read_than_sent() {
-        let progress = Progress::new("test", 1_000);
+        let progress = DemoProgress::new("test", 1_000);
         progress.sent(256);
         assert_eq!((progress.sent_at(100), progress.sent_at(300)), (256, 300));
     }

@@ -3,15 +3,17 @@
 //! Invariant: a phase succeeds only if every partition gave exactly the values sent to it, in order, at dense offsets.
 
 use super::figures::Figures;
-use super::progress::Progress;
+use super::progress::DemoProgress;
 use crate::failure::Failure;
 use crate::stop::Stop;
 use fullbore_bench::measure::{Latencies, Produced};
-use fullbore_bench::produce::{Outcome as Sent, Pacer, Tracker, send};
+use fullbore_bench::produce::{Pacer, ProduceOutcome as Sent, Tracker, send};
 use fullbore_bench::workload::{SequenceReader, SequenceWriter};
 use fullbore_client::blocking::{Cluster, LATEST};
-use fullbore_client::consume::{BatchView, ConsumeError, Cursor, FetchSettings, Outcome, Plan, Record, Sink, consume};
-use fullbore_producer::{Producer, Record as Outgoing};
+use fullbore_client::consume::{
+    BatchView, ConsumeError, ConsumeOutcome, ConsumePlan, Cursor, FetchSettings, Record, Sink, consume,
+};
+use fullbore_producer::{Producer, ProducerRecord as Outgoing};
 use fullbore_wire::Text;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime};
@@ -52,7 +54,7 @@ impl Sink for Verifier {
 }
 
 /// The state that lasts from phase to phase.
-pub struct Stream {
+pub struct DemoStream {
     topic: &'static str,
     record_size: usize,
     writers: Vec<SequenceWriter>,
@@ -62,14 +64,14 @@ pub struct Stream {
     epoch: Instant,
 }
 
-impl Stream {
+impl DemoStream {
     /// A stream to every partition of an empty topic.
     pub fn new(topic: &'static str, cluster: &mut Cluster, record_size: usize) -> Result<Self, Failure> {
         let epoch = Instant::now();
         let places = cluster.partitions(&Text::from_static(topic))?;
         let verifier =
             |partition| Verifier { reader: SequenceReader::new(partition), latencies: Latencies::default(), epoch };
-        Ok(Stream {
+        Ok(DemoStream {
             topic,
             record_size,
             writers: places.iter().map(|place| SequenceWriter::new(place.partition, record_size)).collect(),
@@ -92,7 +94,7 @@ impl Stream {
         cluster: &mut Cluster,
         producer: &Producer,
         runtime: &tokio::runtime::Handle,
-        progress: &Progress,
+        progress: &DemoProgress,
         stop: &Stop,
     ) -> Result<Figures, Failure> {
         let (started, started_at) = (Instant::now(), SystemTime::now());
@@ -128,11 +130,11 @@ impl Stream {
         cluster: &mut Cluster,
         producer: &Producer,
         runtime: &tokio::runtime::Handle,
-        progress: &Progress,
+        progress: &DemoProgress,
         stop: &Stop,
-    ) -> (Result<Outcome<Verifier>, ConsumeError>, Result<Sent, Failure>) {
+    ) -> (Result<ConsumeOutcome<Verifier>, ConsumeError>, Result<Sent, Failure>) {
         let cursors = std::mem::take(&mut self.cursors);
-        let plan = Plan { records: phase.records, ..Plan::new(FetchSettings::default(), READ_TIMEOUT) };
+        let plan = ConsumePlan { records: phase.records, ..ConsumePlan::new(FetchSettings::default(), READ_TIMEOUT) };
         let read = || {
             let outcome = consume(cluster, cursors, &plan, |counts| {
                 progress.read(counts.records());
@@ -152,7 +154,7 @@ impl Stream {
         &mut self,
         phase: &Phase,
         producer: &Producer,
-        progress: &Progress,
+        progress: &DemoProgress,
         stop: &Stop,
     ) -> Result<Sent, Failure> {
         let mut pacer = Pacer::start(phase.throughput);
@@ -199,7 +201,7 @@ impl Stream {
     }
 }
 
-fn finished(phase: &Phase, outcome: &Outcome<Verifier>, stop: &Stop) -> Result<SystemTime, Failure> {
+fn finished(phase: &Phase, outcome: &ConsumeOutcome<Verifier>, stop: &Stop) -> Result<SystemTime, Failure> {
     let read = outcome.progress.records();
     match outcome.finished {
         Some(at) if read == phase.records => Ok(at),

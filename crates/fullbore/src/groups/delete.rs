@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, string};
-use fullbore_client::admin::Groups;
+use fullbore_client::admin::GroupAdmin;
 
 #[derive(Args, Debug)]
 pub struct Delete {
@@ -25,7 +25,7 @@ pub struct Delete {
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
-    let mut groups = Groups::of(&mut cluster, delete.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, delete.patience.duration())?;
     let ids = delete.which.ids(&mut groups)?;
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for id in ids {

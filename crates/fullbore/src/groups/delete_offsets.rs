@@ -1,6 +1,6 @@
 //! `groups delete-offsets`.
 
-use super::select::{Patience, Topic, topic};
+use super::select::{Patience, SelectedTopic, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use crate::table::{aligned, row};
 use clap::Args;
 use fullbore_bench::report::json::{array, object, string, text};
 use fullbore_client::ClientError;
-use fullbore_client::admin::Groups;
+use fullbore_client::admin::GroupAdmin;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct DeleteOffsets {
     group: String,
     /// A topic, or some of its partitions: orders:0,1; may be repeated.
     #[arg(long, value_name = "TOPIC[:PARTITION,...]", required = true, value_parser = topic)]
-    topic: Vec<Topic>,
+    topic: Vec<SelectedTopic>,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct DeleteOffsets {
 pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
-    let mut groups = Groups::of(&mut cluster, delete.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, delete.patience.duration())?;
     let id: Text = delete.group.as_str().into();
     let partitions = meant(&mut groups, &id, &delete.topic)?;
     let outcomes = groups.delete_offsets(&id, &partitions)?;
@@ -64,7 +64,7 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
 }
 
 /// All partitions of a topic that names none: those it has, or where it is gone those the group has offsets of.
-fn meant(groups: &mut Groups<'_>, id: &Text, topics: &[Topic]) -> Result<Vec<(Text, i32)>, Failure> {
+fn meant(groups: &mut GroupAdmin<'_>, id: &Text, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let whole: Vec<Text> =
         topics.iter().filter(|topic| topic.partitions.is_none()).map(|topic| topic.name.clone()).collect();
     let found = groups.cluster().partitions_of(&whole)?;

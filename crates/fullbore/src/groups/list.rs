@@ -8,7 +8,7 @@ use crate::output::{Format, line};
 use crate::table::aligned;
 use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
-use fullbore_client::admin::{GroupListing, Groups};
+use fullbore_client::admin::{GroupAdmin, GroupListing};
 
 /// The states that a group of consumers can be in, as Kafka writes them.
 const STATES: [&str; 7] =
@@ -58,7 +58,7 @@ pub fn run(list: &List) -> Result<(), Failure> {
     list.format.choose();
     let mut cluster = list.at.cluster(client_id::GROUPS)?;
     let (states, types) = (list.state.clone().unwrap_or_default(), list.r#type.clone().unwrap_or_default());
-    let found = Groups::of(&mut cluster, list.patience.duration())?.list(&states.0, &types.0)?;
+    let found = GroupAdmin::of(&mut cluster, list.patience.duration())?.list(&states.0, &types.0)?;
     if list.format.json {
         line(&object([("groups", array(found.iter().map(document)))]));
     } else if list.state.is_none() && list.r#type.is_none() {

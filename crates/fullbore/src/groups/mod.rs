@@ -19,13 +19,13 @@ pub const ACTION_FLAGS: [&str; 5] = ["--list", "--describe", "--delete", "--rese
 #[command(after_help = "Examples:
   fullbore groups describe --group billing
   fullbore groups --describe --all-groups      (kafka-consumer-groups.sh's own form works too)")]
-pub struct Groups {
+pub struct GroupsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<GroupsCommand>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Action {
+enum GroupsCommand {
     /// Print the names of all groups.
     ///
     /// --json prints {"groups": [{"group", "type", "state"}]}.
@@ -45,7 +45,7 @@ enum Action {
   fullbore groups describe --group billing
   fullbore groups describe --all-groups --members --verbose
   fullbore groups describe --group billing --state --json")]
-    Describe(describe::Describe),
+    Describe(describe::DescribeGroupsArgs),
     /// Delete groups that have no members, with their offsets.
     ///
     /// --json prints {"deleted": [NAME], "failed": [{"group", "error"}]}.
@@ -75,13 +75,13 @@ enum Action {
 }
 
 /// Runs the command.
-pub fn run(groups: Groups) -> Result<(), Failure> {
+pub fn run(groups: GroupsArgs) -> Result<(), Failure> {
     match groups.action {
-        Some(Action::List(list)) => list::run(&list),
-        Some(Action::Describe(describe)) => describe::run(&describe),
-        Some(Action::Delete(delete)) => delete::run(&delete),
-        Some(Action::ResetOffsets(reset)) => reset::run(&reset),
-        Some(Action::DeleteOffsets(delete)) => delete_offsets::run(&delete),
+        Some(GroupsCommand::List(list)) => list::run(&list),
+        Some(GroupsCommand::Describe(describe)) => describe::run(&describe),
+        Some(GroupsCommand::Delete(delete)) => delete::run(&delete),
+        Some(GroupsCommand::ResetOffsets(reset)) => reset::run(&reset),
+        Some(GroupsCommand::DeleteOffsets(delete)) => delete_offsets::run(&delete),
         None => Err(Failure::new(
             "groups: say list, describe, delete, reset-offsets or delete-offsets, as in `fullbore groups list`",
         )),
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn an_action_that_is_missing_is_said_so() {
-        let told = run(Groups { action: None }).expect_err("none").to_string();
+        let told = run(GroupsArgs { action: None }).expect_err("none").to_string();
         assert!(told.contains("say list, describe, delete"), "{told}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::{ArgGroup, Args};
 use fullbore_client::ClientError;
-use fullbore_client::admin::Groups;
+use fullbore_client::admin::GroupAdmin;
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl Which {
     ///
     /// # Errors
     /// The cluster's.
-    pub fn ids(&self, groups: &mut Groups<'_>) -> Result<Vec<Text>, Failure> {
+    pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
             false => self.group.iter().map(|id| id.as_str().into()).collect(),
@@ -52,7 +52,7 @@ impl Which {
 
 /// `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topic {
+pub struct SelectedTopic {
     /// The topic's name.
     pub name: Text,
     /// `None` for all of them.
@@ -60,7 +60,7 @@ pub struct Topic {
 }
 
 /// Reads one; a topic's name has no colon.
-pub fn topic(text: &str) -> Result<Topic, String> {
+pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     let allowed = || "must be TOPIC or TOPIC:0,1,2".to_owned();
     let (name, partitions) = match text.split_once(':') {
         None => (text, None),
@@ -70,14 +70,14 @@ pub fn topic(text: &str) -> Result<Topic, String> {
             (name, Some(numbers.ok_or_else(allowed)?))
         }
     };
-    if name.is_empty() { Err(allowed()) } else { Ok(Topic { name: name.into(), partitions }) }
+    if name.is_empty() { Err(allowed()) } else { Ok(SelectedTopic { name: name.into(), partitions }) }
 }
 
 /// The partitions meant, each once, in order; all exist and have leaders.
 ///
 /// # Errors
 /// The first that does not or has none.
-pub fn partitions(cluster: &mut Cluster, topics: &[Topic]) -> Result<Vec<(Text, i32)>, Failure> {
+pub fn partitions(cluster: &mut Cluster, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let names: BTreeSet<Text> = topics.iter().map(|topic| topic.name.clone()).collect();
     let found = cluster.partitions_of(&names.iter().cloned().collect::<Vec<_>>())?;
     let mut meant = BTreeSet::new();
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn topics_may_name_partitions() {
-        assert_eq!(topic("t"), Ok(Topic { name: "t".into(), partitions: None }));
-        assert_eq!(topic("t:0,2"), Ok(Topic { name: "t".into(), partitions: Some(vec![0, 2]) }));
+        assert_eq!(topic("t"), Ok(SelectedTopic { name: "t".into(), partitions: None }));
+        assert_eq!(topic("t:0,2"), Ok(SelectedTopic { name: "t".into(), partitions: Some(vec![0, 2]) }));
         for wrong in ["", ":0", "t:", "t:x", "t:-1", "t:0:1"] {
             topic(wrong).expect_err(wrong);
         }

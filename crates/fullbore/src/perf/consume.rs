@@ -14,7 +14,9 @@ use fullbore_bench::report::{
 use fullbore_broker::config::Properties;
 use fullbore_client::admin::list_topics;
 use fullbore_client::blocking::Cluster;
-use fullbore_client::consume::{Cursor, FetchSettings, Outcome, Plan, Progress, Record, Sink, Start, consume};
+use fullbore_client::consume::{
+    ConsumeOutcome, ConsumePlan, ConsumeProgress, Cursor, FetchSettings, Record, Sink, StartOffset, consume,
+};
 use fullbore_wire::Text;
 use fullbore_wire::batch::BatchView;
 use std::ops::ControlFlow;
@@ -134,16 +136,16 @@ pub fn run(args: Consume) -> Result<(), Failure> {
 }
 
 /// Counts down what all partitions together may still read, so that no record is read beyond --num-records.
-struct Share(Arc<AtomicI64>);
+struct RecordCountdown(Arc<AtomicI64>);
 
-impl Sink for Share {
+impl Sink for RecordCountdown {
     fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
         let left = self.0.fetch_sub(1, Ordering::Relaxed);
         Ok(if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     }
 }
 
-fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec<Cursor<Share>>, Failure> {
+fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec<Cursor<RecordCountdown>>, Failure> {
     let left = Arc::new(AtomicI64::new(i64::try_from(records).unwrap_or(i64::MAX)));
     let topics: Vec<Text> = match (&args.topic, &args.include) {
         (Some(topic), _) => vec![topic.as_str().into()],
@@ -155,12 +157,20 @@ fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec
     };
     let mut cursors = Vec::new();
     for topic in &topics {
-        cursors.extend(cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, Share(left.clone()))));
+        cursors.extend(
+            cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, RecordCountdown(left.clone()))),
+        );
     }
     Ok(cursors)
 }
 
-fn report(args: &Consume, dates: &DateFormat, started: Consumed, outcome: &Outcome<Share>, client_id: &str) {
+fn report(
+    args: &Consume,
+    dates: &DateFormat,
+    started: Consumed,
+    outcome: &ConsumeOutcome<RecordCountdown>,
+    client_id: &str,
+) {
     let progress = &outcome.progress;
     let at = outcome.finished.unwrap_or_else(SystemTime::now);
     let ended = Consumed { at, records: progress.records(), bytes: progress.bytes() };
@@ -196,7 +206,7 @@ impl<'a> Reporter<'a> {
         Reporter { interval, dates, last: started, setup_reported: false, as_json: args.json }
     }
 
-    fn observe(&mut self, progress: &Progress) {
+    fn observe(&mut self, progress: &ConsumeProgress) {
         let now = Consumed { at: SystemTime::now(), records: progress.records(), bytes: progress.bytes() };
         let elapsed = now.at.duration_since(self.last.at).unwrap_or_default();
         if self.interval.is_some_and(|interval| elapsed >= interval) && now.records > self.last.records {
@@ -218,7 +228,7 @@ impl Consume {
         client_properties(self.command_config.as_deref(), &self.command_property, &notice)
     }
 
-    fn plan(&self, properties: &Properties) -> Result<Plan, Failure> {
+    fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
             if key == "isolation.level" && value != "read_uncommitted" {
@@ -227,10 +237,10 @@ impl Consume {
             // Others are every client's, or told to have no effect.
             fetch.set(key, value)?;
         }
-        let start = if self.from_latest { Start::Latest } else { Start::Earliest };
+        let start = if self.from_latest { StartOffset::Latest } else { StartOffset::Earliest };
         fetch.reset = Some(start);
         let records = self.num_records.or(self.messages).unwrap_or(u64::MAX);
-        Ok(Plan { records, start, ..Plan::new(fetch, Duration::from_millis(self.timeout)) })
+        Ok(ConsumePlan { records, start, ..ConsumePlan::new(fetch, Duration::from_millis(self.timeout)) })
     }
 }
 
@@ -249,7 +259,7 @@ mod tests {
         Line::try_parse_from(std::iter::once("consume").chain(flags.split_whitespace())).map(|line| line.consume)
     }
 
-    fn plan(flags: &str) -> Result<Plan, Failure> {
+    fn plan(flags: &str) -> Result<ConsumePlan, Failure> {
         let args = parse(flags).expect("flags");
         args.plan(&args.properties()?)
     }
@@ -280,8 +290,8 @@ mod tests {
             "--topic t --num-records 5 --from-latest --timeout 70 --command-property fetch.min.bytes=7 check.crcs=false",
         );
         let plan = plan.expect("valid");
-        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, Start::Latest, 70));
-        let reset = Some(Start::Latest);
+        assert_eq!((plan.records, plan.start, plan.timeout.as_millis()), (5, StartOffset::Latest, 70));
+        let reset = Some(StartOffset::Latest);
         let fetch = FetchSettings { min_bytes: 7, check_crcs: false, reset, ..Default::default() };
         assert_eq!(plan.fetch, fetch);
     }

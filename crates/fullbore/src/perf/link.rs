@@ -7,7 +7,7 @@ use crate::output::{Format, line, words};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
 use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
-use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, Settings, Totals};
+use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
 use fullbore_bench::link::{Shape, units};
 use fullbore_bench::report::json::{object, string};
 use fullbore_wire::split_host_port;
@@ -125,7 +125,7 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
 }
 
 fn join(args: &Link, names: &[String; 2], stop: &Stop) -> Result<(), Failure> {
-    let settings = namespaces::Settings {
+    let settings = namespaces::NamespaceSettings {
         names: names.clone(),
         shape: args.shape(),
         loss: args.loss.unwrap_or(0.0),
@@ -174,12 +174,12 @@ impl Link {
         Shape { rtt: self.rtt, bandwidth: self.bandwidth, buffer: self.buffer, jitter: self.jitter }
     }
 
-    fn relay_settings(&self) -> Settings {
+    fn relay_settings(&self) -> RelaySettings {
         let loss_stall = self.loss_stall.map(|(probability, stall)| LossStall {
             probability,
             stall: stall.unwrap_or_else(|| self.rtt.max(STALL_MIN)),
         });
-        Settings {
+        RelaySettings {
             shape: self.shape(),
             loss_stall,
             in_flight_max: self.in_flight_max.map_or(IN_FLIGHT_BYTES_MAX, |bytes| bytes as usize),
@@ -236,7 +236,7 @@ mod tests {
         link: Link,
     }
 
-    fn parse(flags: &str) -> Result<Settings, String> {
+    fn parse(flags: &str) -> Result<RelaySettings, String> {
         let line = Line::try_parse_from(std::iter::once("link").chain(flags.split_whitespace()));
         line.map(|line| line.link.relay_settings()).map_err(|error| error.to_string())
     }

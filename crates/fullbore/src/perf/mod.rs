@@ -17,7 +17,7 @@ pub struct Perf {
 
 #[derive(Subcommand, Debug)]
 enum Tool {
-    Produce(Box<produce::Produce>),
+    Produce(Box<produce::PerfProduceArgs>),
     Consume(Box<consume::Consume>),
     Link(Box<link::Link>),
     Sweep(Box<sweep::Sweep>),

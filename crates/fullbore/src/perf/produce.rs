@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
-use fullbore_bench::measure::{Summary, Window};
-use fullbore_bench::produce::{Outcome, Workload, produce};
+use fullbore_bench::measure::{IntervalCounts, Summary};
+use fullbore_bench::produce::{ProduceOutcome, Workload, produce};
 use fullbore_bench::report::{
     STEADY_LINE, metrics_lines, precise_latency_lines, summary_json, summary_line, warmup_line, window_json,
     window_line,
@@ -38,7 +38,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
     --bootstrap-server localhost:9092 --command-property linger.ms=10 compression.type=lz4"
 )]
 #[command(group = ArgGroup::new("value").required(true).args(["record_size", "payload_file", "payload_monotonic"]))]
-pub struct Produce {
+pub struct PerfProduceArgs {
     /// The topic to send to.
     #[arg(long)]
     topic: String,
@@ -94,7 +94,7 @@ pub struct Produce {
 }
 
 /// Runs the tool.
-pub fn run(args: Produce) -> Result<(), Failure> {
+pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     let properties = args.properties()?;
@@ -139,7 +139,7 @@ fn refusal(topic: &str, error: &SendError) -> Failure {
     Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
 }
 
-fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
+fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
     // Of nothing there are no latencies; what failed is said below.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
@@ -155,7 +155,7 @@ fn report(args: &Produce, client_id: &str, outcome: &Outcome) {
     }
 }
 
-fn verdict(outcome: &Outcome, wanted: u64) -> Result<(), Failure> {
+fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
@@ -171,7 +171,7 @@ fn verdict(outcome: &Outcome, wanted: u64) -> Result<(), Failure> {
     }
 }
 
-fn print_window(window: &Window, as_json: bool) {
+fn print_window(window: &IntervalCounts, as_json: bool) {
     if as_json {
         return line(&window_json(window));
     }
@@ -181,7 +181,7 @@ fn print_window(window: &Window, as_json: bool) {
     line(&window_line(window));
 }
 
-fn metrics(whole: &Summary, outcome: &Outcome, client_id: &str) -> Vec<(String, f64)> {
+fn metrics(whole: &Summary, outcome: &ProduceOutcome, client_id: &str) -> Vec<(String, f64)> {
     let seconds = whole.elapsed.as_secs_f64();
     let name = |metric: &str| format!("producer-metrics:{metric}:{{client-id={client_id}}}");
     vec![
@@ -195,7 +195,7 @@ fn metrics(whole: &Summary, outcome: &Outcome, client_id: &str) -> Vec<(String, 
     ]
 }
 
-impl Produce {
+impl PerfProduceArgs {
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties =
             client_properties(self.command_config.as_deref(), &self.command_property, &config::notice)?;
@@ -274,10 +274,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        produce: Produce,
+        produce: PerfProduceArgs,
     }
 
-    fn parse(flags: &str) -> Result<Produce, clap::Error> {
+    fn parse(flags: &str) -> Result<PerfProduceArgs, clap::Error> {
         Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
     }
 
@@ -384,7 +384,7 @@ mod tests {
         };
         let of = |records, stopped| {
             let produced = Produced::new(Instant::now(), Duration::MAX);
-            verdict(&Outcome { produced, failed: failed(records), ended: Instant::now(), stopped }, 9)
+            verdict(&ProduceOutcome { produced, failed: failed(records), ended: Instant::now(), stopped }, 9)
         };
         let status = |records, stopped| of(records, stopped).err().map(|failure| failure.status);
         assert_eq!((status(0, false), status(2, false)), (None, Some(1)));

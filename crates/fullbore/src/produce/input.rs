@@ -53,7 +53,7 @@ pub struct Input {
 
 /// Where the bytes of a record are; a null has none.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Record(Option<Range<usize>>);
+pub struct InputRecord(Option<Range<usize>>);
 
 /// Why there is no next record.
 #[derive(Debug, thiserror::Error)]
@@ -97,11 +97,11 @@ impl Input {
     ///
     /// # Errors
     /// A record that is too long or cut short.
-    pub fn next(&mut self) -> Result<Option<Record>, InputError> {
+    pub fn next(&mut self) -> Result<Option<InputRecord>, InputError> {
         if self.framing == Framing::Length && self.buffer[self.left.clone()].starts_with(&NULL) {
             self.left.start += LENGTH_BYTES;
             self.taken += 1;
-            return Ok(Some(Record(None)));
+            return Ok(Some(InputRecord(None)));
         }
         let found = match &self.framing {
             Framing::Delimiter(delimiter) => {
@@ -129,7 +129,7 @@ impl Input {
                 self.left.start += consumed;
                 self.searched = 0;
                 self.taken += 1;
-                Ok(Some(Record(Some(record))))
+                Ok(Some(InputRecord(Some(record))))
             }
         }
     }
@@ -153,7 +153,7 @@ impl Input {
     }
 
     /// The bytes of a record; `None` of a null.
-    pub fn bytes(&self, record: Record) -> Option<&[u8]> {
+    pub fn bytes(&self, record: InputRecord) -> Option<&[u8]> {
         record.0.map(|place| &self.buffer[place])
     }
 

@@ -28,7 +28,7 @@ pub struct Fields<'a> {
 
 /// How a record lies in its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum InputLayout {
     /// `headers KEY-separator key separator value`, each part only if there is a separator for it.
     Text(Separators),
     /// One object.
@@ -65,16 +65,16 @@ impl Default for Separators {
     }
 }
 
-impl Layout {
+impl InputLayout {
     /// Reads one record; `None` for a blank line among JSON objects.
     ///
     /// # Errors
     /// What is wrong, in words.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
         match self {
-            Layout::Text(separators) => separators.read(bytes).map(Some),
-            Layout::Json if bytes.trim_ascii().is_empty() => Ok(None),
-            Layout::Json => of_json(bytes).map(Some),
+            InputLayout::Text(separators) => separators.read(bytes).map(Some),
+            InputLayout::Json if bytes.trim_ascii().is_empty() => Ok(None),
+            InputLayout::Json => of_json(bytes).map(Some),
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn text(separators: Separators, line: &str) -> Result<Fields<'_>, String> {
-        Layout::Text(separators).read(line.as_bytes()).map(|fields| fields.expect("text is never blank"))
+        InputLayout::Text(separators).read(line.as_bytes()).map(|fields| fields.expect("text is never blank"))
     }
 
     fn shown(fields: &Fields<'_>) -> String {
@@ -269,14 +269,14 @@ mod tests {
     }
 
     fn of(line: &str) -> Result<String, String> {
-        Layout::Json.read(line.as_bytes()).map(|fields| shown(&fields.expect("an object")))
+        InputLayout::Json.read(line.as_bytes()).map(|fields| shown(&fields.expect("an object")))
     }
 
     #[test]
     fn json_says_everything() {
         let all = r#"{"topic":"t","partition":3,"timestamp":-1,"offset":7,"key":"k","value_base64":"AP8=",
                       "headers":[{"key":"a","value":"b"},{"key":"a","value":null},{"key":"c","value_base64":"/w=="}]}"#;
-        let fields = Layout::Json.read(all.as_bytes()).expect("valid").expect("an object");
+        let fields = InputLayout::Json.read(all.as_bytes()).expect("valid").expect("an object");
         assert_eq!((fields.topic.as_deref(), fields.partition, fields.timestamp), (Some("t"), Some(3), Some(-1)));
         assert_eq!(shown(&fields), r"a=b;a=NULL;c=\xff;k|\x00\xff");
         for (line, found) in [
@@ -287,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(of(line), Ok(found.to_owned()), "{line}");
         }
-        assert_eq!(Layout::Json.read(b" \r"), Ok(None));
+        assert_eq!(InputLayout::Json.read(b" \r"), Ok(None));
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
             let refused = of(line).expect_err(line);
             assert!(refused.starts_with(says), "{refused}");
         }
-        let refused = Layout::Json.read(b"{\xff}").expect_err("not UTF-8");
+        let refused = InputLayout::Json.read(b"{\xff}").expect_err("not UTF-8");
         assert_eq!(refused, "not UTF-8 at byte 2");
     }
 }

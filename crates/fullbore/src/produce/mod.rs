@@ -16,10 +16,10 @@ use crate::stop::Stop;
 use clap::Args;
 use fullbore_broker::config::Properties;
 use fullbore_client::blocking::Cluster;
-use fullbore_producer::{Header, Producer, ProducerConfig, Record, SendError, config};
+use fullbore_producer::{Header, Producer, ProducerConfig, ProducerRecord, SendError, config};
 use input::{Filled, Framing, Input, InputError};
-use layout::{Fields, Layout, Separators};
-use sending::{Answers, Place, Sending, Sent};
+use layout::{Fields, InputLayout, Separators};
+use sending::{Answers, InputPosition, Sending, Sent};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ const JSON_FRAME_BYTES: usize = 4096;
   fullbore produce -t images --whole *.png                 each file is one record
   fullbore produce -t events -z zstd -H source=import --print-offsets <events.log
   fullbore consume -t a --json -e | fullbore produce -t b --json")]
-pub struct Produce {
+pub struct ProduceArgs {
     /// The topic to write to; with --json it comes before the topics that the records name.
     #[arg(short, long)]
     topic: Option<String>,
@@ -132,13 +132,13 @@ pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
 }
 
 /// Runs the command.
-pub fn run(args: Produce) -> Result<(), Failure> {
+pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
     let stop = Stop::at_signal(|| {})?;
     let layout = args.layout()?;
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
-    let job = Job::new(&args, layout, config.max_request_size)?;
+    let job = ProduceJob::new(&args, layout, config.max_request_size)?;
     // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
     let servers = config.bootstrap_servers.join(",");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
@@ -156,17 +156,17 @@ pub fn run(args: Produce) -> Result<(), Failure> {
 }
 
 /// What to read and what to make of it.
-struct Job<'a> {
-    args: &'a Produce,
-    layout: Layout,
+struct ProduceJob<'a> {
+    args: &'a ProduceArgs,
+    layout: InputLayout,
     framing: Framing,
     max_request_size: usize,
     topic: Option<Rc<str>>,
     headers: Vec<(&'a str, Option<&'a [u8]>)>,
 }
 
-impl<'a> Job<'a> {
-    fn new(args: &'a Produce, layout: Layout, max_request_size: usize) -> Result<Self, Failure> {
+impl<'a> ProduceJob<'a> {
+    fn new(args: &'a ProduceArgs, layout: InputLayout, max_request_size: usize) -> Result<Self, Failure> {
         if args.topic.is_none() && !args.json {
             return Err(Failure::new(
                 "which topic? Name it with --topic; only with --json may each record name its own",
@@ -183,14 +183,21 @@ impl<'a> Job<'a> {
             None => (text.as_str(), None),
         };
         let topic = args.topic.as_deref().map(Rc::from);
-        Ok(Job { args, layout, framing, max_request_size, topic, headers: args.header.iter().map(header).collect() })
+        Ok(ProduceJob {
+            args,
+            layout,
+            framing,
+            max_request_size,
+            topic,
+            headers: args.header.iter().map(header).collect(),
+        })
     }
 
     /// Input of more bytes than this makes no record that can be sent.
     fn limit(&self) -> usize {
         match self.layout {
-            Layout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
-            Layout::Text(_) => self.max_request_size,
+            InputLayout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
+            InputLayout::Text(_) => self.max_request_size,
         }
     }
 
@@ -223,7 +230,7 @@ impl<'a> Job<'a> {
         stop: &Stop,
     ) -> Result<(), String> {
         let unit = if self.framing == Framing::Delimiter(b"\n".to_vec()) { "line" } else { "record" };
-        let place = |number| Place { file: file.clone(), unit, number };
+        let place = |number| InputPosition { file: file.clone(), unit, number };
         let at = |number, error: InputError| match error {
             InputError::Io(error) => format!("cannot read {}: {error}", file.as_deref().unwrap_or("standard input")),
             InputError::TooLong { size, is_all } => {
@@ -257,7 +264,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn send_one(&self, bytes: Option<&[u8]>, place: Place, sending: &mut Sending<'_>) -> Result<Sent, String> {
+    fn send_one(&self, bytes: Option<&[u8]>, place: InputPosition, sending: &mut Sending<'_>) -> Result<Sent, String> {
         // A null has neither key nor headers of its own.
         let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
         let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
@@ -269,7 +276,7 @@ impl<'a> Job<'a> {
             (None, None) => return Err(format!("{place}: names no topic; name one with --topic")),
         };
         let headers = self.headers_of(&fields);
-        let record = Record {
+        let record = ProducerRecord {
             topic: &topic,
             partition: fields.partition.or(self.args.partition),
             key: fields.key.as_deref().or(self.args.key.as_deref().map(str::as_bytes)),
@@ -299,7 +306,7 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Produce {
+impl ProduceArgs {
     fn answers(&self) -> Answers {
         match (self.print_offsets, self.json) {
             (false, _) => Answers::None,
@@ -329,9 +336,9 @@ impl Produce {
         Ok(properties)
     }
 
-    fn layout(&self) -> Result<Layout, Failure> {
+    fn layout(&self) -> Result<InputLayout, Failure> {
         if self.json {
-            return Ok(Layout::Json);
+            return Ok(InputLayout::Json);
         }
         let mut separators = Separators {
             key: self.key_separator.clone(),
@@ -343,7 +350,7 @@ impl Produce {
             (None, null) => null.then(Vec::new),
         };
         self.apply_reader_properties(&mut separators)?;
-        Ok(Layout::Text(separators))
+        Ok(InputLayout::Text(separators))
     }
 
     /// Kafka's names. What parses is refused when it does not fit, as Kafka's reader does.

@@ -7,7 +7,7 @@ use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::json;
 use crate::stop::Stop;
-use fullbore_producer::{Delivery, ProduceError, Producer, Record, RecordMetadata, SendError};
+use fullbore_producer::{Delivery, ProduceError, Producer, ProducerRecord, RecordMetadata, SendError};
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ pub enum Answers {
 
 /// Where a record stood.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct InputPosition {
     /// The file, as the user named it; none for standard input.
     pub file: Option<Rc<str>>,
     /// `line` or `record`.
@@ -44,7 +44,7 @@ pub struct Place {
     pub number: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for InputPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.file {
             Some(file) => write!(f, "{file}, {} {}", self.unit, self.number),
@@ -53,8 +53,8 @@ impl std::fmt::Display for Place {
     }
 }
 
-struct Pending {
-    place: Place,
+struct SentRecord {
+    place: InputPosition,
     topic: Rc<str>,
     /// The most it takes in a batch of its own.
     size: usize,
@@ -67,7 +67,7 @@ pub struct Sending<'a> {
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
     /// When patience ends; none until the user asks to end.
     ends_at: Option<Instant>,
@@ -108,7 +108,12 @@ impl<'a> Sending<'a> {
     ///
     /// # Errors
     /// The record was not taken.
-    pub fn send(&mut self, place: Place, topic: &Rc<str>, record: Record<'_>) -> Result<Sent, SendError> {
+    pub fn send(
+        &mut self,
+        place: InputPosition,
+        topic: &Rc<str>,
+        record: ProducerRecord<'_>,
+    ) -> Result<Sent, SendError> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let delivery = match self.producer.try_send(record) {
             Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
@@ -119,7 +124,7 @@ impl<'a> Sending<'a> {
             }
             outcome => outcome?,
         };
-        self.pending.push_back(Pending { place, topic: topic.clone(), size, delivery });
+        self.pending.push_back(SentRecord { place, topic: topic.clone(), size, delivery });
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
@@ -178,7 +183,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn answer(&mut self, done: &Pending, result: Result<RecordMetadata, ProduceError>) {
+    fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
             Err(error) => {

@@ -6,14 +6,14 @@ use clap::Parser;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    produce: Produce,
+    produce: ProduceArgs,
 }
 
-fn parse(flags: &str) -> Result<Produce, clap::Error> {
+fn parse(flags: &str) -> Result<ProduceArgs, clap::Error> {
     Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
 }
 
-fn layout(flags: &str) -> Result<Layout, String> {
+fn layout(flags: &str) -> Result<InputLayout, String> {
     parse(flags).expect("flags").layout().map_err(|failure| failure.to_string())
 }
 
@@ -29,10 +29,14 @@ fn kafkas_reader_properties_mean_the_same() {
         strict: true,
         ..Separators::default()
     };
-    assert_eq!(layout(kafkas), Ok(Layout::Text(separators.clone())));
+    assert_eq!(layout(kafkas), Ok(InputLayout::Text(separators.clone())));
     let lenient = Separators { strict: false, ..separators };
-    assert_eq!(layout(&format!("{kafkas} --property ignore.error=true")), Ok(Layout::Text(lenient)));
-    assert_eq!(layout("-t t --property key.separator=:"), Ok(Layout::Text(Separators::default())), "only if asked for");
+    assert_eq!(layout(&format!("{kafkas} --property ignore.error=true")), Ok(InputLayout::Text(lenient)));
+    assert_eq!(
+        layout("-t t --property key.separator=:"),
+        Ok(InputLayout::Text(Separators::default())),
+        "only if asked for"
+    );
     let refused = layout("-t t --property acks=1").expect_err("not the reader's");
     assert!(refused.starts_with("acks=1: must be one of parse.key") && refused.contains("--producer-property"));
     assert_eq!(layout("-t t --property parse.key=1"), Err("parse.key=1: must be true or false".to_owned()));
@@ -43,7 +47,7 @@ fn kcats_short_flags_are_read() {
     let args =
         parse("-t t -b h:1 -K : -k fixed -H a=b -H c -Z -p 3 -z lz4 -X acks=1 -D \\0 f g").expect("kcat's flags");
     assert_eq!((args.partition, args.delimiter.as_deref(), args.files.len()), (Some(3), Some(&b"\0"[..]), 2));
-    let job = Job::new(&args, Layout::Json, 9).expect("a job");
+    let job = ProduceJob::new(&args, InputLayout::Json, 9).expect("a job");
     assert_eq!(job.headers, [("a", Some(&b"b"[..])), ("c", None)]);
     assert_eq!(args.properties().expect("valid").get("compression.type"), Some("lz4"));
     for flags in
@@ -51,6 +55,6 @@ fn kcats_short_flags_are_read() {
     {
         assert!(parse(flags).is_err(), "{flags}");
     }
-    let refused = Job::new(&parse("x").expect("flags"), layout("").expect("text"), 9).err().expect("no topic");
+    let refused = ProduceJob::new(&parse("x").expect("flags"), layout("").expect("text"), 9).err().expect("no topic");
     assert!(refused.to_string().contains("--topic"));
 }

@@ -8,7 +8,7 @@ use crate::output::{self, Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{list, object, string};
 use fullbore_client::ClientError;
-use fullbore_client::admin::{Layout, create_topic_as};
+use fullbore_client::admin::{PartitionLayout, create_topic_as};
 use fullbore_wire::ErrorCode;
 
 #[derive(Args, Debug)]
@@ -49,8 +49,8 @@ pub fn run(create: Create) -> Result<(), Failure> {
     }
     let (partitions, replication_factor) = (create.partitions, create.replication_factor);
     let layout = match create.replica_assignment {
-        Some(Assignment(brokers)) => Layout::Assigned(brokers),
-        None => Layout::Counts { partitions, replication_factor },
+        Some(Assignment(brokers)) => PartitionLayout::Assigned(brokers),
+        None => PartitionLayout::Counts { partitions, replication_factor },
     };
     let created = match create_topic_as(&mut cluster, &create.topic, &layout, &create.config) {
         Ok(()) => vec![create.topic],

@@ -7,7 +7,7 @@ use crate::output::line;
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{
-    PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartition, describe_topics, set_aside, topic_name,
+    PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartitionInfo, describe_topics, set_aside, topic_name,
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 type Aside = HashMap<(Text, i32), SetAside>;
 
 #[derive(Args, Debug)]
-pub struct Describe {
+pub struct DescribeTopicsArgs {
     #[command(flatten)]
     select: Select,
     /// Only the topic with this id.
@@ -59,7 +59,7 @@ impl Only {
     }
 
     /// Whether a partition of a topic with this min.insync.replicas is meant.
-    fn means(&self, partition: &TopicPartition, min_in_sync: Option<usize>) -> bool {
+    fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>) -> bool {
         let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none());
         (self.under_replicated_partitions && in_sync < partition.replicas.len())
             || (self.unavailable_partitions && headless)
@@ -74,7 +74,7 @@ fn topic_id(text: &str) -> Result<Uuid, String> {
 }
 
 /// Describes them.
-pub fn run(describe: Describe) -> Result<(), Failure> {
+pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let select = &describe.select;
     select.format.choose();
     let mut cluster = select.at.cluster(client_id::TOPICS)?;
@@ -107,7 +107,7 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
 }
 
 /// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
-fn description(topic: &TopicDescription, describe: &Describe, aside: &Aside) -> Vec<String> {
+fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, aside: &Aside) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
     if !only.is_any() && (!overrides || !topic.configs.is_empty()) {
@@ -121,10 +121,14 @@ fn description(topic: &TopicDescription, describe: &Describe, aside: &Aside) -> 
 }
 
 /// The partitions that are asked for.
-fn shown<'a>(topic: &'a TopicDescription, describe: &'a Describe) -> impl Iterator<Item = &'a TopicPartition> {
+fn shown<'a>(
+    topic: &'a TopicDescription,
+    describe: &'a DescribeTopicsArgs,
+) -> impl Iterator<Item = &'a TopicPartitionInfo> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
-    let is_shown =
-        move |partition: &&TopicPartition| !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync));
+    let is_shown = move |partition: &&TopicPartitionInfo| {
+        !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync))
+    };
     topic.partitions.iter().filter(is_shown)
 }
 
@@ -144,7 +148,7 @@ fn topic_line(topic: &TopicDescription) -> String {
     )
 }
 
-fn partition_line(topic: &str, partition: &TopicPartition) -> String {
+fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     let or_na = |ids: &Option<Vec<i32>>| ids.as_deref().map_or("N/A".to_owned(), joined);
     format!(
         "\tTopic: {topic}\tPartition: {}\tLeader: {}\tReplicas: {}\tIsr: {}\tElr: {}\tLastKnownElr: {}",
@@ -164,10 +168,10 @@ fn aside_words(aside: &SetAside) -> String {
 }
 
 /// The same as JSON; a topic is left out where nothing of it is asked for.
-fn document(topics: &[TopicDescription], describe: &Describe, aside: &Aside) -> String {
+fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, aside: &Aside) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
-    let partition = |topic: &Text, partition: &TopicPartition| {
+    let partition = |topic: &Text, partition: &TopicPartitionInfo| {
         let aside = aside.get(&(topic.clone(), partition.partition));
         let aside = aside.map(|aside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]));
         let members = [
@@ -199,12 +203,12 @@ fn document(topics: &[TopicDescription], describe: &Describe, aside: &Aside) -> 
 mod tests {
     use super::*;
     use crate::tests::parse;
-    use crate::topics::{Action, Topics};
+    use crate::topics::{TopicsArgs, TopicsCommand};
 
     /// Captured from Kafka 4.3.1.
     #[test]
     fn describe_prints_kafkas_two_kinds_of_lines() {
-        let partition = TopicPartition {
+        let partition = TopicPartitionInfo {
             partition: 2,
             leader: Some(1),
             replicas: vec![1],
@@ -230,7 +234,7 @@ mod tests {
         );
         let line = "\tTopic: cap1\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: ";
         assert_eq!(partition_line("cap1", &partition), line);
-        let headless = TopicPartition { leader: None, replicas: vec![1, 2], eligible: None, ..partition };
+        let headless = TopicPartitionInfo { leader: None, replicas: vec![1, 2], eligible: None, ..partition };
         let line = partition_line("cap1", &headless);
         assert!(line.contains("\tLeader: none\tReplicas: 1,2\t") && line.contains("\tElr: N/A\t"), "{line}");
     }
@@ -238,7 +242,7 @@ mod tests {
     /// kafka-topics.sh's rules, from Kafka 4.3's TopicCommand.
     #[test]
     fn describe_shows_the_partitions_that_are_asked_for() {
-        let partition = |partition, leader: Option<i32>, in_sync: &[i32]| TopicPartition {
+        let partition = |partition, leader: Option<i32>, in_sync: &[i32]| TopicPartitionInfo {
             partition,
             leader,
             replicas: vec![1, 2, 3],
@@ -260,7 +264,8 @@ mod tests {
         };
         let shown = |flags: &str| {
             let cli = parse(&format!("fullbore topics describe{flags}")).expect(flags);
-            let crate::Command::Topics(Topics { action: Some(Action::Describe(describe)) }) = cli.command else {
+            let crate::Command::Topics(TopicsArgs { action: Some(TopicsCommand::Describe(describe)) }) = cli.command
+            else {
                 panic!("{flags}");
             };
             let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());

@@ -22,13 +22,13 @@ pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--dele
 #[command(after_help = "Examples:
   fullbore topics create --topic audit --partitions 6 --config retention.ms=3600000
   fullbore topics --create --topic payments      (kafka-topics.sh's own form works too)")]
-pub struct Topics {
+pub struct TopicsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<TopicsCommand>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Action {
+enum TopicsCommand {
     /// Create a topic.
     ///
     /// --json prints {"created": [NAME]}.
@@ -51,7 +51,7 @@ enum Action {
   fullbore topics describe --topic orders
   fullbore topics describe --under-replicated-partitions
   fullbore topics describe --topics-with-overrides --json")]
-    Describe(describe::Describe),
+    Describe(describe::DescribeTopicsArgs),
     /// Add partitions.
     ///
     /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. --json
@@ -70,13 +70,13 @@ enum Action {
 }
 
 /// Runs the command.
-pub fn run(topics: Topics) -> Result<(), Failure> {
+pub fn run(topics: TopicsArgs) -> Result<(), Failure> {
     match topics.action {
-        Some(Action::Create(create)) => create::run(create),
-        Some(Action::List(select)) => list::run(select),
-        Some(Action::Describe(describe)) => describe::run(describe),
-        Some(Action::Alter(alter)) => alter::run(alter),
-        Some(Action::Delete(delete)) => delete::run(delete),
+        Some(TopicsCommand::Create(create)) => create::run(create),
+        Some(TopicsCommand::List(select)) => list::run(select),
+        Some(TopicsCommand::Describe(describe)) => describe::run(describe),
+        Some(TopicsCommand::Alter(alter)) => alter::run(alter),
+        Some(TopicsCommand::Delete(delete)) => delete::run(delete),
         None => Err(Failure::new("topics: say create, list, describe, alter or delete, as in `fullbore topics list`")),
     }
 }

@@ -1,7 +1,7 @@
 //! What of a partition leaves: the batch that a broker may send now, if there is one, or why not.
 
-use super::{Limits, Listing, Outgoing, Partition, Round, State, Take};
-use crate::batch::{Batch, OpenBatch};
+use super::{Listing, Outgoing, Partition, PartitionQueue, ProducerLimits, Round, Take};
+use crate::batch::{OpenBatch, ProducerBatch};
 use crate::window::Ticket;
 use crate::worklist::Worklist;
 use fullbore_wire::batch::Stamp;
@@ -19,7 +19,7 @@ impl Partition {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
 
-    fn has_left(self: &Arc<Self>, state: &mut State, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
+    fn has_left(self: &Arc<Self>, state: &mut PartitionQueue, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         if state.listed != Some((broker.id, serial)) {
             return true;
         }
@@ -78,7 +78,12 @@ impl Partition {
         self.take_batch(state, broker, round)
     }
 
-    fn take_batch(self: &Arc<Self>, state: &mut State, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
+    fn take_batch(
+        self: &Arc<Self>,
+        state: &mut PartitionQueue,
+        broker: &Arc<Worklist<Listing>>,
+        round: &Round<'_>,
+    ) -> Take {
         if state.window.in_flight() == 0 {
             state.window.drop_retries(|batch| batch.outcome.is_finished());
         }
@@ -121,12 +126,12 @@ impl Partition {
 
     fn leave(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut PartitionQueue,
         broker: &Arc<Worklist<Listing>>,
         round: &Round<'_>,
         ticket: Ticket,
         stamp: Stamp,
-        mut batch: Batch,
+        mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
         // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what does.
@@ -146,7 +151,7 @@ enum Next {
     Batch(usize),
 }
 
-impl State {
+impl PartitionQueue {
     /// Whether batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
     /// where all went over one connection: the broker was not asked to hold them.
     fn others_wait(&self, round: &Round<'_>) -> bool {
@@ -154,7 +159,7 @@ impl State {
         round.striped || (round.reorders && are_scattered)
     }
 
-    fn next_size(&mut self, round: &Round<'_>, limits: &Limits) -> Next {
+    fn next_size(&mut self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }

@@ -12,20 +12,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// What may be under way without being waited for.
-pub(super) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// See the module.
-pub(super) struct Lane {
+pub(super) struct ProduceLane {
     pub(super) connection: Connection,
     /// Tells it from every other connection this producer ever had to the broker.
     pub(super) path: u64,
     pub(super) pipe: SharedPipe,
-    writing: Option<Pending<()>>,
+    writing: Option<BoxFuture<()>>,
 }
 
-impl Lane {
+impl ProduceLane {
     pub(super) fn new(connection: Connection, path: u64, pipe: Pipe) -> Self {
-        Lane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
+        ProduceLane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
     }
 
     /// Whether it takes another request now.
@@ -43,8 +43,8 @@ impl Lane {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
-    /// Begins to write; what the socket does not take at once goes on with [`Lane::poll`].
-    pub(super) async fn write(&mut self, request: Pending<()>) {
+    /// Begins to write; what the socket does not take at once goes on with [`ProduceLane::poll`].
+    pub(super) async fn write(&mut self, request: BoxFuture<()>) {
         debug_assert!(self.writing.is_none());
         self.writing = Some(request);
         poll_fn(|cx| {

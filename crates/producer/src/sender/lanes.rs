@@ -3,7 +3,7 @@
 //! Invariant: a lane that is listed here has a connection that was open when last seen; a partition's home is a function of how
 //! many are listed, so that whoever asks gets the same.
 
-use super::lane::{Lane, Pending};
+use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;
 use crate::config::ProducerConfig;
 use crate::pipe::Pipe;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// See the module.
 pub(super) struct Lanes {
-    pub(super) open: Vec<Lane>,
+    pub(super) open: Vec<ProduceLane>,
     /// Given up, until their requests are answered.
-    leaving: Vec<Lane>,
-    opening: Option<Pending<Result<Connection, MetadataError>>>,
+    leaving: Vec<ProduceLane>,
+    opening: Option<BoxFuture<Result<Connection, MetadataError>>>,
     /// How many there should be.
     pub(super) wanted: usize,
     pub(super) failures: u32,
@@ -45,7 +45,7 @@ impl Lanes {
     /// Adds a connection.
     pub(super) fn add(&mut self, connection: Connection, config: &ProducerConfig) {
         let pipe = Pipe::new(config.max_in_flight, config.buffer_memory, Instant::now());
-        self.open.push(Lane::new(connection, self.next_path, pipe));
+        self.open.push(ProduceLane::new(connection, self.next_path, pipe));
         self.next_path += 1;
         self.changes += 1;
         (self.failures, self.retry_at) = (0, None);
@@ -98,7 +98,7 @@ impl Lanes {
     pub(super) fn grow(
         &mut self,
         now: Instant,
-        connect: impl FnOnce() -> Pending<Result<Connection, MetadataError>>,
+        connect: impl FnOnce() -> BoxFuture<Result<Connection, MetadataError>>,
     ) -> Option<Instant> {
         if self.open.len() >= self.wanted || self.opening.is_some() || self.open.is_empty() {
             return None;

@@ -3,7 +3,7 @@
 //! Not here: what a single answer means. Invariant: a batch is numbered anew only if no attempt of it under the old
 //! number was written or ever will be; where that is in doubt it is failed as unresolved.
 
-use super::{Fate, Identity, Slot, State, Window, sequence_add};
+use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 
 impl<B> Window<B> {
     /// Whether something stands in the way of new batches until all is resolved.
@@ -34,7 +34,7 @@ impl<B> Window<B> {
             self.spent = Some(identity.producer_id);
             self.identity = None;
         } else {
-            self.start_epoch(Identity { epoch: identity.epoch + 1, ..identity });
+            self.start_epoch(ProducerIdAndEpoch { epoch: identity.epoch + 1, ..identity });
         }
     }
 
@@ -46,7 +46,7 @@ impl<B> Window<B> {
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
-        let mut waiting = self.slots.iter().filter(|slot| matches!(slot.state, State::Retry(_)));
+        let mut waiting = self.slots.iter().filter(|slot| matches!(slot.state, SlotState::Retry(_)));
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
@@ -59,12 +59,12 @@ impl<B> Window<B> {
         }
         // Where a batch was surely not written, no batch behind it was written either.
         let certain = |slot: &Slot<B>| match slot.state {
-            State::Retry(_) => !slot.ambiguous,
-            State::Hole { maybe } => !maybe,
+            SlotState::Retry(_) => !slot.ambiguous,
+            SlotState::Hole { maybe } => !maybe,
             _ => false,
         };
         let end = self.slots.iter().position(certain).unwrap_or(self.slots.len());
-        let has_hole = || self.slots.range(..end).any(|slot| matches!(slot.state, State::Hole { .. }));
+        let has_hole = || self.slots.range(..end).any(|slot| matches!(slot.state, SlotState::Hole { .. }));
         if self.fenced || self.hole.is_some() || has_hole() {
             self.settle_where(Fate::Unresolved, |window, at| at < end && window.slots[at].ambiguous);
         }
@@ -81,8 +81,8 @@ impl<B> Window<B> {
     /// Takes a batch out of the window, if it waits for a retry.
     pub(super) fn settle_slot(&mut self, at: usize, fate: Fate) {
         let slot = &mut self.slots[at];
-        if let State::Retry(_) = slot.state
-            && let State::Retry(batch) = std::mem::replace(&mut slot.state, State::Acked)
+        if let SlotState::Retry(_) = slot.state
+            && let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::Acked)
         {
             self.retries -= 1;
             self.settled.push((batch, fate));
@@ -90,12 +90,12 @@ impl<B> Window<B> {
     }
 
     /// Numbers what waits from 0 on, under a new identity.
-    pub(super) fn start_epoch(&mut self, identity: Identity) {
+    pub(super) fn start_epoch(&mut self, identity: ProducerIdAndEpoch) {
         debug_assert_eq!(self.in_flight, 0);
         self.identity = Some(identity);
         self.established = false;
         (self.hole, self.fenced, self.renew, self.round) = (None, false, false, None);
-        self.slots.retain(|slot| matches!(slot.state, State::Retry(_)));
+        self.slots.retain(|slot| matches!(slot.state, SlotState::Retry(_)));
         (self.holes, self.proven_to) = (0, self.first);
         self.next_sequence = 0;
         for slot in &mut self.slots {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const IDENTITY: Identity = Identity { producer_id: 9, epoch: 0 };
+const IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: 9, epoch: 0 };
 
 fn window() -> Window<u32> {
     let mut window = Window::new(true);
@@ -105,12 +105,12 @@ fn the_sequence_after_the_last_is_0() {
 fn a_used_up_epoch_or_a_fenced_one_asks_for_another_producer_id() {
     for (epoch, setback) in [(i16::MAX, Setback::OutOfOrder), (3, Setback::Fenced)] {
         let mut window = window();
-        window.identity = Some(Identity { producer_id: 9, epoch });
+        window.identity = Some(ProducerIdAndEpoch { producer_id: 9, epoch });
         let (ticket, _) = window.open(2);
         window.set_back(ticket, setback, 7);
         assert!(window.next_retry().is_none());
         assert_eq!(window.wants_identity(), Some(Some(9)));
-        window.adopt(Identity { producer_id: 10, epoch: 0 });
+        window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
         let (_, stamp, _) = window.next_retry().unwrap();
         assert_eq!((stamp.producer_id, stamp.producer_epoch, stamp.base_sequence), (10, 0, 0));
     }
@@ -277,7 +277,7 @@ fn whoever_is_fenced_gives_up_what_may_be_written_and_sends_the_rest_under_anoth
     // Behind the second, which was surely not written, nothing can be.
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
     assert_eq!(window.wants_identity(), Some(Some(9)));
-    window.adopt(Identity { producer_id: 10, epoch: 0 });
+    window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
     let (ticket, stamp, batch) = window.next_retry().unwrap();
     assert_eq!((stamp.producer_id, stamp.base_sequence, batch), (10, 0, 2));
     window.acked(ticket);

@@ -1,7 +1,7 @@
 //! A producer whose every record is a batch of its own, so that a test can count batches by counting records.
 
 use crate::fake::Fake;
-use fullbore_producer::{Delivery, Producer, Record};
+use fullbore_producer::{Delivery, Producer, ProducerRecord};
 use std::time::Duration;
 
 /// Long enough that no two records fit a request of 1,024 bytes; a request has one of each partition at most.
@@ -24,7 +24,7 @@ pub fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
 }
 
 pub async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery {
-    producer.send(Record::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
+    producer.send(ProducerRecord::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
 }
 
 /// Every record is written.

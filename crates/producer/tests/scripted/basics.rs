@@ -1,7 +1,7 @@
 //! What a producer does when nothing goes wrong, and where its limits are.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{ProduceError, Producer, ProducerConfig, Record, SendError};
+use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord, SendError};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,12 @@ async fn a_batch_that_cannot_leave_grows_past_batch_size() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("batch.size", "2000"), ("max.request.size", "20000")]);
     fake.hold(true);
-    let first = producer.send(Record::new("t", b"first")).await.unwrap();
+    let first = producer.send(ProducerRecord::new("t", b"first")).await.unwrap();
     fake.until("the first batch arrives", |state| state.seen.len() == 1).await;
     let mut deliveries = Vec::new();
     for i in 0..15 {
         let value = format!("{i:0>1000}");
-        deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+        deliveries.push(producer.send(ProducerRecord::new("t", value.as_bytes())).await.unwrap());
     }
     assert!(deliveries[0].same_batch(&deliveries[14]) && !first.same_batch(&deliveries[0]));
     fake.hold(false);
@@ -39,7 +39,7 @@ async fn a_batch_size_of_0_gives_each_record_a_batch_of_its_own() {
     let producer = producer(&fake, &[("batch.size", "0"), ("linger.ms", "20")]);
     let mut deliveries = Vec::new();
     for i in 0..20 {
-        deliveries.push(producer.send(Record::new("t", format!("{i}").as_bytes())).await.unwrap());
+        deliveries.push(producer.send(ProducerRecord::new("t", format!("{i}").as_bytes())).await.unwrap());
     }
     for (i, delivery) in deliveries.into_iter().enumerate() {
         assert_eq!(delivery.await.unwrap().offset, i as i64);
@@ -58,19 +58,19 @@ async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
     let value = [b'v'; 900];
     let mut deliveries = Vec::new();
     let full = loop {
-        match producer.send(Record::new("t", &value)).await {
+        match producer.send(ProducerRecord::new("t", &value)).await {
             Ok(delivery) => deliveries.push(delivery),
             Err(error) => break error,
         }
     };
     assert!(matches!(full, SendError::Timeout { .. }) && full.is_retryable(), "{full}");
-    assert!(matches!(producer.try_send(Record::new("t", &value)), Err(SendError::Full)));
+    assert!(matches!(producer.try_send(ProducerRecord::new("t", &value)), Err(SendError::Full)));
     assert!((4..=8).contains(&deliveries.len()), "{}", deliveries.len());
     fake.hold(false);
     for delivery in deliveries {
         delivery.await.unwrap();
     }
-    producer.send(Record::new("t", &value)).await.unwrap().await.unwrap();
+    producer.send(ProducerRecord::new("t", &value)).await.unwrap().await.unwrap();
 }
 
 #[tokio::test]
@@ -78,8 +78,8 @@ async fn flush_sends_what_lingers() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, &[("linger.ms", "60000"), ("delivery.timeout.ms", "100000")]);
     let deliveries = [
-        producer.send(Record::new("t", b"a").partition(0)).await.unwrap(),
-        producer.send(Record::new("t", b"b").partition(1)).await.unwrap(),
+        producer.send(ProducerRecord::new("t", b"a").partition(0)).await.unwrap(),
+        producer.send(ProducerRecord::new("t", b"b").partition(1)).await.unwrap(),
     ];
     producer.flush().await;
     for delivery in deliveries {
@@ -92,12 +92,12 @@ async fn flush_sends_what_lingers() {
 async fn close_sends_the_rest_and_fails_what_cannot_be_sent_in_time() {
     let fake = Fake::start(1, 1).await;
     let first = producer(&fake, &[("linger.ms", "5000")]);
-    let sent = first.send(Record::new("t", b"a")).await.unwrap();
+    let sent = first.send(ProducerRecord::new("t", b"a")).await.unwrap();
     first.close(Duration::from_secs(10)).await;
     assert_eq!(sent.await.unwrap().offset, 0);
     let second = producer(&fake, &[]);
     fake.hold(true);
-    let held = second.send(Record::new("t", b"b")).await.unwrap();
+    let held = second.send(ProducerRecord::new("t", b"b")).await.unwrap();
     fake.until("it arrives", |state| state.seen.len() == 2).await;
     second.close(Duration::from_millis(20)).await;
     let error = held.await.unwrap_err();
@@ -108,7 +108,7 @@ async fn close_sends_the_rest_and_fails_what_cannot_be_sent_in_time() {
 async fn dropping_a_producer_answers_every_record() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("linger.ms", "5000")]);
-    let lingering = producer.send(Record::new("t", b"a")).await.unwrap();
+    let lingering = producer.send(ProducerRecord::new("t", b"a")).await.unwrap();
     drop(producer);
     let error = lingering.await.unwrap_err();
     assert!(matches!(error, ProduceError::Closed { possibly_written: false }), "{error}");
@@ -119,18 +119,18 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "100")]);
     let big = [0; 20_000];
-    let too_large = producer.send(Record::new("t", &big)).await.unwrap_err();
+    let too_large = producer.send(ProducerRecord::new("t", &big)).await.unwrap_err();
     assert!(matches!(too_large, SendError::RecordTooLarge { max: 20_000, .. }) && !too_large.is_retryable());
     assert!(too_large.to_string().ends_with("more than max.request.size=20000"), "{too_large}");
-    let nowhere = producer.send(Record::new("t", b"v").partition(2)).await.unwrap_err();
+    let nowhere = producer.send(ProducerRecord::new("t", b"v").partition(2)).await.unwrap_err();
     assert!(matches!(nowhere, SendError::NoPartition { partition: 2, .. }));
     fake.lock().topic_error = Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
     let other = self::producer(&fake, &[]);
-    let forbidden = other.send(Record::new("t", b"v")).await.unwrap_err();
+    let forbidden = other.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(forbidden, SendError::Topic { code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, .. }), "{forbidden}");
     fake.lock().topic_error = Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     let unknown = self::producer(&fake, &[("max.block.ms", "200")]);
-    let error = unknown.send(Record::new("t", b"v")).await.unwrap_err();
+    let error = unknown.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(error, SendError::Timeout { what: "metadata of the topic", .. }), "{error}");
     assert!(error.to_string().contains("(max.block.ms): topic t: UNKNOWN_TOPIC_OR_PARTITION: "), "{error}");
 }
@@ -139,12 +139,12 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
 async fn keys_choose_partitions_as_java_does_and_others_are_spread() {
     let fake = Fake::start(1, 7).await;
     let producer = producer(&fake, &[("batch.size", "100")]);
-    let keyed = producer.send(Record::new("t", b"v").key(b"foobar")).await.unwrap();
+    let keyed = producer.send(ProducerRecord::new("t", b"v").key(b"foobar")).await.unwrap();
     // murmur2("foobar") is -790332482 in Kafka's own test.
     assert_eq!(keyed.partition(), (-790_332_482i32 & i32::MAX) % 7);
     let mut used = [false; 7];
     for _ in 0..500 {
-        used[producer.send(Record::new("t", &[b'v'; 50])).await.unwrap().partition() as usize] = true;
+        used[producer.send(ProducerRecord::new("t", &[b'v'; 50])).await.unwrap().partition() as usize] = true;
     }
     assert_eq!(used, [true; 7]);
 }
@@ -155,7 +155,7 @@ async fn keys_count_for_nothing_where_they_are_to_be_ignored() {
     let producer = producer(&fake, &[("partitioner.ignore.keys", "true"), ("batch.size", "100")]);
     let mut used = [false; 7];
     for _ in 0..500 {
-        let record = Record::new("t", &[b'v'; 50]).key(b"foobar");
+        let record = ProducerRecord::new("t", &[b'v'; 50]).key(b"foobar");
         used[producer.send(record).await.unwrap().partition() as usize] = true;
     }
     assert_eq!(used, [true; 7]);
@@ -166,9 +166,9 @@ async fn a_connection_that_is_idle_is_closed_and_the_next_record_opens_another()
     let fake = Fake::start(1, 1).await;
     let limits = [("connections.max.idle.ms", "50"), ("request.timeout.ms", "1000"), ("connections.per.broker", "1")];
     let producer = producer(&fake, &limits);
-    assert_eq!(producer.send(Record::new("t", b"a")).await.unwrap().await.unwrap().offset, 0);
+    assert_eq!(producer.send(ProducerRecord::new("t", b"a")).await.unwrap().await.unwrap().offset, 0);
     fake.until("the broker sees it closed", |state| state.closed > 0 && state.closed == state.connections[0]).await;
-    assert_eq!(producer.send(Record::new("t", b"b")).await.unwrap().await.unwrap().offset, 1);
+    assert_eq!(producer.send(ProducerRecord::new("t", b"b")).await.unwrap().await.unwrap().offset, 1);
     assert_eq!(fake.values(0), ["a", "b"]);
 }
 
@@ -177,7 +177,7 @@ async fn without_acks_a_record_is_done_when_it_is_written_to_the_socket() {
     let fake = Fake::start(1, 1).await;
     fake.hold(true);
     let producer = producer(&fake, &[("acks", "0")]);
-    assert_eq!(producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap().offset, -1);
+    assert_eq!(producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap().offset, -1);
     fake.until("it arrives", |state| state.logs.get(&0).is_some_and(|log| log.values == ["v"])).await;
     assert_eq!(fake.seen(0)[0].stamp.producer_id, -1);
 }
@@ -188,7 +188,7 @@ async fn a_request_without_an_answer_ends_its_connection_and_goes_again() {
     let producer = producer(&fake, &[("request.timeout.ms", "100")]);
     producer.partitions("t").await.unwrap();
     fake.hold(true);
-    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
     fake.until("it goes again", |state| state.seen.len() == 2).await;
     fake.hold(false);
     assert_eq!(delivery.await.unwrap().offset, 0);
@@ -200,7 +200,7 @@ async fn retries_end_when_their_number_is_reached() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
     let producer = producer(&fake, &[("retries", "2")]);
-    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(matches!(error, ProduceError::Timeout { .. }) && !error.may_have_been_written(), "{error}");
     assert_eq!(fake.seen(0).len(), 3);
 }
@@ -210,7 +210,7 @@ async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
     let producer = producer(&fake, &[("delivery.timeout.ms", "400"), ("request.timeout.ms", "100")]);
-    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(fake.seen(0).len() > 1);
     assert!(!error.may_have_been_written());
     let told = error.to_string();
@@ -229,7 +229,7 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
     let (told, mut reports) = tokio::sync::mpsc::unbounded_channel();
     producer.on_trouble(move |why| drop(told.send(why.to_owned())));
-    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
     let cause = format!("broker 1: cannot connect to {free}: ");
     let report = reports.recv().await.unwrap();
     assert!(report.starts_with(&format!("partition 0 of topic t: {cause}")), "{report}");
@@ -245,7 +245,7 @@ async fn the_client_id_goes_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let producer = Producer::from_properties([("bootstrap.servers", address.as_str()), ("client.id", "me")]).unwrap();
-    assert!(matches!(producer.try_send(Record::new("t", b"v")), Err(SendError::NoMetadata)));
+    assert!(matches!(producer.try_send(ProducerRecord::new("t", b"v")), Err(SendError::NoMetadata)));
     let (mut socket, _) = listener.accept().await.unwrap();
     // Length, API, version and correlation id come before the client id, which has a length of two bytes.
     let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
@@ -259,7 +259,7 @@ async fn a_delivery_timeout_without_an_answer_says_so() {
     let producer = producer(&fake, &[("delivery.timeout.ms", "300"), ("request.timeout.ms", "299")]);
     producer.partitions("t").await.unwrap();
     fake.hold(true);
-    let error = producer.send(Record::new("t", b"v")).await.unwrap().await.unwrap_err();
+    let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(error.may_have_been_written() && error.to_string().contains("no response"), "{error}");
 }
 
@@ -268,7 +268,7 @@ async fn a_broker_that_is_away_for_a_while_gets_everything_when_it_is_back() {
     let fake = Fake::start(2, 1).await;
     fake.lock().leaders[0] = -1;
     let producer = producer(&fake, &[("metadata.max.age.ms", "20")]);
-    let delivery = producer.send(Record::new("t", b"v")).await.unwrap();
+    let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
     let asked = fake.lock().metadata_asked;
     fake.until("it asks again", move |state| state.metadata_asked > asked + 2).await;
     fake.lock().leaders[0] = 1;
@@ -286,7 +286,7 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
             std::thread::spawn(move || {
                 for i in 0..5000 {
                     let value = format!("{thread}-{i:05}");
-                    while let Err(error) = producer.try_send(Record::new("t", value.as_bytes())) {
+                    while let Err(error) = producer.try_send(ProducerRecord::new("t", value.as_bytes())) {
                         assert_eq!(error, SendError::Full);
                         std::thread::yield_now();
                     }
@@ -322,6 +322,6 @@ async fn every_connection_takes_the_detour() {
     let mut config = ProducerConfig::new("nowhere.invalid:1");
     config.client.detours = Arc::new(["nowhere.invalid:1".to_owned(), broker].map(|at| (at, through.clone())).into());
     let producer = Producer::new(config).unwrap();
-    producer.send(Record::new("t", b"a")).await.unwrap().await.unwrap();
+    producer.send(ProducerRecord::new("t", b"a")).await.unwrap().await.unwrap();
     assert!(relayed.load(Ordering::Relaxed) >= 2, "metadata by the first, records by the second");
 }

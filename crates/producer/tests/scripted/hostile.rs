@@ -2,7 +2,7 @@
 //! that end, leaders that move, a broker that forgets all but one batch. Seeds replay a schedule of fates.
 
 use crate::fake::{Fake, Fate, Says};
-use fullbore_producer::{Producer, Record};
+use fullbore_producer::{Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -75,7 +75,8 @@ async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
     let mut deliveries = Vec::new();
     for i in 0..RECORDS {
         let value = i.to_string();
-        let record = Record::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
+        let record =
+            ProducerRecord::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
         deliveries.push(producer.send(record).await.unwrap());
         if i % 7 == 0 {
             // The batches so far leave; those that follow are others.

@@ -3,7 +3,7 @@
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Fake, Fate, Garble, Says, State};
-use fullbore_producer::{Delivery, Producer, ProducerConfig, Record};
+use fullbore_producer::{Delivery, Producer, ProducerConfig, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn send(producer: &Producer, partition: i32, values: std::ops::Range<usize
     let mut deliveries = Vec::new();
     for value in values {
         let value = value.to_string();
-        let record = Record::new("t", value.as_bytes()).key(&PADDING).partition(partition);
+        let record = ProducerRecord::new("t", value.as_bytes()).key(&PADDING).partition(partition);
         deliveries.push(producer.send(record).await.unwrap());
     }
     deliveries

@@ -2,7 +2,7 @@
 //! its result in time.
 
 use crate::fake::Fake;
-use fullbore_producer::{Delivery, Producer, Record, SendError};
+use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ async fn silent(count: usize) -> Vec<String> {
 }
 
 async fn send(producer: &Producer, partition: i32, value: &[u8]) -> Delivery {
-    producer.send(Record::new("t", value).partition(partition)).await.unwrap()
+    producer.send(ProducerRecord::new("t", value).partition(partition)).await.unwrap()
 }
 
 async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
@@ -113,7 +113,7 @@ async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
     let value = [b'v'; 900];
     let mut stuck = Vec::new();
     loop {
-        match producer.try_send(Record::new("t", &value).partition(1)) {
+        match producer.try_send(ProducerRecord::new("t", &value).partition(1)) {
             Ok(delivery) => stuck.push(delivery),
             Err(error) => break assert_eq!(error, SendError::Full),
         }
@@ -124,7 +124,7 @@ async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
     }
     // Records that go to any partition go where there is room.
     for i in 0..200 {
-        let record = Record::new("t", &value);
+        let record = ProducerRecord::new("t", &value);
         let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();
         assert_eq!(delivery.partition(), 0);
     }
@@ -143,7 +143,7 @@ fn callers_whose_runtime_ends_under_their_sends_take_nobody_along() {
     let value = [b'v'; 900];
     let mut taken = Vec::new();
     loop {
-        match producer.try_send(Record::new("t", &value).partition(0)) {
+        match producer.try_send(ProducerRecord::new("t", &value).partition(0)) {
             Ok(delivery) => taken.push(delivery),
             Err(error) => break assert_eq!(error, SendError::Full),
         }

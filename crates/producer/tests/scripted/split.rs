@@ -1,7 +1,7 @@
 //! A batch that the broker finds too large: it goes again in parts, until they fit or are one record.
 
 use crate::fake::{Fake, Fate};
-use fullbore_producer::{ProduceError, Producer, Record};
+use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ async fn a_batch_too_large_is_split_until_its_parts_fit_and_every_record_is_writ
             let values: Vec<String> = (0..60).map(|n| noise(n, 600)).collect();
             let mut deliveries = Vec::new();
             for value in &values {
-                deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+                deliveries.push(producer.send(ProducerRecord::new("t", value.as_bytes())).await.unwrap());
             }
             producer.flush().await;
             for (offset, delivery) in deliveries.iter().enumerate() {
@@ -71,7 +71,7 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
         values[7] = noise(7, 20_000);
         let mut deliveries = Vec::new();
         for value in &values {
-            deliveries.push(producer.send(Record::new("t", value.as_bytes())).await.unwrap());
+            deliveries.push(producer.send(ProducerRecord::new("t", value.as_bytes())).await.unwrap());
         }
         producer.flush().await;
         let refused = deliveries.remove(7).try_result().unwrap().unwrap_err();

@@ -2,7 +2,7 @@
 
 use crate::alone::{producer, settle};
 use crate::fake::Fake;
-use fullbore_producer::{Record, SendError};
+use fullbore_producer::{ProducerRecord, SendError};
 use fullbore_wire::Uuid;
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const KEY: &[u8] = b"k14";
 async fn a_partition_that_a_topic_has_got_meanwhile_takes_records_at_once() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[]);
-    settle(vec![producer.send(Record::new("t", b"0").partition(0)).await.unwrap()]).await;
+    settle(vec![producer.send(ProducerRecord::new("t", b"0").partition(0)).await.unwrap()]).await;
     fake.lock().leaders = vec![0; 3];
-    let delivery = producer.send(Record::new("t", b"1").partition(2)).await.unwrap();
+    let delivery = producer.send(ProducerRecord::new("t", b"1").partition(2)).await.unwrap();
     settle(vec![delivery]).await;
     assert_eq!(fake.values(2), ["1"]);
-    let missing = producer.send(Record::new("t", b"2").partition(3)).await.unwrap_err();
+    let missing = producer.send(ProducerRecord::new("t", b"2").partition(3)).await.unwrap_err();
     assert!(matches!(missing, SendError::NoPartition { partition: 3, .. }), "{missing}");
 }
 
@@ -26,7 +26,7 @@ async fn a_partition_that_a_topic_has_got_meanwhile_takes_records_at_once() {
 async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_has() {
     let fake = Fake::start(1, 4).await;
     let producer = producer(&fake, &[("metadata.max.age.ms", "50")]);
-    let first = producer.send(Record::new("t", b"0").key(KEY)).await.unwrap();
+    let first = producer.send(ProducerRecord::new("t", b"0").key(KEY)).await.unwrap();
     assert_eq!(first.partition(), 3);
     settle(vec![first]).await;
     {
@@ -40,8 +40,8 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
         assert!(std::time::Instant::now() < deadline, "the producer never learns that partitions are gone");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    settle(vec![producer.send(Record::new("t", b"1").key(KEY)).await.unwrap()]).await;
+    settle(vec![producer.send(ProducerRecord::new("t", b"1").key(KEY)).await.unwrap()]).await;
     assert_eq!(fake.values(0), ["1"]);
-    let gone = producer.send(Record::new("t", b"2").partition(3)).await.unwrap_err();
+    let gone = producer.send(ProducerRecord::new("t", b"2").partition(3)).await.unwrap_err();
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
 }

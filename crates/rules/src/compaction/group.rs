@@ -16,13 +16,13 @@ pub struct Source {
 
 /// What one segment may hold: segment.bytes and segment.index.bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SegmentLimits {
     pub segment_bytes: u64,
     pub index_bytes: u64,
 }
 
 /// Neighbours that fit into one segment even if everything in them survives. Every source is in one range, in order.
-pub fn group(sources: &[Source], limits: Limits) -> Vec<Range<usize>> {
+pub fn group(sources: &[Source], limits: SegmentLimits) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut size, mut index_size) = (0, 0);
     for (at, source) in sources.iter().enumerate() {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_joined_as_long_as_everything_fits() {
-        let limits = Limits { segment_bytes: 100, index_bytes: 10 };
+        let limits = SegmentLimits { segment_bytes: 100, index_bytes: 10 };
         let groups = |sizes: &[(u64, u64)]| group(&sources(sizes, 10), limits);
         assert_eq!(groups(&[]), []);
         assert_eq!(groups(&[(500, 50), (1, 1)]), [0..1, 1..2]);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_segment_holds_no_offsets_it_cannot_say() {
-        let limits = Limits { segment_bytes: 100, index_bytes: 100 };
+        let limits = SegmentLimits { segment_bytes: 100, index_bytes: 100 };
         let quarter = 1 << 29;
         assert_eq!(group(&sources(&[(1, 1); 6], quarter), limits), [0..4, 4..6]);
         assert_eq!(group(&sources(&[(0, 0); 2], 1 << 31), limits), [0..1, 1..2]);

@@ -14,7 +14,7 @@ mod survive;
 mod throttle;
 
 pub use due::{Closed, Dirty, Facts, Lags, dirty};
-pub use group::{Limits, Source, group};
+pub use group::{SegmentLimits, Source, group};
 pub use offset_map::{HashKey, OffsetMap, SLOT_BYTES};
 pub use survive::{Horizon, survives};
 pub use throttle::Throttle;

@@ -11,11 +11,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u64; 2]);
 
-struct State([u64; 4]);
+struct SipState([u64; 4]);
 
-impl State {
-    fn new(HashKey([k0, k1]): HashKey) -> State {
-        State([
+impl SipState {
+    fn new(HashKey([k0, k1]): HashKey) -> SipState {
+        SipState([
             k0 ^ 0x736f_6d65_7073_6575,
             k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
             k0 ^ 0x6c79_6765_6e65_7261,
@@ -54,7 +54,7 @@ impl State {
 
 /// The hash of `bytes`.
 pub fn hash(key: HashKey, bytes: &[u8]) -> [u64; 2] {
-    let mut state = State::new(key);
+    let mut state = SipState::new(key);
     let (words, rest) = bytes.as_chunks::<8>();
     words.iter().for_each(|word| state.absorb(u64::from_le_bytes(*word)));
     let mut last = [0; 8];

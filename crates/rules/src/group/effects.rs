@@ -11,7 +11,7 @@ use fullbore_wire::apis::sync_group::SyncGroupResponse;
 
 /// Stands for one request that waits for its answer; unique within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct RequestTicket(pub u64);
 
 /// In order.
 pub type Effects = Vec<Effect>;
@@ -22,14 +22,14 @@ pub enum Effect {
     /// Keep the group as it is; what follows waits until that is done.
     Keep(Snapshot),
     /// Answer who waits.
-    Answer(Ticket, Answer),
+    Answer(RequestTicket, GroupAnswer),
     /// For the log and the counters.
     Tell(Event),
 }
 
 /// What a request is answered.
 #[derive(Debug, PartialEq)]
-pub enum Answer {
+pub enum GroupAnswer {
     /// To JoinGroup.
     Join(Box<JoinGroupResponse>),
     /// To SyncGroup.

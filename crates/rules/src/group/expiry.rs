@@ -2,7 +2,7 @@
 //!
 //! What members read is the group's to say ([`Group::reads`]); offsets of such topics neither expire nor are deleted.
 
-use super::{Group, Protocol, State};
+use super::{Group, GroupState, Protocol};
 use fullbore_wire::ErrorCode;
 
 /// The protocol type of those that read topics, and say which.
@@ -26,9 +26,9 @@ pub fn since(group: &Group) -> Since {
     }
     match (group.state(), group.empty_since()) {
         // Nobody was ever in it.
-        (State::Empty, _) if group.protocol_type().is_empty() => Since::Committed,
-        (State::Empty, Some(since)) => Since::Empty(since),
-        (State::Stable, _) if group.protocol_type() == CONSUMER => Since::Committed,
+        (GroupState::Empty, _) if group.protocol_type().is_empty() => Since::Committed,
+        (GroupState::Empty, Some(since)) => Since::Empty(since),
+        (GroupState::Stable, _) if group.protocol_type() == CONSUMER => Since::Committed,
         _ => Since::Never,
     }
 }
@@ -53,8 +53,8 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
 /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when nobody can tell what its members read.
 pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
     match group.state() {
-        State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
-        State::Empty => Ok(()),
+        GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+        GroupState::Empty => Ok(()),
         _ if group.protocol_type() == CONSUMER => Ok(()),
         _ => Err(ErrorCode::NON_EMPTY_GROUP),
     }
@@ -63,16 +63,16 @@ pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::{Settings, classic};
+    use crate::group::{GroupSettings, classic};
 
     fn empty_group() -> Group {
-        let classic = classic::Settings {
+        let classic = classic::ClassicGroupSettings {
             session_timeout_min_ms: 1,
             session_timeout_max_ms: 1_000,
             initial_rebalance_delay_ms: 0,
             members_max: 10,
         };
-        Group::new(Settings { classic, consumer: Default::default() }, 50)
+        Group::new(GroupSettings { classic, consumer: Default::default() }, 50)
     }
 
     #[test]

@@ -8,9 +8,9 @@
 //! Invariant: over a change, nobody loses a partition that they hold, and generations and epochs never go back.
 
 use super::classic::{Classic, Joining};
-use super::consumer::{Call, ConsumerGroup, Refusal, Topics};
+use super::consumer::{Call, ConsumerGroup, GroupRefusal, Topics};
 use super::observed::{Consumer, observed};
-use super::{Answer, Effect, Effects, Group, Settings, State, Ticket};
+use super::{Effect, Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
 use fullbore_wire::{ErrorCode, Text};
 
@@ -20,8 +20,8 @@ impl Group {
         &mut self,
         call: Call<'_>,
         topics: &dyn Topics,
-        settings: Settings,
-        ticket: Ticket,
+        settings: GroupSettings,
+        ticket: RequestTicket,
         now: i64,
         effects: &mut Effects,
     ) {
@@ -46,7 +46,7 @@ impl Group {
         };
         self.keep_if_changed(effects);
         let response = answered.unwrap_or_else(refused);
-        effects.push(Effect::Answer(ticket, Answer::ConsumerHeartbeat(Box::new(response))));
+        effects.push(Effect::Answer(ticket, GroupAnswer::ConsumerHeartbeat(Box::new(response))));
         self.downgrade_if_due(now, effects);
     }
 
@@ -55,13 +55,13 @@ impl Group {
         &mut self,
         joining: Joining<'_>,
         topics: &dyn Topics,
-        ticket: Ticket,
+        ticket: RequestTicket,
         now: i64,
         effects: &mut Effects,
     ) {
         let Group::Consumer(consumer) = self else { return };
         let settings = consumer.settings;
-        if consumer.group.state() == State::Empty {
+        if consumer.group.state() == GroupState::Empty {
             let mut classic = Classic::after(consumer.group.group_epoch(), settings.classic, now);
             classic.join(joining, ticket, now, effects);
             *self = Group::Classic(Box::new(classic));
@@ -79,7 +79,7 @@ impl Group {
             }
         };
         self.keep_if_changed(effects);
-        effects.push(Effect::Answer(ticket, Answer::Join(Box::new(response))));
+        effects.push(Effect::Answer(ticket, GroupAnswer::Join(Box::new(response))));
         self.downgrade_if_due(now, effects);
     }
 
@@ -116,14 +116,14 @@ fn upgraded(
     classic: &Classic,
     joins: bool,
     topics: &dyn Topics,
-    settings: &Settings,
+    settings: &GroupSettings,
     now: i64,
-) -> Result<ConsumerGroup, Refusal> {
-    let not_found = |why: &str| Err(Refusal { code: ErrorCode::GROUP_ID_NOT_FOUND, message: why.to_owned() });
-    if classic.state() == State::Dead || !joins {
+) -> Result<ConsumerGroup, GroupRefusal> {
+    let not_found = |why: &str| Err(GroupRefusal { code: ErrorCode::GROUP_ID_NOT_FOUND, message: why.to_owned() });
+    if classic.state() == GroupState::Dead || !joins {
         return not_found("The group is not a consumer group.");
     }
-    if classic.state() == State::Empty {
+    if classic.state() == GroupState::Empty {
         return Ok(ConsumerGroup::new(classic.generation(), now));
     }
     let cannot = "Cannot upgrade the classic group to a consumer group because";
@@ -139,7 +139,7 @@ fn upgraded(
     classic.to_consumer(topics, now).or_else(|why| not_found(&format!("{cannot} {why}.")))
 }
 
-fn refused(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
+fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code: refusal.code,
         error_message: Some(Text::from(refusal.message)),

@@ -1,6 +1,6 @@
 //! A group changes its protocol and back, member by member; who is who is told by what they may read.
 
-use super::consumer::{Call, JOINING, LEAVING, Migration, Partition};
+use super::consumer::{Call, JOINING, LEAVING, Migration, TopicIdPartition};
 use super::*;
 use bytes::Bytes;
 use fullbore_wire::Text;
@@ -28,30 +28,30 @@ impl Topics for OneTopic {
 
 struct Bench {
     group: Group,
-    settings: Settings,
+    settings: GroupSettings,
     now: i64,
     tickets: u64,
 }
 
 impl Bench {
     fn new(migration: Migration) -> Bench {
-        let classic = classic::Settings {
+        let classic = classic::ClassicGroupSettings {
             session_timeout_min_ms: 1_000,
             session_timeout_max_ms: 60_000,
             initial_rebalance_delay_ms: 0,
             members_max: 10,
         };
-        let consumer = consumer::Settings { assignment_interval_ms: 0, migration, ..Default::default() };
-        let settings = Settings { classic, consumer };
+        let consumer = consumer::ConsumerGroupSettings { assignment_interval_ms: 0, migration, ..Default::default() };
+        let settings = GroupSettings { classic, consumer };
         Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0 }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    fn ticket(&mut self) -> RequestTicket {
         self.tickets += 1;
-        Ticket(self.tickets)
+        RequestTicket(self.tickets)
     }
 
-    fn join_later(&mut self, id: &str, version: i16, owned: &[i32]) -> (Ticket, Effects) {
+    fn join_later(&mut self, id: &str, version: i16, owned: &[i32]) -> (RequestTicket, Effects) {
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("t")],
             owned_partitions: of_t(owned),
@@ -84,7 +84,7 @@ impl Bench {
     fn join(&mut self, id: &str, owned: &[i32]) -> JoinGroupResponse {
         let (ticket, effects) = self.join_later(id, 3, owned);
         match answer(effects, ticket) {
-            Some(Answer::Join(response)) => *response,
+            Some(GroupAnswer::Join(response)) => *response,
             other => panic!("{other:?}"),
         }
     }
@@ -105,7 +105,7 @@ impl Bench {
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.sync(&request, ticket, self.now, &mut effects);
         match answer(effects, ticket) {
-            Some(Answer::Sync(response)) => *response,
+            Some(GroupAnswer::Sync(response)) => *response,
             other => panic!("{other:?}"),
         }
     }
@@ -120,7 +120,7 @@ impl Bench {
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.heartbeat(&request, ticket, self.now, &mut effects);
         match answer(effects, ticket) {
-            Some(Answer::Heartbeat(code)) => code,
+            Some(GroupAnswer::Heartbeat(code)) => code,
             other => panic!("{other:?}"),
         }
     }
@@ -147,7 +147,7 @@ impl Bench {
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.consumer_heartbeat(call, &OneTopic, self.settings, ticket, self.now, &mut effects);
         match answer(effects, ticket) {
-            Some(Answer::ConsumerHeartbeat(response)) => *response,
+            Some(GroupAnswer::ConsumerHeartbeat(response)) => *response,
             other => panic!("{other:?}"),
         }
     }
@@ -164,7 +164,7 @@ impl Bench {
         let (ticket, effects) = bench.join_later("", 3, &[]);
         assert!(answer(effects, ticket).is_none(), "it waits for others");
         let effects = bench.tick();
-        let Some(Answer::Join(joined)) = answer(effects, ticket) else { panic!("alone, it is joined") };
+        let Some(GroupAnswer::Join(joined)) = answer(effects, ticket) else { panic!("alone, it is joined") };
         let id = joined.member_id.to_string();
         assert_eq!(id, "new");
         let synced = bench.sync(&id, 1, &[("new", &[0, 1, 2, 3])]);
@@ -175,11 +175,11 @@ impl Bench {
     fn commit(&mut self, id: &str, generation: i32) -> Result<(), ErrorCode> {
         let committer = Committer { member_id: id, instance_id: None, generation, version: 9 };
         self.group.check_commit(&committer, self.now)?;
-        self.group.check_commit_of(&committer, &Partition { topic: T, index: 0 })
+        self.group.check_commit_of(&committer, &TopicIdPartition { topic: T, index: 0 })
     }
 }
 
-fn answer(effects: Effects, asked: Ticket) -> Option<Answer> {
+fn answer(effects: Effects, asked: RequestTicket) -> Option<GroupAnswer> {
     effects.into_iter().find_map(|effect| match effect {
         Effect::Answer(ticket, answer) if ticket == asked => Some(answer),
         _ => None,
@@ -227,13 +227,13 @@ fn a_group_moves_over_and_back_without_a_partition_read_twice() {
     assert_eq!(assigned(bench.sync("new", 2, &[]).assignment), [0, 1]);
     assert_eq!(given(&bench.beat("k1", 2)), Some(vec![2, 3]));
     assert_eq!(bench.alive("new", 2), ErrorCode::NONE);
-    assert_eq!(bench.group.state(), State::Stable);
+    assert_eq!(bench.group.state(), GroupState::Stable);
     assert_eq!(bench.alive("new", 1), ErrorCode::ILLEGAL_GENERATION);
     assert_eq!(bench.alive("k1", 2), ErrorCode::UNKNOWN_MEMBER_ID, "it does not speak the classic protocol");
 
     // The last member of the consumer protocol goes: back, in the generation that the classic member knows.
     bench.beat("k1", LEAVING);
-    assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, State::PreparingRebalance));
+    assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, GroupState::PreparingRebalance));
     assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
     assert_eq!(bench.alive("new", 2), ErrorCode::REBALANCE_IN_PROGRESS);
     assert_eq!(bench.join("new", &[0, 1]).generation_id, 3);
@@ -279,7 +279,7 @@ fn an_empty_group_is_what_its_first_member_wants() {
     bench.beat("k1", LEAVING);
     let (ticket, _) = bench.join_later("", 3, &[]);
     let effects = bench.tick();
-    let Some(Answer::Join(joined)) = answer(effects, ticket) else { panic!("it is joined") };
+    let Some(GroupAnswer::Join(joined)) = answer(effects, ticket) else { panic!("it is joined") };
     assert_eq!(bench.group.protocol(), Protocol::Classic);
     assert!(joined.generation_id > 2, "generations go on after the epochs");
 }
@@ -306,7 +306,7 @@ fn who_waits_when_the_group_moves_over_joins_again() {
         resolved: Vec::new(),
         resolved_version: 1,
     };
-    bench.group.consumer_heartbeat(call, &OneTopic, bench.settings, Ticket(99), 0, &mut effects);
-    let Some(Answer::Join(refused)) = answer(effects, waiting) else { panic!("it is answered") };
+    bench.group.consumer_heartbeat(call, &OneTopic, bench.settings, RequestTicket(99), 0, &mut effects);
+    let Some(GroupAnswer::Join(refused)) = answer(effects, waiting) else { panic!("it is answered") };
     assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Group`] speaks one protocol at a time, each a machine of its own: [`classic`] or [`consumer`];
 //! `migration` changes it from one to the other. A machine takes an event and the
-//! time, and says what follows as [`Effect`]s, in order. It never waits: who must wait leaves a [`Ticket`], which a later
+//! time, and says what follows as [`Effect`]s, in order. It never waits: who must wait leaves a [`RequestTicket`], which a later
 //! event answers. What it is not: it knows no sockets, no database, no topics, and draws no random member ids.
 //!
 //! Invariant: every ticket handed to a machine is answered exactly once, at the latest when its deadline has passed and
@@ -24,14 +24,14 @@ mod settings;
 mod snapshot;
 mod state;
 
-pub use effects::{Answer, Effect, Effects, Event, Ticket};
+pub use effects::{Effect, Effects, Event, GroupAnswer, RequestTicket};
 pub use member::{Committer, MemberId};
-pub use settings::Settings;
+pub use settings::GroupSettings;
 pub use snapshot::{Snapshot, SnapshotError};
-pub use state::{Protocol, State};
+pub use state::{GroupState, Protocol};
 
 use classic::{Classic, Joining};
-use consumer::{ConsumerGroup, Partition, Topics};
+use consumer::{ConsumerGroup, TopicIdPartition, Topics};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_groups::DescribedGroup;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
@@ -50,7 +50,7 @@ pub enum Group {
 
 impl Group {
     /// An empty group.
-    pub fn new(settings: Settings, now: i64) -> Group {
+    pub fn new(settings: GroupSettings, now: i64) -> Group {
         Group::Classic(Box::new(Classic::new(settings.classic, now)))
     }
 
@@ -58,7 +58,7 @@ impl Group {
     ///
     /// # Errors
     /// [`SnapshotError`] when `snapshot` is none of ours.
-    pub fn restore(snapshot: &Snapshot, settings: Settings, now: i64) -> Result<Group, SnapshotError> {
+    pub fn restore(snapshot: &Snapshot, settings: GroupSettings, now: i64) -> Result<Group, SnapshotError> {
         let mut bytes = snapshot.state.clone();
         if snapshot.version != snapshot::VERSION || bytes.is_empty() {
             return Err(SnapshotError::Version(snapshot.version));
@@ -90,7 +90,7 @@ impl Group {
     }
 
     /// The group's state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> GroupState {
         match self {
             Group::Classic(group) => group.state(),
             Group::Consumer(consumer) => consumer.group.state(),
@@ -106,7 +106,14 @@ impl Group {
     }
 
     /// A JoinGroup; its answer may be long in coming.
-    pub fn join(&mut self, joining: Joining<'_>, topics: &dyn Topics, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn join(
+        &mut self,
+        joining: Joining<'_>,
+        topics: &dyn Topics,
+        ticket: RequestTicket,
+        now: i64,
+        effects: &mut Effects,
+    ) {
         match self {
             Group::Classic(group) => group.join(joining, ticket, now, effects),
             Group::Consumer(_) => self.join_consumer(joining, topics, ticket, now, effects),
@@ -114,34 +121,34 @@ impl Group {
     }
 
     /// A SyncGroup; its answer may be long in coming.
-    pub fn sync(&mut self, request: &SyncGroupRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.sync(request, ticket, now, effects),
             Group::Consumer(consumer) => {
                 let response = consumer.group.classic_sync(request, now);
-                effects.push(Effect::Answer(ticket, Answer::Sync(Box::new(response))));
+                effects.push(Effect::Answer(ticket, GroupAnswer::Sync(Box::new(response))));
             }
         }
     }
 
     /// A Heartbeat of the classic protocol.
-    pub fn heartbeat(&mut self, request: &HeartbeatRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn heartbeat(&mut self, request: &HeartbeatRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let code = match self {
             Group::Classic(group) => group.heartbeat(request, now),
             Group::Consumer(consumer) => consumer.group.classic_heartbeat(request, now),
         };
-        effects.push(Effect::Answer(ticket, Answer::Heartbeat(code)));
+        effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(code)));
     }
 
     /// A LeaveGroup, in whose first versions the one member was put into the list.
-    pub fn leave(&mut self, members: &[MemberIdentity], ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn leave(&mut self, members: &[MemberIdentity], ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.leave(members, ticket, now, effects),
             Group::Consumer(consumer) => {
                 let members = observed(&mut consumer.group, effects, |group| group.classic_leave(members, now));
                 self.keep_if_changed(effects);
                 let response = LeaveGroupResponse { members, ..LeaveGroupResponse::default() };
-                effects.push(Effect::Answer(ticket, Answer::Leave(Box::new(response))));
+                effects.push(Effect::Answer(ticket, GroupAnswer::Leave(Box::new(response))));
                 self.downgrade_if_due(now, effects);
             }
         }
@@ -206,7 +213,7 @@ impl Group {
     ///
     /// # Errors
     /// What the partition is to be answered.
-    pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &Partition) -> Result<(), ErrorCode> {
+    pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let Group::Consumer(consumer) = self else { return Ok(()) };
         let Committer { member_id, generation, version, .. } = *committer;
         let may = consumer.group.check_commit(member_id, generation, version).map_err(|refusal| refusal.code)?;
@@ -230,8 +237,8 @@ impl Group {
     /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
     pub fn check_delete(&self) -> Result<(), ErrorCode> {
         match self.state() {
-            State::Empty => Ok(()),
-            State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+            GroupState::Empty => Ok(()),
+            GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
             _ => Err(ErrorCode::NON_EMPTY_GROUP),
         }
     }
@@ -289,7 +296,7 @@ impl Group {
         }
     }
 
-    /// Takes it out of service: everybody who waits is answered, and its state is [`State::Dead`].
+    /// Takes it out of service: everybody who waits is answered, and its state is [`GroupState::Dead`].
     pub fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.kill(code, effects),

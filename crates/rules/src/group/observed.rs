@@ -1,13 +1,13 @@
 //! A group of the consumer protocol as [`super::Group`] has it: with its settings, and with what it did to its epochs told.
 
 use super::consumer::ConsumerGroup;
-use super::{Effect, Effects, Event, Settings};
+use super::{Effect, Effects, Event, GroupSettings};
 
 /// A group of the consumer protocol with the settings it was last asked under.
 #[derive(Debug)]
 pub struct Consumer {
     pub(super) group: ConsumerGroup,
-    pub(super) settings: Settings,
+    pub(super) settings: GroupSettings,
 }
 
 /// Puts an event to a group and tells what it did to its epochs.

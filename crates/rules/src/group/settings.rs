@@ -4,9 +4,9 @@ use super::{classic, consumer};
 
 /// What of the broker's settings groups are held to.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct GroupSettings {
     /// The settings of the classic protocol.
-    pub classic: classic::Settings,
+    pub classic: classic::ClassicGroupSettings,
     /// The settings of the consumer protocol.
-    pub consumer: consumer::Settings,
+    pub consumer: consumer::ConsumerGroupSettings,
 }

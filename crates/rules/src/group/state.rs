@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a group is between two assignments. Not every protocol has every state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum GroupState {
     /// No members; it may have offsets.
     Empty,
     /// Classic: members are asked to join again.
@@ -21,33 +21,33 @@ pub enum State {
     Dead,
 }
 
-impl State {
+impl GroupState {
     /// Every state.
-    pub const ALL: [State; 7] = [
-        State::Empty,
-        State::PreparingRebalance,
-        State::CompletingRebalance,
-        State::Assigning,
-        State::Reconciling,
-        State::Stable,
-        State::Dead,
+    pub const ALL: [GroupState; 7] = [
+        GroupState::Empty,
+        GroupState::PreparingRebalance,
+        GroupState::CompletingRebalance,
+        GroupState::Assigning,
+        GroupState::Reconciling,
+        GroupState::Stable,
+        GroupState::Dead,
     ];
 
     /// Kafka's word.
     pub const fn name(self) -> &'static str {
         match self {
-            State::Empty => "Empty",
-            State::PreparingRebalance => "PreparingRebalance",
-            State::CompletingRebalance => "CompletingRebalance",
-            State::Assigning => "Assigning",
-            State::Reconciling => "Reconciling",
-            State::Stable => "Stable",
-            State::Dead => "Dead",
+            GroupState::Empty => "Empty",
+            GroupState::PreparingRebalance => "PreparingRebalance",
+            GroupState::CompletingRebalance => "CompletingRebalance",
+            GroupState::Assigning => "Assigning",
+            GroupState::Reconciling => "Reconciling",
+            GroupState::Stable => "Stable",
+            GroupState::Dead => "Dead",
         }
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for GroupState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

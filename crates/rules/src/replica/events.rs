@@ -5,7 +5,7 @@ use fullbore_wire::ErrorCode;
 
 /// What is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ReplicaSettings {
     /// `min.insync.replicas` of the topic.
     pub min_insync_replicas: usize,
     /// `replica.lag.time.max.ms`.

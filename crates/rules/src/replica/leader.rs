@@ -5,7 +5,7 @@
 
 use super::follower::Replica;
 use super::state::PartitionState;
-use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistration, Settings};
+use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistration, ReplicaSettings};
 
 /// A leader's knowledge of the others.
 #[derive(Clone, Debug)]
@@ -52,19 +52,19 @@ impl Leader {
     }
 
     /// The least ISR that acks=all asks for: not more than there are replicas, since Kafka 3.7.
-    pub fn isr_min(&self, settings: &Settings) -> usize {
+    pub fn isr_min(&self, settings: &ReplicaSettings) -> usize {
         settings.min_insync_replicas.min(self.followers.len() + 1)
     }
 
     /// Whether acks=all is refused.
-    pub fn is_under_min_isr(&self, settings: &Settings) -> bool {
+    pub fn is_under_min_isr(&self, settings: &ReplicaSettings) -> bool {
         self.state.isr().len() < self.isr_min(settings)
     }
 
     /// Up to where every replica has the log that is in the ISR, or may be by now, or is about to join it: one that
     /// keeps up is waited for, or it could never reach a high watermark that moves all the time. `None` while the
     /// ISR is below its least (KIP-966).
-    pub fn replicated(&self, log_end: i64, settings: &Settings, now: &Now<'_>) -> Option<i64> {
+    pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) {
             return None;
         }
@@ -86,7 +86,7 @@ impl Leader {
     }
 
     /// Members of the ISR that have been behind for too long.
-    pub fn lagging(&self, log_end: i64, settings: &Settings, now: &Now<'_>) -> Vec<i32> {
+    pub fn lagging(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Vec<i32> {
         let lag_ms = settings.replica_lag_time_max_ms;
         let in_sync = self.followers.iter().filter(|replica| self.state.isr().contains(&replica.broker_id));
         in_sync

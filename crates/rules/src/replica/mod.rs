@@ -36,7 +36,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use events::{Acknowledgement, Effects, FollowerFetch, LocalLog, Now, RoleChange, Settings};
+pub use events::{Acknowledgement, Effects, FollowerFetch, LocalLog, Now, ReplicaSettings, RoleChange};
 pub use partition::Partition;
 pub use registration::{
     AlterPartition, BrokerRegistration, BrokerState, Brokers, NO_BROKER_EPOCH, NO_EPOCH, PartitionRegistration,

@@ -6,7 +6,7 @@
 use super::leader::Leader;
 use super::{
     Acknowledgement, AlterPartition, Effects, FollowerFetch, LocalLog, NO_EPOCH, Now, PartitionRegistration,
-    RoleChange, Settings,
+    ReplicaSettings, RoleChange,
 };
 use fullbore_wire::ErrorCode;
 
@@ -21,7 +21,7 @@ enum Role {
 #[derive(Clone, Debug)]
 pub struct Partition {
     broker_id: i32,
-    settings: Settings,
+    settings: ReplicaSettings,
     log_end: i64,
     high_watermark: i64,
     leader_epoch: i32,
@@ -31,7 +31,7 @@ pub struct Partition {
 
 impl Partition {
     /// The partition before the broker has heard of it: neither leader nor follower.
-    pub fn new(broker_id: i32, log: LocalLog, settings: Settings) -> Partition {
+    pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
             settings,
@@ -128,7 +128,7 @@ impl Partition {
     }
 
     /// Takes other settings.
-    pub fn configure(&mut self, settings: Settings, now: &Now<'_>) -> Effects {
+    pub fn configure(&mut self, settings: ReplicaSettings, now: &Now<'_>) -> Effects {
         self.settings = settings;
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }

@@ -10,11 +10,11 @@ use super::AlterPartition;
 #[derive(Clone, Debug)]
 pub(super) struct PartitionState {
     isr: Vec<i32>,
-    pending: Option<Pending>,
+    pending: Option<PendingProposal>,
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
+struct PendingProposal {
     proposal: AlterPartition,
     joining: Option<i32>,
     /// Its outcome is not known and it is to be asked for again.
@@ -54,7 +54,7 @@ impl PartitionState {
     /// Asks for a change.
     pub fn propose(&mut self, proposal: AlterPartition, joining: Option<i32>) -> AlterPartition {
         debug_assert!(self.pending.is_none(), "one change at a time");
-        self.pending = Some(Pending { proposal: proposal.clone(), joining, has_failed: false });
+        self.pending = Some(PendingProposal { proposal: proposal.clone(), joining, has_failed: false });
         proposal
     }
 

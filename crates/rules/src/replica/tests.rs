@@ -7,8 +7,8 @@ use fullbore_wire::ErrorCode;
 const LAG_MS: i64 = 1_000;
 const ME: i32 = 1;
 
-fn settings(min_insync_replicas: usize) -> Settings {
-    Settings { min_insync_replicas, replica_lag_time_max_ms: LAG_MS }
+fn settings(min_insync_replicas: usize) -> ReplicaSettings {
+    ReplicaSettings { min_insync_replicas, replica_lag_time_max_ms: LAG_MS }
 }
 
 fn log(end_offset: i64) -> LocalLog {

@@ -34,7 +34,7 @@ impl Producers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Refusal, Verdict};
+    use super::super::{SequenceRefusal, Verdict};
     use super::*;
     use proptest::prelude::*;
 
@@ -88,7 +88,7 @@ mod tests {
             for base_sequence in [base, super::super::sequence_add(next, near)] {
                 let stamp = stamp(epoch, base_sequence, 2);
                 if producers.ahead(&stamp) > 0 {
-                    prop_assert_eq!(producers.check(&stamp, 100), Verdict::Refuse(Refusal::OutOfOrderSequence));
+                    prop_assert_eq!(producers.check(&stamp, 100), Verdict::Refuse(SequenceRefusal::OutOfOrderSequence));
                 }
             }
         }

@@ -94,16 +94,16 @@ impl Model {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
             let free = self.log_end_offset > 0 || first == 0;
-            return if free { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
+            return if free { Verdict::Append } else { Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) };
         };
         let own: Vec<&Appended> = self.log[from..].iter().filter(|batch| batch.client == client).collect();
         let current = own.last().expect("a known client has appended").epoch;
         if epoch < current {
-            return Verdict::Refuse(Refusal::InvalidProducerEpoch);
+            return Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch);
         }
         let own: Vec<_> = own.into_iter().filter(|batch| batch.epoch == epoch).collect();
         let Some(newest) = own.last() else {
-            return if first == 0 { Verdict::Append } else { Verdict::Refuse(Refusal::OutOfOrderSequence) };
+            return if first == 0 { Verdict::Append } else { Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) };
         };
         if first == newest.first + i64::from(newest.records) {
             return Verdict::Append;
@@ -115,7 +115,7 @@ impl Model {
         let begin = own[0].first;
         let end = older.last().map_or(begin, |batch| batch.first + i64::from(batch.records));
         let proven = begin <= first && first + i64::from(records) <= end;
-        Verdict::Refuse(if proven { Refusal::DuplicateSequence } else { Refusal::OutOfOrderSequence })
+        Verdict::Refuse(if proven { SequenceRefusal::DuplicateSequence } else { SequenceRefusal::OutOfOrderSequence })
     }
 
     fn produce(&mut self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {

@@ -14,20 +14,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Refusal, Stamp, sequence_add};
+use super::{SequenceRefusal, Stamp, sequence_add};
 
 /// Everything parked on one partition. `T` is the caller's item.
 #[derive(Debug)]
 pub struct Parking<T> {
-    producers: HashMap<i64, Waiting<T>>,
+    producers: HashMap<i64, ParkedProducer<T>>,
     /// Every parked batch by the order in which they came, and so by when they are due.
-    by_age: BTreeMap<u64, Place>,
+    by_age: BTreeMap<u64, ParkingSlot>,
     numbers: u64,
 }
 
 /// The batches of one producer, by first sequence.
 #[derive(Debug)]
-struct Waiting<T> {
+struct ParkedProducer<T> {
     epoch: i16,
     bytes: usize,
     batches: HashMap<i32, Parked<T>>,
@@ -43,7 +43,7 @@ struct Parked<T> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ParkingSlot {
     due_ms: u64,
     producer_id: i64,
     base_sequence: i32,
@@ -77,20 +77,20 @@ impl<T> Parking<T> {
     /// Whether a batch that is ahead finds a place, and how many bytes its producer has parked already.
     ///
     /// # Errors
-    /// [`Refusal::InvalidProducerEpoch`] if a newer epoch waits; [`Refusal::OutOfOrderSequence`] if the producer has
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if the producer has
     /// `batches_max` parked, or another batch at this sequence.
-    pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<usize, Refusal> {
+    pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<usize, SequenceRefusal> {
         let (own, count) = match self.producers.get(&stamp.producer_id) {
-            Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(Refusal::InvalidProducerEpoch),
+            Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(SequenceRefusal::InvalidProducerEpoch),
             Some(waiting) if stamp.producer_epoch == waiting.epoch => {
                 if waiting.batches.contains_key(&stamp.base_sequence) {
-                    return Err(Refusal::OutOfOrderSequence);
+                    return Err(SequenceRefusal::OutOfOrderSequence);
                 }
                 (waiting.bytes, waiting.batches.len())
             }
             _ => (0, 0),
         };
-        if count < batches_max { Ok(own) } else { Err(Refusal::OutOfOrderSequence) }
+        if count < batches_max { Ok(own) } else { Err(SequenceRefusal::OutOfOrderSequence) }
     }
 
     /// The item of the same batch, if it is parked.
@@ -108,8 +108,8 @@ impl<T> Parking<T> {
         let fenced = self.fence(producer_id, epoch);
         self.numbers += 1;
         let number = self.numbers;
-        self.by_age.insert(number, Place { due_ms, producer_id, base_sequence });
-        let nothing = || Waiting { epoch, bytes: 0, batches: HashMap::new() };
+        self.by_age.insert(number, ParkingSlot { due_ms, producer_id, base_sequence });
+        let nothing = || ParkedProducer { epoch, bytes: 0, batches: HashMap::new() };
         let waiting = self.producers.entry(producer_id).or_insert_with(nothing);
         waiting.bytes += bytes;
         waiting.batches.insert(base_sequence, Parked { record_count, bytes, number, item });
@@ -138,7 +138,7 @@ impl<T> Parking<T> {
     pub fn expire(&mut self, now_ms: u64) -> Vec<T> {
         let mut expired = Vec::new();
         while let Some(oldest) = self.by_age.first_entry().filter(|oldest| oldest.get().due_ms <= now_ms) {
-            let Place { producer_id, base_sequence, .. } = oldest.remove();
+            let ParkingSlot { producer_id, base_sequence, .. } = oldest.remove();
             expired.extend(self.take(producer_id, base_sequence));
         }
         expired

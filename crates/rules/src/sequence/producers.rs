@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::window::{Batch, WINDOW_MIN, Window};
-use super::{HALF_RANGE, Refusal, Stamp, Verdict, sequence_add, sequence_distance};
+use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
+use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
 
 /// The most producers remembered per partition. At five batches each that is 3 MB; where all fill a
 /// window of 1024, 250 MB. Past it the longest idle is forgotten, as if it had expired.
@@ -21,7 +21,7 @@ pub(super) struct Producer {
     /// Sequences of this epoch, up to the newest, known to be in the log without a hole. It counts what
     /// has left the window too: that is the proof that a very old batch is a duplicate.
     pub run: u64,
-    pub window: Window,
+    pub window: SequenceWindow,
     last_active_ms: i64,
     /// Its place in [`Producers::idle`].
     turn: u64,
@@ -34,7 +34,7 @@ impl Producer {
 
     fn check(&self, stamp: &Stamp) -> Verdict {
         if stamp.producer_epoch < self.epoch {
-            return Verdict::Refuse(Refusal::InvalidProducerEpoch);
+            return Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch);
         }
         if stamp.producer_epoch > self.epoch {
             return first_of_epoch(stamp);
@@ -42,13 +42,13 @@ impl Producer {
         if stamp.base_sequence == self.next_sequence() {
             return Verdict::Append;
         }
-        if let Some(&Batch { base_offset, timestamp, .. }) = self.window.find(stamp) {
+        if let Some(&BatchMetadata { base_offset, timestamp, .. }) = self.window.find(stamp) {
             return Verdict::Duplicate { base_offset, timestamp };
         }
         if self.proves_older_than_window(stamp) {
-            return Verdict::Refuse(Refusal::DuplicateSequence);
+            return Verdict::Refuse(SequenceRefusal::DuplicateSequence);
         }
-        Verdict::Refuse(Refusal::OutOfOrderSequence)
+        Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
     }
 
     /// Whether every record of the batch is in the run and none is in the window.
@@ -63,7 +63,7 @@ impl Producer {
 fn first_of_epoch(stamp: &Stamp) -> Verdict {
     match stamp.base_sequence {
         0 => Verdict::Append,
-        _ => Verdict::Refuse(Refusal::OutOfOrderSequence),
+        _ => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
     }
 }
 
@@ -146,7 +146,7 @@ impl Producers {
             return Verdict::Append;
         }
         if !stamp.is_valid() {
-            return Verdict::Refuse(Refusal::InvalidRecord);
+            return Verdict::Refuse(SequenceRefusal::InvalidRecord);
         }
         match self.by_id.get(&stamp.producer_id) {
             Some(producer) => producer.check(stamp),
@@ -170,7 +170,7 @@ impl Producers {
             return;
         }
         let &Stamp { base_sequence, record_count, .. } = stamp;
-        let batch = Batch { base_offset, timestamp, base_sequence, record_count };
+        let batch = BatchMetadata { base_offset, timestamp, base_sequence, record_count };
         match self.by_id.get_mut(&stamp.producer_id) {
             Some(producer) if base_offset <= producer.window.newest().last_offset() => return,
             Some(producer) if producer.epoch == stamp.producer_epoch && producer.next_sequence() == base_sequence => {
@@ -255,13 +255,13 @@ impl Producers {
         self.evicted
     }
 
-    fn begin_run(&mut self, stamp: &Stamp, batch: Batch, window: usize) {
+    fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         // Turns count from 1, so a new producer's 0 is no one's place.
         let turn = self.by_id.get(&stamp.producer_id).map_or(0, |known| known.turn);
         let producer = Producer {
             epoch: stamp.producer_epoch,
             run: batch.record_count as u64,
-            window: Window::new(batch, window),
+            window: SequenceWindow::new(batch, window),
             last_active_ms: 0,
             turn,
         };

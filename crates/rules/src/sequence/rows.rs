@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::*;
-use Refusal::*;
+use SequenceRefusal::*;
 use Verdict::*;
 
 const DAY_MS: i64 = 86_400_000;

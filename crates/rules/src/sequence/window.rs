@@ -17,14 +17,14 @@ pub const WINDOW_MAX: usize = 10_000;
 
 /// One appended batch, 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct BatchMetadata {
     pub base_offset: i64,
     pub timestamp: i64,
     pub base_sequence: i32,
     pub record_count: i32,
 }
 
-impl Batch {
+impl BatchMetadata {
     pub fn last_sequence(&self) -> i32 {
         sequence_add(self.base_sequence, self.record_count - 1)
     }
@@ -35,8 +35,8 @@ impl Batch {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Window {
-    batches: VecDeque<Batch>,
+pub(super) struct SequenceWindow {
+    batches: VecDeque<BatchMetadata>,
     /// How many batches it may retain now: never less than any producer may still count on.
     size: usize,
     /// The size configured at the last append; below `size` while a shrink is due.
@@ -45,9 +45,10 @@ pub(super) struct Window {
     overdue: usize,
 }
 
-impl Window {
-    pub fn new(first: Batch, size: usize) -> Window {
-        let mut window = Window { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 };
+impl SequenceWindow {
+    pub fn new(first: BatchMetadata, size: usize) -> SequenceWindow {
+        let mut window =
+            SequenceWindow { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 };
         window.push(first, size);
         window
     }
@@ -60,15 +61,15 @@ impl Window {
         self.batches.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Batch> {
+    pub fn iter(&self) -> impl Iterator<Item = &BatchMetadata> {
         self.batches.iter()
     }
 
-    pub fn oldest(&self) -> &Batch {
+    pub fn oldest(&self) -> &BatchMetadata {
         self.batches.front().expect("a producer without batches is forgotten")
     }
 
-    pub fn newest(&self) -> &Batch {
+    pub fn newest(&self) -> &BatchMetadata {
         self.batches.back().expect("a producer without batches is forgotten")
     }
 
@@ -78,7 +79,7 @@ impl Window {
     }
 
     /// The retained batch with exactly these sequences. O(log n).
-    pub fn find(&self, stamp: &Stamp) -> Option<&Batch> {
+    pub fn find(&self, stamp: &Stamp) -> Option<&BatchMetadata> {
         let origin = self.oldest().base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
         let wanted = place(stamp.base_sequence);
@@ -90,7 +91,7 @@ impl Window {
 
     /// Adds the batch that follows the newest, and lets go of what no longer fits; `configured` is the
     /// number of batches to retain.
-    pub fn push(&mut self, batch: Batch, configured: usize) {
+    pub fn push(&mut self, batch: BatchMetadata, configured: usize) {
         self.resize(configured.clamp(WINDOW_MIN, WINDOW_MAX));
         while self.batches.len() >= self.size || self.outreached_by(&batch) {
             self.batches.pop_front();
@@ -136,7 +137,7 @@ impl Window {
     }
 
     /// Whether the oldest batch would be more than half the sequence range behind once `batch` is in.
-    fn outreached_by(&self, batch: &Batch) -> bool {
+    fn outreached_by(&self, batch: &BatchMetadata) -> bool {
         self.batches
             .front()
             .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
@@ -159,19 +160,19 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn batch(n: i32) -> Batch {
-        Batch { base_offset: i64::from(n), timestamp: 0, base_sequence: n, record_count: 1 }
+    fn batch(n: i32) -> BatchMetadata {
+        BatchMetadata { base_offset: i64::from(n), timestamp: 0, base_sequence: n, record_count: 1 }
     }
 
-    fn filled(count: i32, size: usize) -> Window {
-        let mut window = Window::new(batch(0), size);
+    fn filled(count: i32, size: usize) -> SequenceWindow {
+        let mut window = SequenceWindow::new(batch(0), size);
         (1..count).for_each(|n| window.push(batch(n), size));
         window
     }
 
     #[test]
     fn a_batch_is_24_bytes() {
-        assert_eq!(size_of::<Batch>(), 24);
+        assert_eq!(size_of::<BatchMetadata>(), 24);
     }
 
     #[test]
@@ -230,10 +231,10 @@ mod tests {
 
     #[test]
     fn huge_batches_never_span_more_than_half_the_range() {
-        let mut window = Window::new(batch(0), 64);
+        let mut window = SequenceWindow::new(batch(0), 64);
         let mut next = 1;
         for _ in 0..9 {
-            let huge = Batch { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
+            let huge = BatchMetadata { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
             window.push(huge, 64);
             assert!(window.span() <= HALF_RANGE as u64);
             next = sequence_add(next, HALF_RANGE / 2);

@@ -2,7 +2,7 @@
 //! topic's partitions is a group's.
 //!
 //! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone.
-//! Every other type, such as those of Kafka's own groups, is [`Record::Unknown`], and is passed over as Kafka's loader
+//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is passed over as Kafka's loader
 //! passes over types it does not know. Not here: what a record means for a group, and the batches that records are in.
 //!
 //! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
@@ -76,27 +76,27 @@ impl OffsetCommitValue {
 
 /// One record.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
+pub enum CoordinatorRecord {
     /// An offset that a group committed, or that it is forgotten.
     OffsetCommit(OffsetCommitKey, Option<OffsetCommitValue>),
     /// A record of another type: the type, the rest of the key, and the whole value.
     Unknown(i16, Bytes, Option<Bytes>),
 }
 
-impl Record {
+impl CoordinatorRecord {
     /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of the two. What follows the
     /// last field of either is not looked at, as in Kafka.
     ///
     /// # Errors
     /// When the key or the value of an offset is not whole, or the value's version is not known.
-    pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<Record, DecodeError> {
+    pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<CoordinatorRecord, DecodeError> {
         let mut key = reader(key);
         match i16::decode(&mut key, OffsetCommitKey::VERSION)? {
             OffsetCommitKey::TYPE | OffsetCommitKey::LEGACY_TYPE => {
                 let key = OffsetCommitKey::decode(&mut key, OffsetCommitKey::VERSION)?;
-                Ok(Record::OffsetCommit(key, value.map(decode_value).transpose()?))
+                Ok(CoordinatorRecord::OffsetCommit(key, value.map(decode_value).transpose()?))
             }
-            unknown => Ok(Record::Unknown(unknown, key.rest(), value)),
+            unknown => Ok(CoordinatorRecord::Unknown(unknown, key.rest(), value)),
         }
     }
 
@@ -106,14 +106,16 @@ impl Record {
     /// When a field is too long.
     pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         match self {
-            Record::OffsetCommit(key, value) => {
+            CoordinatorRecord::OffsetCommit(key, value) => {
                 let value = value.as_ref().map(|value| {
                     let version = value.version();
                     message(version, value, OffsetCommitValue::in_version(version))
                 });
                 Ok((message(OffsetCommitKey::TYPE, key, OffsetCommitKey::VERSION)?, value.transpose()?))
             }
-            Record::Unknown(code, rest, value) => Ok(([&code.to_be_bytes()[..], rest].concat().into(), value.clone())),
+            CoordinatorRecord::Unknown(code, rest, value) => {
+                Ok(([&code.to_be_bytes()[..], rest].concat().into(), value.clone()))
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::records::{behind, key, value};
 use crate::schema::Dice;
 use bytes::Bytes;
-use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, Record, partition_for};
+use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue, partition_for};
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -39,11 +39,11 @@ proptest! {
             let v = v.expect("a random value");
             prop_assert_eq!(encode(&k, OffsetCommitKey::TYPE, OffsetCommitKey::VERSION), &key);
             prop_assert_eq!(encode_value(&v, version), &value, "version {}: {:?}", version, v);
-            let tombstone = Record::OffsetCommit(k.clone(), None);
+            let tombstone = CoordinatorRecord::OffsetCommit(k.clone(), None);
             prop_assert_eq!(tombstone.encode(), Ok((key.clone(), None)));
-            prop_assert_eq!(Record::decode(key.clone(), None), Ok(tombstone));
-            let record = Record::OffsetCommit(k, Some(v.clone()));
-            prop_assert_eq!(Record::decode(key.clone(), Some(value.clone())), Ok(record.clone()));
+            prop_assert_eq!(CoordinatorRecord::decode(key.clone(), None), Ok(tombstone));
+            let record = CoordinatorRecord::OffsetCommit(k, Some(v.clone()));
+            prop_assert_eq!(CoordinatorRecord::decode(key.clone(), Some(value.clone())), Ok(record.clone()));
             if v.version() == version {
                 prop_assert_eq!(record.encode(), Ok((key, Some(value))));
             }
@@ -61,17 +61,17 @@ proptest! {
         for version in OffsetCommitValue::VERSIONS {
             let (key, value) = (key(&mut dice), value(version, &mut dice));
             for end in 0..key.len() {
-                let cut = Record::decode(key.slice(..end), None);
+                let cut = CoordinatorRecord::decode(key.slice(..end), None);
                 prop_assert!(cut.is_err(), "key of {} bytes at {}: {:?}", key.len(), end, cut);
             }
             for end in 0..value.len() {
-                let cut = Record::decode(key.clone(), Some(value.slice(..end)));
+                let cut = CoordinatorRecord::decode(key.clone(), Some(value.slice(..end)));
                 prop_assert!(cut.is_err(), "version {} of {} bytes at {}: {:?}", version, value.len(), end, cut);
             }
             // What follows the last field is not looked at, as in Kafka.
             let (longer_key, longer_value) = ([&key[..], b"more"].concat(), [&value[..], b"more"].concat());
-            let whole = Record::decode(key, Some(value));
-            prop_assert_eq!(Record::decode(longer_key.into(), Some(longer_value.into())), whole);
+            let whole = CoordinatorRecord::decode(key, Some(value));
+            prop_assert_eq!(CoordinatorRecord::decode(longer_key.into(), Some(longer_value.into())), whole);
         }
     }
 }
@@ -83,7 +83,7 @@ proptest! {
         key in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..40),
         value in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..100),
     ) {
-        if let Ok(record) = Record::decode(behind(code, &key), Some(behind(version, &value))) {
+        if let Ok(record) = CoordinatorRecord::decode(behind(code, &key), Some(behind(version, &value))) {
             record.encode().expect("what was decoded can be encoded");
         }
     }
@@ -98,7 +98,7 @@ proptest! {
 fn versions_that_are_not_known_are_refused() {
     let key = key(&mut Dice(1));
     for version in [-1, OffsetCommitValue::VERSIONS.end() + 1, i16::MAX, i16::MIN] {
-        let unknown = Record::decode(key.clone(), Some(behind(version, &[0; 64])));
+        let unknown = CoordinatorRecord::decode(key.clone(), Some(behind(version, &[0; 64])));
         assert_eq!(unknown, Err(DecodeError::Version(version)));
     }
 }
@@ -108,15 +108,15 @@ fn a_type_that_is_not_known_is_passed_over_and_keeps_its_bytes() {
     for code in [-1, 2, 3, 16, 300, i16::MAX, i16::MIN] {
         let key = behind(code, b"anything");
         for value in [None, Some(Bytes::new()), Some(Bytes::from_static(b"\xff"))] {
-            let record = Record::decode(key.clone(), value.clone()).expect("passed over");
-            assert_eq!(record, Record::Unknown(code, Bytes::from_static(b"anything"), value.clone()));
+            let record = CoordinatorRecord::decode(key.clone(), value.clone()).expect("passed over");
+            assert_eq!(record, CoordinatorRecord::Unknown(code, Bytes::from_static(b"anything"), value.clone()));
             assert_eq!(record.encode(), Ok((key.clone(), value)));
         }
     }
 }
 
 /// The records under the names that `CoordinatorRecords.java` gives them.
-fn expected() -> BTreeMap<String, Record> {
+fn expected() -> BTreeMap<String, CoordinatorRecord> {
     let key = |group: &str, partition| OffsetCommitKey {
         group: group.into(),
         topic: "topic".into(),
@@ -132,7 +132,7 @@ fn expected() -> BTreeMap<String, Record> {
     };
     let mut records = BTreeMap::new();
     let mut put = |name: &str, key, value| {
-        assert_eq!(records.insert(name.to_owned(), Record::OffsetCommit(key, value)), None, "{name} twice");
+        assert_eq!(records.insert(name.to_owned(), CoordinatorRecord::OffsetCommit(key, value)), None, "{name} twice");
     };
     put("written-offset", key("grüppe", 7), Some(value(42, 5, "where 🦀", 1_700_000_000_123)));
     let with_id = OffsetCommitValue { topic_id: ID, ..value(43, -1, "", 1_700_000_000_124) };
@@ -171,7 +171,7 @@ fn records_are_byte_for_byte_as_kafka_writes_them() {
     for [name, key, value] in golden("record ") {
         let record = expected.remove(name).unwrap_or_else(|| panic!("{name} is not expected"));
         let (key, value) = (bytes(key), (value != "-").then(|| bytes(value)));
-        assert_eq!(Record::decode(key.clone(), value.clone()).as_ref(), Ok(&record), "{name}");
+        assert_eq!(CoordinatorRecord::decode(key.clone(), value.clone()).as_ref(), Ok(&record), "{name}");
         let written = record.encode().expect("small");
         if name == "version-legacy-offset" {
             assert_eq!(written.0, [&[0, 1], &key[2..]].concat(), "{name}: under the type of today");
@@ -180,7 +180,7 @@ fn records_are_byte_for_byte_as_kafka_writes_them() {
         }
         if name.starts_with("written-") {
             assert_eq!(written.1, value, "{name}: in the version that Kafka chooses");
-        } else if let (Some(golden), Record::OffsetCommit(_, Some(value))) = (value, &record) {
+        } else if let (Some(golden), CoordinatorRecord::OffsetCommit(_, Some(value))) = (value, &record) {
             let version = i16::from_be_bytes([golden[0], golden[1]]);
             assert_eq!(encode_value(value, version), golden, "{name}");
         }

@@ -16,7 +16,7 @@ pub use error::LinkError;
 
 use super::Shape;
 use direction::{Counts, Direction};
-use places::Place;
+use places::Namespace;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tun::DEVICE;
@@ -31,7 +31,7 @@ const DEVICE_QUEUE: u32 = 10_000;
 
 /// What to make.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct NamespaceSettings {
     /// The namespaces' names.
     pub names: [String; 2],
     /// Distance and bandwidth.
@@ -44,10 +44,10 @@ pub struct Settings {
 
 /// Two namespaces with a device in each; removed when dropped.
 pub struct Pair {
-    settings: Settings,
+    settings: NamespaceSettings,
     // The devices go before their namespaces.
     devices: [OwnedFd; 2],
-    places: [Place; 2],
+    places: [Namespace; 2],
     counts: [Counts; 2],
 }
 
@@ -56,7 +56,7 @@ impl Pair {
     ///
     /// # Errors
     /// See [`LinkError`]; nothing stays behind.
-    pub fn new(settings: Settings) -> Result<Pair, LinkError> {
+    pub fn new(settings: NamespaceSettings) -> Result<Pair, LinkError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LinkError::NotRoot);
         }
@@ -64,8 +64,8 @@ impl Pair {
         if a == b {
             return Err(LinkError::SameName(a.clone()));
         }
-        let places = [Place::claim(a)?, Place::claim(b)?];
-        let device = |place: &Place| {
+        let places = [Namespace::claim(a)?, Namespace::claim(b)?];
+        let device = |place: &Namespace| {
             tun::in_namespace(&place.path()).map_err(|(what, error)| LinkError::System(what, error.into()))
         };
         let devices = [device(&places[0])?, device(&places[1])?];
@@ -81,7 +81,7 @@ impl Pair {
 
     /// The namespaces' names, in the order of [`ADDRESSES`].
     pub fn names(&self) -> [&str; 2] {
-        self.places.each_ref().map(Place::name)
+        self.places.each_ref().map(Namespace::name)
     }
 
     /// Carries packets until `asked` says to stop.
@@ -92,7 +92,7 @@ impl Pair {
         // Half a link is none: an end of one direction is the end of the other.
         let ended = AtomicBool::new(false);
         let stop = || ended.load(Ordering::Relaxed) || asked();
-        let Settings { shape, loss, .. } = &self.settings;
+        let NamespaceSettings { shape, loss, .. } = &self.settings;
         let ([a, b], [there, back]) = (&self.devices, &self.counts);
         let directions = [
             Direction::new(a, b, shape, *loss, u64::from(std::process::id()), there),

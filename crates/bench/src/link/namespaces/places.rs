@@ -15,16 +15,16 @@ const LOCKS: &str = "/run/fullbore-links";
 const NAME_LEN_MAX: usize = 32;
 
 /// A namespace of ours; removed when dropped.
-pub struct Place {
+pub struct Namespace {
     name: String,
     lock: PathBuf,
     // Held, not read.
     _held: File,
 }
 
-impl Place {
+impl Namespace {
     /// Makes a namespace of this name, after removing one that a killed link has left behind.
-    pub fn claim(name: &str) -> Result<Place, LinkError> {
+    pub fn claim(name: &str) -> Result<Namespace, LinkError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(allowed) {
             return Err(LinkError::BadName(name.to_owned()));
@@ -50,7 +50,7 @@ impl Place {
             let _ = std::fs::remove_file(&lock);
             return Err(error);
         }
-        Ok(Place { name: name.to_owned(), lock, _held: held })
+        Ok(Namespace { name: name.to_owned(), lock, _held: held })
     }
 
     /// As `ip netns` knows it.
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
         // What cannot be removed now is removed at the next start, as long as the file is there.

@@ -12,12 +12,12 @@ use tokio::io::unix::AsyncFd;
 
 /// Nanoseconds since a start that all lanes of a relay share.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock(Instant);
+pub struct RelayClock(Instant);
 
-impl Clock {
+impl RelayClock {
     /// Starts now.
     pub fn start() -> Self {
-        Clock(Instant::now())
+        RelayClock(Instant::now())
     }
 
     /// Since the start.
@@ -29,13 +29,13 @@ impl Clock {
 /// One timer of one task.
 pub struct Alarm {
     fd: AsyncFd<OwnedFd>,
-    clock: Clock,
+    clock: RelayClock,
     set_for_ns: Option<u64>,
 }
 
 impl Alarm {
     /// Not set.
-    pub fn new(clock: Clock) -> io::Result<Self> {
+    pub fn new(clock: RelayClock) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         // SAFETY: an OwnedFd keeps its descriptor until it is dropped, and nothing replaces the one inside the AsyncFd.
         let fd = unsafe { AsyncFd::register(fd) }.map_err(io::Error::from)?;

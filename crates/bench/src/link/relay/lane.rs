@@ -2,10 +2,10 @@
 //! side travels the same way.
 //!
 //! Invariants: no byte is written sooner than half a round trip after it was read; what is under way never exceeds
-//! [`Settings::in_flight_max`](super::Settings) by more than one read, since a full lane does not read.
+//! [`RelaySettings::in_flight_max`](super::RelaySettings) by more than one read, since a full lane does not read.
 
-use super::alarm::{Alarm, Clock};
-use super::{LossStall, Settings};
+use super::alarm::{Alarm, RelayClock};
+use super::{LossStall, RelaySettings};
 use crate::link::line::{Bottleneck, Chance, DelayLine};
 use bytes::{BufMut, Bytes, BytesMut};
 use rustix::net::{Shutdown, shutdown};
@@ -38,7 +38,7 @@ pub struct Direction {
     loss_stall: Option<LossStall>,
     in_flight_max: usize,
     read_bytes: usize,
-    clock: Clock,
+    clock: RelayClock,
     /// Bytes that were read.
     pub bytes: AtomicU64,
     /// Losses that were played.
@@ -47,7 +47,7 @@ pub struct Direction {
 
 impl Direction {
     /// An idle one.
-    pub fn new(settings: &Settings, clock: Clock) -> Self {
+    pub fn new(settings: &RelaySettings, clock: RelayClock) -> Self {
         let in_a_turn = settings.shape.bandwidth.map(|rate| (rate as f64 * TURN.as_secs_f64()) as usize);
         Direction {
             bottleneck: Mutex::new(Bottleneck::new(settings.shape.bandwidth)),
@@ -73,7 +73,7 @@ impl Direction {
     }
 }
 
-enum Piece {
+enum StreamEvent {
     Bytes(Bytes),
     /// The source sends no more.
     End,
@@ -82,9 +82,9 @@ enum Piece {
 }
 
 /// One connection's direction.
-pub struct Lane<'a> {
+pub struct RelayLane<'a> {
     direction: &'a Direction,
-    line: DelayLine<Piece>,
+    line: DelayLine<StreamEvent>,
     /// Bytes that have crossed and are not written yet.
     due: VecDeque<Bytes>,
     due_bytes: usize,
@@ -96,10 +96,10 @@ pub struct Lane<'a> {
     alarm: Alarm,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> RelayLane<'a> {
     /// An empty one.
     pub fn new(direction: &'a Direction, seed: u64) -> io::Result<Self> {
-        Ok(Lane {
+        Ok(RelayLane {
             direction,
             line: DelayLine::default(),
             due: VecDeque::new(),
@@ -170,13 +170,13 @@ impl<'a> Lane<'a> {
     fn take_due(&mut self, now_ns: u64) -> io::Result<()> {
         while let Some(piece) = self.line.pop(now_ns) {
             match piece {
-                Piece::Bytes(bytes) => {
+                StreamEvent::Bytes(bytes) => {
                     self.due_bytes += bytes.len() + PIECE_BYTES;
                     self.due.push_back(bytes);
                 }
-                Piece::End => self.ended = true,
+                StreamEvent::End => self.ended = true,
                 // What TCP has not delivered when a reset comes is lost too.
-                Piece::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
+                StreamEvent::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
         Ok(())
@@ -187,16 +187,16 @@ impl<'a> Lane<'a> {
             self.space = BytesMut::with_capacity(READ_BYTES_MAX);
         }
         let piece = match source.try_read_buf(&mut (&mut self.space).limit(self.direction.read_bytes)) {
-            Ok(0) => Piece::End,
-            Ok(_) => Piece::Bytes(self.space.split().freeze()),
+            Ok(0) => StreamEvent::End,
+            Ok(_) => StreamEvent::Bytes(self.space.split().freeze()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => Piece::Reset,
+            Err(_) => StreamEvent::Reset,
         };
         let direction = self.direction;
         let now_ns = direction.clock.now_ns();
         let len = match &piece {
-            Piece::Bytes(bytes) => bytes.len(),
-            Piece::End | Piece::Reset => {
+            StreamEvent::Bytes(bytes) => bytes.len(),
+            StreamEvent::End | StreamEvent::Reset => {
                 self.source_open = false;
                 0
             }

@@ -9,10 +9,10 @@ mod alarm;
 mod lane;
 mod settings;
 
-pub use settings::{LossStall, Settings};
+pub use settings::{LossStall, RelaySettings};
 
-use alarm::{Alarm, Clock};
-use lane::{Direction, Lane};
+use alarm::{Alarm, RelayClock};
+use lane::{Direction, RelayLane};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,12 +50,12 @@ pub struct Totals {
 pub struct Relay {
     listener: TcpListener,
     connections_max: usize,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
 }
 
-struct Shared {
+struct RelayState {
     to: String,
-    clock: Clock,
+    clock: RelayClock,
     there: Direction,
     back: Direction,
     connections: AtomicU64,
@@ -70,15 +70,15 @@ type OnCutOff = Box<dyn Fn(&io::Error) + Send + Sync>;
 
 impl Relay {
     /// Listens at `listen` for connections to `to`, both `host:port`.
-    pub async fn bind(listen: &str, to: &str, settings: &Settings) -> io::Result<Relay> {
+    pub async fn bind(listen: &str, to: &str, settings: &RelaySettings) -> io::Result<Relay> {
         let listener = TcpListener::bind(listen).await?;
         Ok(Relay::on(listener, to, settings))
     }
 
     /// Relays what connects to this listener.
-    pub fn on(listener: TcpListener, to: &str, settings: &Settings) -> Relay {
-        let clock = Clock::start();
-        let shared = Shared {
+    pub fn on(listener: TcpListener, to: &str, settings: &RelaySettings) -> Relay {
+        let clock = RelayClock::start();
+        let shared = RelayState {
             to: to.to_owned(),
             clock,
             there: Direction::new(settings, clock),
@@ -128,7 +128,7 @@ impl Relay {
     }
 }
 
-impl Shared {
+impl RelayState {
     fn totals(&self) -> Totals {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Totals {
@@ -163,16 +163,16 @@ impl Shared {
     }
 }
 
-async fn connection(client: TcpStream, shared: Arc<Shared>) {
+async fn connection(client: TcpStream, shared: Arc<RelayState>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     // Whatever goes wrong is told to both ends by how their connections end.
     let _ = relay(client, &shared, number).await;
 }
 
-async fn relay(client: TcpStream, shared: &Shared, number: u64) -> io::Result<()> {
+async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let mut there = Lane::new(&shared.there, number * 2)?;
-    let back = Lane::new(&shared.back, number * 2 + 1)?;
+    let mut there = RelayLane::new(&shared.there, number * 2)?;
+    let back = RelayLane::new(&shared.back, number * 2 + 1)?;
     let connecting = shared.connect();
     tokio::pin!(connecting);
     // The client may send before it can know of the connection, and its bytes are under way from then on.

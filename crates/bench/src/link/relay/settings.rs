@@ -14,7 +14,7 @@ pub struct LossStall {
 
 /// How a relay behaves.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RelaySettings {
     /// Distance and bandwidth.
     pub shape: Shape,
     /// Losses, if any.

@@ -2,7 +2,7 @@
 
 use super::{grouped, number, ratio};
 use crate::report::table;
-use crate::sweep::tables::Layout;
+use crate::sweep::tables::TableLayout;
 use crate::sweep::{METRICS, PointResult, Results, metric};
 
 /// What stands in a cell without a figure; why is said below the table.
@@ -67,10 +67,10 @@ fn errors(results: &Results, points: &[PointResult]) -> String {
 }
 
 /// A ready-made table in the layout of its document, in Markdown.
-pub fn ready_made(results: &Results, layout: Layout) -> String {
+pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     let table = match layout {
-        Layout::Rows => rows(results),
-        Layout::Grids => grids(results),
+        TableLayout::Rows => rows(results),
+        TableLayout::Grids => grids(results),
     };
     table + &errors(results, &results.points())
 }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_rows_of_seed_001() {
-        let text = ready_made(&sample_results(), Layout::Rows);
+        let text = ready_made(&sample_results(), TableLayout::Rows);
         assert!(text.contains("| max.in.flight |"), "{text}");
         assert!(text.contains("| 50th latency |") && text.contains("kafka record-size=64:\n\n"), "{text}");
         assert!(text.contains("1005 records/sec |"), "{text}");
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_grids_of_seed_000() {
-        let text = ready_made(&sample_results(), Layout::Grids);
+        let text = ready_made(&sample_results(), TableLayout::Grids);
         assert!(text.contains("kafka:\n\np95 latency, ms\n\n| max.in.flight | record-size=64 |"), "{text}");
         assert!(text.contains("Throughput, records/s\n\n"), "{text}");
         let widths: Vec<usize> = text.lines().filter(|line| line.starts_with('|')).take(4).map(str::len).collect();

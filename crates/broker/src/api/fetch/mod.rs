@@ -15,8 +15,8 @@ use crate::node::Node;
 use crate::partitions::{ReadError, Replica};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
-use partition::{Fetched, PartitionKey, Wanted};
-use sessions::{Admitted, Asked, Plan};
+use partition::{Fetched, PartitionFetch, PartitionKey};
+use sessions::{FetchAdmission, FetchPlan, SessionRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -45,18 +45,18 @@ pub fn admit(broker: &Arc<Node>, request: FetchRequest, reply: Reply) -> Result<
         return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
     }
     let began = Instant::now();
-    let limits = Limits {
+    let limits = FetchLimits {
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
-    let asked = Asked::of(&request);
+    let asked = SessionRequest::of(&request);
     drop(request);
     let plan = match broker.sessions.admit(asked, broker.now_ms()) {
-        Ok(Admitted::Planned(plan)) => plan,
-        Ok(Admitted::Behind(behind)) => {
+        Ok(FetchAdmission::Planned(plan)) => plan,
+        Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
             let broker = Arc::clone(broker);
             let answer = Box::pin(async move {
@@ -64,7 +64,7 @@ pub fn admit(broker: &Arc<Node>, request: FetchRequest, reply: Reply) -> Result<
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
                     Ok(plan) => {
-                        let limits = Limits { began: Instant::now(), ..limits };
+                        let limits = FetchLimits { began: Instant::now(), ..limits };
                         answer_later(&broker, plan, &limits, reply).await
                     }
                     Err(code) => refused(&broker, code, reply),
@@ -91,12 +91,17 @@ pub fn admit(broker: &Arc<Node>, request: FetchRequest, reply: Reply) -> Result<
 }
 
 /// Waits, and answers.
-async fn answer_later(broker: &Node, mut plan: Plan, limits: &Limits, reply: Reply) -> Result<Frame, Fault> {
+async fn answer_later(broker: &Node, mut plan: FetchPlan, limits: &FetchLimits, reply: Reply) -> Result<Frame, Fault> {
     let fetched = wait(broker, &mut plan, limits).await;
     answer_now(broker, plan, fetched, reply)
 }
 
-fn answer_now(broker: &Node, plan: Plan, fetched: Result<Attempt, ErrorCode>, reply: Reply) -> Result<Frame, Fault> {
+fn answer_now(
+    broker: &Node,
+    plan: FetchPlan,
+    fetched: Result<Attempt, ErrorCode>,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     match fetched.and_then(|fetched| plan.shown(fetched.partitions)) {
         Ok(shown) => {
             count(&shown, &broker.metrics);
@@ -124,7 +129,7 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
 
 /// How much one fetch wants, and how long it waits for that.
 #[derive(Clone, Copy)]
-struct Limits {
+struct FetchLimits {
     min_bytes: u64,
     max_bytes: usize,
     began: Instant,
@@ -141,7 +146,7 @@ struct Attempt {
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.
-async fn wait(broker: &Node, plan: &mut Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
+async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
     let mut stop = broker.stopping();
@@ -172,15 +177,15 @@ async fn wait(broker: &Node, plan: &mut Plan, limits: &Limits) -> Result<Attempt
 }
 
 /// Reads every partition once; very many of them off the threads that serve connections.
-async fn look(broker: &Node, plan: &Plan, limits: &Limits) -> Result<Attempt, ErrorCode> {
+async fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     let attempt = || attempt(broker, &wanted, limits);
     Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
 }
 
-fn register(broker: &Node, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
+fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
     let image = broker.control.image();
-    let found = |wanted: &Wanted| partition(broker, &image, &wanted.key).ok();
+    let found = |wanted: &PartitionFetch| partition(broker, &image, &wanted.key).ok();
     let registered =
         plan.wanted()?.iter().filter_map(found).map(|partition| partition.register(waiter)).collect::<Vec<_>>();
     plan.keep_registered(Arc::clone(waiter), registered)
@@ -188,11 +193,11 @@ fn register(broker: &Node, plan: &mut Plan, waiter: &Arc<Notify>) -> Result<(), 
 
 /// Reads every partition once, in the order asked. A log that could not be opened since the fetch began is an error: to ask
 /// again is its client's matter.
-fn attempt(broker: &Node, wanted: &[Wanted], limits: &Limits) -> Attempt {
+fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut failed, mut is_opening) = (0, false, false);
-    for Wanted { key, fetch } in wanted {
+    for PartitionFetch { key, fetch } in wanted {
         let left = limits.max_bytes.saturating_sub(bytes);
         let data = match partition(broker, &image, key) {
             Ok(partition) if !partition.is_settled() => match partition.open_failure_since(limits.began.into_std()) {

@@ -16,7 +16,7 @@ pub struct PartitionKey {
 
 /// One partition to fetch from.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PartitionFetch {
     /// Which.
     pub key: PartitionKey,
     /// From where and how much.

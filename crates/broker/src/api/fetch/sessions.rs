@@ -7,7 +7,7 @@
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
 
-use super::partition::{Fetched, PartitionKey, Wanted, keys};
+use super::partition::{Fetched, PartitionFetch, PartitionKey, keys};
 use crate::partitions::Registration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
@@ -44,9 +44,9 @@ const NAME_BYTES: usize = 64;
 /// What one consumer reads on one connection or over several.
 struct Session {
     /// In the order in which they are looked at. Shared only with who looks at them at the moment.
-    wanted: Arc<Vec<Wanted>>,
+    wanted: Arc<Vec<PartitionFetch>>,
     /// How many of the broker's session partitions these are.
-    share: Share,
+    share: PartitionsPermit,
     told: HashMap<PartitionKey, Told>,
     /// The epoch the next request must have.
     next_epoch: i32,
@@ -54,30 +54,30 @@ struct Session {
     /// Requests admitted and not yet answered.
     unanswered: usize,
     /// Who is woken for the last request, if it waits for records.
-    waiting: Option<Waiting>,
+    waiting: Option<SessionWaiter>,
 }
 
 /// Who is woken when one of many partitions grows.
-struct Waiting {
+struct SessionWaiter {
     waiter: Arc<Notify>,
     registered: Vec<Registration>,
 }
 
-impl Waiting {
+impl SessionWaiter {
     fn is_over(&self) -> bool {
         self.registered.iter().any(Registration::is_over)
     }
 }
 
 /// A part of [`PARTITIONS_MAX`], given back when dropped.
-struct Share {
+struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,
 }
 
-impl Share {
-    fn none(all: &Arc<AtomicUsize>) -> Share {
-        Share { all: Arc::clone(all), partitions: 0 }
+impl PartitionsPermit {
+    fn none(all: &Arc<AtomicUsize>) -> PartitionsPermit {
+        PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
     /// Changes the part to this many partitions, if there is room.
@@ -93,7 +93,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for PartitionsPermit {
     fn drop(&mut self) {
         self.all.fetch_sub(self.partitions, Ordering::Relaxed);
     }
@@ -116,21 +116,21 @@ struct Cache {
 }
 
 /// What a fetch says of its session and its partitions. Nothing of the request's frame is in it.
-pub struct Asked {
+pub struct SessionRequest {
     session_id: i32,
     session_epoch: i32,
-    wanted: Vec<Wanted>,
+    wanted: Vec<PartitionFetch>,
     forgotten: HashSet<PartitionKey>,
     names_bytes: usize,
 }
 
-impl Asked {
+impl SessionRequest {
     /// What this request says.
-    pub fn of(request: &FetchRequest) -> Asked {
+    pub fn of(request: &FetchRequest) -> SessionRequest {
         let wanted = wanted_once(request);
         let forgotten = &request.forgotten_topics_data;
         let names = request.topics.iter().map(|topic| &topic.topic).chain(forgotten.iter().map(|topic| &topic.topic));
-        Asked {
+        SessionRequest {
             session_id: request.session_id,
             session_epoch: request.session_epoch,
             wanted,
@@ -145,22 +145,22 @@ impl Asked {
     /// Bytes of memory it takes.
     pub fn bytes_held(&self) -> usize {
         let forgotten = self.forgotten.capacity() * (size_of::<PartitionKey>() + 1);
-        self.names_bytes + self.wanted.capacity() * size_of::<Wanted>() + forgotten
+        self.names_bytes + self.wanted.capacity() * size_of::<PartitionFetch>() + forgotten
     }
 }
 
 /// What becomes of a fetch at its admission.
-pub enum Admitted {
+pub enum FetchAdmission {
     /// The fetch may be carried out.
-    Planned(Plan),
+    Planned(FetchPlan),
     /// Another of its session is not answered yet: it is to be planned when its turn comes.
     Behind(Behind),
 }
 
 /// A fetch behind another of its session.
 pub struct Behind {
-    asked: Asked,
-    _turn: Turn,
+    asked: SessionRequest,
+    _turn: SessionTurn,
 }
 
 impl Behind {
@@ -171,34 +171,34 @@ impl Behind {
 }
 
 /// What one fetch reads, and how its answer is cut.
-pub struct Plan {
+pub struct FetchPlan {
     /// The session to name in the response; 0 for none.
     pub session_id: i32,
     /// Set when only what changed is to be shown.
     incremental: bool,
     reads: Reads,
     /// Without a session, while it waits.
-    waiting: Option<Waiting>,
+    waiting: Option<SessionWaiter>,
 }
 
 enum Reads {
     /// A list of its own, whose names take so many bytes.
-    Once(Arc<Vec<Wanted>>, usize),
+    Once(Arc<Vec<PartitionFetch>>, usize),
     /// That of a session.
-    Session(Turn),
+    Session(SessionTurn),
 }
 
 /// A request of a session that is not answered yet.
-struct Turn {
+struct SessionTurn {
     session: Arc<Mutex<Session>>,
     /// What the session expects next as long as this is its last request; 0 before it was planned.
     next_epoch: i32,
 }
 
-impl Turn {
-    fn new(session: &Arc<Mutex<Session>>, state: &mut Session, next_epoch: i32) -> Turn {
+impl SessionTurn {
+    fn new(session: &Arc<Mutex<Session>>, state: &mut Session, next_epoch: i32) -> SessionTurn {
         state.unanswered += 1;
-        Turn { session: Arc::clone(session), next_epoch }
+        SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
     /// The session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
@@ -208,7 +208,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SessionTurn {
     fn drop(&mut self) {
         let mut state = self.session.lock();
         state.unanswered -= 1;
@@ -237,31 +237,31 @@ impl Sessions {
     ///
     /// # Errors
     /// FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
-    pub fn admit(&self, asked: Asked, now_ms: i64) -> Result<Admitted, ErrorCode> {
+    pub fn admit(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchAdmission, ErrorCode> {
         if let Some(session) = self.find(asked.session_id) {
             let mut state = session.lock();
             if state.unanswered > 0 {
-                let turn = Turn::new(&session, &mut state, 0);
-                return Ok(Admitted::Behind(Behind { asked, _turn: turn }));
+                let turn = SessionTurn::new(&session, &mut state, 0);
+                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn }));
             }
         }
-        self.plan(asked, now_ms).map(Admitted::Planned)
+        self.plan(asked, now_ms).map(FetchAdmission::Planned)
     }
 
     /// What [`Sessions::admit`] has left for later.
     ///
     /// # Errors
     /// As of [`Sessions::admit`].
-    pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<Plan, ErrorCode> {
+    pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, _turn } = behind;
         self.plan(asked, now_ms)
     }
 
-    fn plan(&self, asked: Asked, now_ms: i64) -> Result<Plan, ErrorCode> {
+    fn plan(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let (id, epoch) = (asked.session_id, asked.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.cache.lock().sessions.remove(&id);
-            return Ok(if epoch == INITIAL_EPOCH { self.open(asked, now_ms) } else { Plan::once(asked) });
+            return Ok(if epoch == INITIAL_EPOCH { self.open(asked, now_ms) } else { FetchPlan::once(asked) });
         }
         let session = self.find(id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         let mut state = session.lock();
@@ -273,7 +273,7 @@ impl Sessions {
         // Of a request on another connection, which hears that the session has gone on.
         let before = state.waiting.take();
         let has_room = state.update(asked);
-        let turn = Turn::new(&session, &mut state, next(epoch));
+        let turn = SessionTurn::new(&session, &mut state, next(epoch));
         drop(state);
         if let Some(before) = before {
             before.waiter.notify_one();
@@ -283,19 +283,19 @@ impl Sessions {
             // The client begins again with a full fetch, which is served without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
-        Ok(Plan { session_id: id, incremental: true, reads: Reads::Session(turn), waiting: None })
+        Ok(FetchPlan { session_id: id, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
     /// A full fetch; opens a session for the next ones if there is room.
-    fn open(&self, asked: Asked, now_ms: i64) -> Plan {
+    fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
         if asked.wanted.is_empty() {
-            return Plan::once(asked);
+            return FetchPlan::once(asked);
         }
         let mut cache = self.cache.lock();
-        let mut share = Share::none(&self.partitions);
+        let mut share = PartitionsPermit::none(&self.partitions);
         while cache.sessions.len() >= self.slots || !share.resize(asked.wanted.len()) {
             if !cache.evict(now_ms) {
-                return Plan::once(asked);
+                return FetchPlan::once(asked);
             }
         }
         let session = Arc::new(Mutex::new(Session {
@@ -307,10 +307,10 @@ impl Sessions {
             unanswered: 0,
             waiting: None,
         }));
-        let turn = Turn::new(&session, &mut session.lock(), next(INITIAL_EPOCH));
+        let turn = SessionTurn::new(&session, &mut session.lock(), next(INITIAL_EPOCH));
         let session_id = cache.free_id();
         cache.sessions.insert(session_id, session);
-        Plan { session_id, incremental: false, reads: Reads::Session(turn), waiting: None }
+        FetchPlan { session_id, incremental: false, reads: Reads::Session(turn), waiting: None }
     }
 }
 
@@ -338,8 +338,8 @@ impl Cache {
 impl Session {
     /// Takes over what an incremental request adds, changes and forgets. False if there is no room for it.
     #[must_use]
-    fn update(&mut self, asked: Asked) -> bool {
-        let Asked { wanted: changed, forgotten, .. } = asked;
+    fn update(&mut self, asked: SessionRequest) -> bool {
+        let SessionRequest { wanted: changed, forgotten, .. } = asked;
         if !forgotten.is_empty() {
             Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.contains(&wanted.key));
             self.told.retain(|key, _| !forgotten.contains(key));
@@ -377,18 +377,18 @@ impl Session {
     }
 }
 
-impl Plan {
+impl FetchPlan {
     /// Without a session.
-    fn once(asked: Asked) -> Plan {
+    fn once(asked: SessionRequest) -> FetchPlan {
         let reads = Reads::Once(Arc::new(asked.wanted), asked.names_bytes);
-        Plan { session_id: 0, incremental: false, reads, waiting: None }
+        FetchPlan { session_id: 0, incremental: false, reads, waiting: None }
     }
 
     /// The partitions, in order; not to be kept while it waits.
     ///
     /// # Errors
     /// INVALID_FETCH_SESSION_EPOCH when the session has gone on.
-    pub fn wanted(&self) -> Result<Arc<Vec<Wanted>>, ErrorCode> {
+    pub fn wanted(&self) -> Result<Arc<Vec<PartitionFetch>>, ErrorCode> {
         match &self.reads {
             Reads::Once(wanted, _) => Ok(Arc::clone(wanted)),
             Reads::Session(turn) => turn.lock().map(|state| Arc::clone(&state.wanted)),
@@ -399,9 +399,9 @@ impl Plan {
     /// which wakes it.
     ///
     /// # Errors
-    /// As of [`Plan::wanted`].
+    /// As of [`FetchPlan::wanted`].
     pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
-        let waiting = Some(Waiting { waiter, registered });
+        let waiting = Some(SessionWaiter { waiter, registered });
         match &self.reads {
             Reads::Once(..) => self.waiting = waiting,
             Reads::Session(turn) => turn.lock()?.waiting = waiting,
@@ -412,11 +412,11 @@ impl Plan {
     /// Whether one of the partitions that it is registered with is gone.
     ///
     /// # Errors
-    /// As of [`Plan::wanted`].
+    /// As of [`FetchPlan::wanted`].
     pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
         Ok(match &self.reads {
-            Reads::Once(..) => self.waiting.as_ref().is_some_and(Waiting::is_over),
-            Reads::Session(turn) => turn.lock()?.waiting.as_ref().is_some_and(Waiting::is_over),
+            Reads::Once(..) => self.waiting.as_ref().is_some_and(SessionWaiter::is_over),
+            Reads::Session(turn) => turn.lock()?.waiting.as_ref().is_some_and(SessionWaiter::is_over),
         })
     }
 
@@ -425,7 +425,7 @@ impl Plan {
     pub fn bytes_held(&self) -> usize {
         match &self.reads {
             Reads::Once(wanted, names) => {
-                names + wanted.capacity() * size_of::<Wanted>() + wanted.len() * REGISTRATION_BYTES
+                names + wanted.capacity() * size_of::<PartitionFetch>() + wanted.len() * REGISTRATION_BYTES
             }
             Reads::Session(_) => 0,
         }
@@ -434,7 +434,7 @@ impl Plan {
     /// The part of the outcome the client has to be told.
     ///
     /// # Errors
-    /// As of [`Plan::wanted`].
+    /// As of [`FetchPlan::wanted`].
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
         let mut session = turn.lock()?;
@@ -458,8 +458,9 @@ fn next(epoch: i32) -> i32 {
 }
 
 /// As Kafka has it: of a partition named twice, the last one counts.
-fn wanted_once(request: &FetchRequest) -> Vec<Wanted> {
-    let mut once: Vec<Wanted> = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
+fn wanted_once(request: &FetchRequest) -> Vec<PartitionFetch> {
+    let mut once: Vec<PartitionFetch> =
+        Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
     let mut places = HashMap::new();
     for wanted in wanted(request) {
         match places.entry(wanted.key.clone()) {
@@ -473,10 +474,10 @@ fn wanted_once(request: &FetchRequest) -> Vec<Wanted> {
     once
 }
 
-fn wanted(request: &FetchRequest) -> impl Iterator<Item = Wanted> + '_ {
+fn wanted(request: &FetchRequest) -> impl Iterator<Item = PartitionFetch> + '_ {
     request.topics.iter().flat_map(|topic| {
         keys(&topic.topic, topic.topic_id, &topic.partitions, |p| p.partition)
             .zip(&topic.partitions)
-            .map(|(key, fetch)| Wanted { key, fetch: fetch.clone() })
+            .map(|(key, fetch)| PartitionFetch { key, fetch: fetch.clone() })
     })
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Properties;
-use crate::control::Node;
+use crate::control::RegisteredBroker;
 use proptest::prelude::*;
 
 fn broker(text: &str) -> BrokerConfig {
@@ -30,7 +30,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
 
 fn one_broker(id: i32) -> Image {
     let mut image = Image::default();
-    image.put_node(id, Node { registration: Default::default(), rack: None, endpoints: BTreeMap::new() });
+    image.put_node(id, RegisteredBroker { registration: Default::default(), rack: None, endpoints: BTreeMap::new() });
     image
 }
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::change::{Change, Version};
-use super::node::Node;
+use super::node::RegisteredBroker;
 use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
 use crate::space::Space;
 
@@ -37,7 +37,7 @@ pub struct Sqlite {
     space: Arc<Space>,
     node_id: i32,
     /// This broker as it is registered. Where clients reach it is told anew at each start, and has no rows.
-    node: Option<Node>,
+    node: Option<RegisteredBroker>,
 }
 
 /// The lock on the database, while it is open.

@@ -7,7 +7,7 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
-use super::super::node::Node;
+use super::super::node::RegisteredBroker;
 use super::partitions;
 use crate::config::Resource;
 
@@ -35,7 +35,7 @@ pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec
     let (epoch, next): (i64, i64) = connection.query_row(cluster, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if epoch > 0 {
         let registration = BrokerRegistration { epoch, is_fenced: false, is_shutting_down: false };
-        let node = Node { registration, rack: None, endpoints: BTreeMap::new() };
+        let node = RegisteredBroker { registration, rack: None, endpoints: BTreeMap::new() };
         changes.push(Change::BrokerRegistered { id: node_id, node });
     }
     if next > 0 {

@@ -18,7 +18,10 @@ impl Opened {
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
-            image.put_node(OTHER, crate::control::Node { registration, rack: None, endpoints: Default::default() });
+            image.put_node(
+                OTHER,
+                crate::control::RegisteredBroker { registration, rack: None, endpoints: Default::default() },
+            );
             let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));
             let changed = topic.partitions.iter().map(|registered| {
                 let mut registered = PartitionRegistration::clone(registered);
@@ -57,7 +60,7 @@ fn led_by(registered: &mut PartitionRegistration, leader: i32) {
 #[tokio::test]
 async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
@@ -74,7 +77,7 @@ async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
 #[tokio::test]
 async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
@@ -95,7 +98,7 @@ async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place(
 #[tokio::test]
 async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_leads_again() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     for group in ["g", "h"] {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
@@ -124,7 +127,7 @@ async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_
 #[tokio::test]
 async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
@@ -160,7 +163,7 @@ async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
 #[tokio::test]
 async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let in_sync = |registered: &mut PartitionRegistration, leader| {
         registered.replicas = vec![1, OTHER];

@@ -7,7 +7,7 @@ use crate::control::{CreatePartitions, GrowTopic};
 #[tokio::test]
 async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(folder.path(), Clock::start(), "");
+    let opened = unstarted(folder.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let old = opened.topic("t").await;
     opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(2, 1))]).await;
@@ -24,7 +24,7 @@ async fn what_is_forgotten_of_a_deleted_topic_is_not_what_was_committed_to_the_n
 #[tokio::test]
 async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     // As a heartbeat of nobody does.
@@ -42,7 +42,7 @@ async fn a_group_whose_first_commit_is_on_its_way_is_not_forgotten() {
 #[tokio::test]
 async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_expiry() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(folder.path(), Clock::start(), "");
+    let opened = unstarted(folder.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
     let now = clock::wall_ms();
@@ -55,7 +55,7 @@ async fn offsets_of_a_deleted_topic_that_nobody_could_forget_go_with_the_next_ex
 #[tokio::test]
 async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
     let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
     assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
@@ -65,7 +65,7 @@ async fn groups_stay_where_they_are_since_their_topic_does_not_grow() {
 #[tokio::test]
 async fn a_commit_is_bounded_by_what_its_records_take() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = "g".repeat(30_000);
     let offsets: Vec<_> = (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect();
@@ -80,14 +80,14 @@ async fn a_commit_is_bounded_by_what_its_records_take() {
 #[tokio::test]
 async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     for group in 0..8 {
         opened.commit(&format!("g{group}"), vec![one(&t, 0, committed(1, 1))]).await;
     }
     opened.logs.close();
     killed(opened).await;
-    let opened = unstarted(folder.path(), Clock::start(), "");
+    let opened = unstarted(folder.path(), GroupClock::start(), "");
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let topic = Arc::new(InternalTopic::new(id, 2, fullbore_wire::batch::Compression::None, &opened.logs));
     topic.shards()[1].set_loaded(true);
@@ -104,7 +104,7 @@ async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
 #[tokio::test]
 async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     opened.logs.close();
@@ -114,7 +114,7 @@ async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
     let mut damaged = whole.clone();
     *damaged.last_mut().expect("not empty") ^= 1;
     std::fs::write(&segment, damaged).expect("written");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     std::fs::write(&segment, whole).expect("written");
     while opened.groups.check("g").is_err() {
@@ -127,7 +127,7 @@ async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
 #[tokio::test]
 async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let old = opened.topic("t").await;
     opened.delete(&old).await;
     let new = opened.topic("t").await;
@@ -142,7 +142,7 @@ async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_
 #[tokio::test]
 async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), Clock::start(), "").await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = Text::from("g".repeat(30_000));
     let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8 };

@@ -22,12 +22,12 @@ pub struct SetAside {
 
 /// The folders of one data folder that have files set aside.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct SetAsideFolders {
     folders: Mutex<HashMap<PathBuf, SetAside>>,
     all_told: AtomicBool,
 }
 
-impl Found {
+impl SetAsideFolders {
     /// Every partition is known by now that there was at the start.
     pub fn set_all_told(&self) {
         self.all_told.store(true, Relaxed);
@@ -111,7 +111,7 @@ mod tests {
             }
         }
         fs::write(&first, "12345").expect("written");
-        let found = Found::default();
+        let found = SetAsideFolders::default();
         assert_eq!(found.of(&with), SetAside::default(), "nobody has looked");
         for dir in [&with, &without, &folder.path().join("absent-0")] {
             found.look(dir);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
-use fullbore_rules::compaction::{Dirty, HashKey, Horizon, Limits, OffsetMap, Source, group, survives};
+use fullbore_rules::compaction::{Dirty, HashKey, Horizon, OffsetMap, SegmentLimits, Source, group, survives};
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decompress, retain, retain_empty};
 
 use super::replace::replace;
@@ -38,7 +38,7 @@ pub struct Tally {
 }
 
 /// One cleaning.
-pub struct Job<'a> {
+pub struct Cleaning<'a> {
     pub pace: &'a dyn Pace,
     pub log_dir: &'a LogDir,
     pub partition: &'a Arc<Replica>,
@@ -71,14 +71,15 @@ enum Fate {
     Gone,
 }
 
-impl Job<'_> {
+impl Cleaning<'_> {
     /// Cleans; how far the log is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let (dir, found) = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
         let sources: Vec<Source> = found.iter().map(|found| found.source).collect();
         let count = sources.partition_point(|source| source.base_offset < mapped.mapped_to);
-        let limits = Limits { segment_bytes: self.config.segment_bytes, index_bytes: self.config.segment_index_bytes };
+        let limits =
+            SegmentLimits { segment_bytes: self.config.segment_bytes, index_bytes: self.config.segment_index_bytes };
         let mut tally = Tally { keys: mapped.map.len(), ..Tally::default() };
         for Range { start, end } in group(&sources[..count], limits) {
             self.clean_group(&dir, &found[start..end], &mapped, &mut tally)?;
@@ -205,7 +206,7 @@ impl Job<'_> {
 
 /// A group on its way into its output.
 struct Rewriting<'a> {
-    job: &'a Job<'a>,
+    job: &'a Cleaning<'a>,
     mapped: &'a Mapped,
     last_offsets: HashMap<i64, i64>,
     scratch: BytesMut,

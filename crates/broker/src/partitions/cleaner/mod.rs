@@ -31,7 +31,7 @@ use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::{Cleanings, Ending};
 use crate::replica::state::LogState;
 use crate::system::{give_way, now_ms};
-use job::{Job, Pace, Tally};
+use job::{Cleaning, Pace, Tally};
 
 /// How long a partition is left alone after the system refused something.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -151,7 +151,7 @@ impl Cleaner {
         let started = Instant::now();
         let settings = self.settings();
         let log_dir = self.registry.log_dir();
-        let job = Job { pace: self, log_dir, partition: &partition, config, settings, dirty, now_ms };
+        let job = Cleaning { pace: self, log_dir, partition: &partition, config, settings, dirty, now_ms };
         let result = job.run();
         if let Ok((clean_to, tally)) = &result {
             let Tally { bytes_before, bytes_after, records_removed, keys } = *tally;

@@ -4,7 +4,7 @@
 //! Invariant: a change is sent again only where the coordinator said that it did not carry it out, or where carrying it out twice is
 //! the same as once.
 
-use crate::blocking::{Broker, Cluster};
+use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 use fullbore_wire::{ErrorCode, Text};
@@ -17,19 +17,19 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const FIND_SEVERAL_VERSION: i16 = 4;
 
 /// A cluster asked about its groups.
-pub struct Groups<'a> {
+pub struct GroupAdmin<'a> {
     cluster: &'a mut Cluster,
     patience: Duration,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> GroupAdmin<'a> {
     /// The groups of a cluster; a coordinator that is loading or moving is asked again for `patience`.
     ///
     /// # Errors
     /// When no broker of the list answers; that is not waited for.
     pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
         cluster.any()?;
-        Ok(Groups { cluster, patience })
+        Ok(GroupAdmin { cluster, patience })
     }
 
     /// The cluster, for what is not about groups.
@@ -41,7 +41,7 @@ impl<'a> Groups<'a> {
     pub(super) fn at_coordinator<T>(
         &mut self,
         id: &Text,
-        mut action: impl FnMut(&mut Cluster, &Broker) -> Result<T, ClientError>,
+        mut action: impl FnMut(&mut Cluster, &BrokerAddress) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         self.patiently(|cluster| {
             let coordinator = coordinator_of(cluster, id)?;
@@ -66,7 +66,10 @@ impl<'a> Groups<'a> {
 }
 
 /// The coordinators of these groups, each with its own.
-pub(super) fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeMap<Broker, Vec<Text>>, ClientError> {
+pub(super) fn coordinators(
+    cluster: &mut Cluster,
+    ids: &[Text],
+) -> Result<BTreeMap<BrokerAddress, Vec<Text>>, ClientError> {
     let mut found: Vec<Coordinator> = Vec::new();
     if cluster.any()?.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
         let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
@@ -86,11 +89,11 @@ pub(super) fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeM
             });
         }
     }
-    let mut by_coordinator: BTreeMap<Broker, Vec<Text>> = BTreeMap::new();
+    let mut by_coordinator: BTreeMap<BrokerAddress, Vec<Text>> = BTreeMap::new();
     for found in found {
         let what = format!("cannot find the coordinator of group '{}'", found.key);
         check(what, found.error_code, found.error_message.as_deref())?;
-        let broker = Broker { id: found.node_id, host: found.host, port: found.port };
+        let broker = BrokerAddress { id: found.node_id, host: found.host, port: found.port };
         by_coordinator.entry(broker).or_default().push(found.key);
     }
     Ok(by_coordinator)
@@ -100,7 +103,7 @@ pub(super) fn coordinators(cluster: &mut Cluster, ids: &[Text]) -> Result<BTreeM
 ///
 /// # Errors
 /// When no broker answers, or the group has none just now.
-pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<Broker, ClientError> {
+pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<BrokerAddress, ClientError> {
     let found = coordinators(cluster, std::slice::from_ref(id))?;
     found.into_keys().next().ok_or_else(|| no_coordinator(id))
 }

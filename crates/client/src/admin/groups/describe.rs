@@ -3,8 +3,8 @@
 //! A coordinator is asked for groups of the consumer protocol (KIP-848) first; those it does not have as such are asked
 //! for as classic ones, as Kafka's own client does.
 
-use super::coordinator::{Groups, check, coordinators};
-use crate::blocking::{Broker, Cluster};
+use super::coordinator::{GroupAdmin, check, coordinators};
+use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
 use bytes::Bytes;
 use fullbore_wire::apis::consumer_group_describe::{self as consumer, ConsumerGroupDescribeRequest};
@@ -42,7 +42,7 @@ pub struct GroupDescription {
     /// The group's state: `Stable`, `Empty` and so on.
     pub state: Text,
     /// Who answers for it.
-    pub coordinator: Broker,
+    pub coordinator: BrokerAddress,
     /// Who deals out the partitions; empty while nobody does.
     pub assignor: Text,
     /// The group's epoch; `None` for a classic group.
@@ -74,7 +74,7 @@ pub struct GroupMember {
     pub is_upgraded: Option<bool>,
 }
 
-impl Groups<'_> {
+impl GroupAdmin<'_> {
     /// Each of these groups, in that order, or why not: [`ClientError::NoGroup`], or the coordinator's.
     ///
     /// # Errors
@@ -97,7 +97,11 @@ impl Groups<'_> {
 
 type Described = (Text, Result<GroupDescription, ClientError>);
 
-fn describe_at(cluster: &mut Cluster, coordinator: &Broker, ids: &[Text]) -> Result<Vec<Described>, ClientError> {
+fn describe_at(
+    cluster: &mut Cluster,
+    coordinator: &BrokerAddress,
+    ids: &[Text],
+) -> Result<Vec<Described>, ClientError> {
     let address = coordinator.address();
     let (mut described, mut others) = (Vec::new(), Vec::new());
     if cluster.offers::<ConsumerGroupDescribeRequest>(&address)? {
@@ -138,7 +142,7 @@ fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
 }
 
-fn of_consumer(group: consumer::DescribedGroup, coordinator: &Broker) -> GroupDescription {
+fn of_consumer(group: consumer::DescribedGroup, coordinator: &BrokerAddress) -> GroupDescription {
     let mut members: Vec<GroupMember> = group
         .members
         .into_iter()
@@ -179,7 +183,7 @@ fn partitions(assignment: consumer::Assignment) -> Vec<(Text, i32)> {
     partitions
 }
 
-fn of_classic(group: classic::DescribedGroup, coordinator: &Broker) -> GroupDescription {
+fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> GroupDescription {
     let mut members: Vec<GroupMember> = group
         .members
         .into_iter()

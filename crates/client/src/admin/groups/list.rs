@@ -1,6 +1,6 @@
 //! Which groups there are, and the end of one.
 
-use super::coordinator::{Groups, check, check_group};
+use super::coordinator::{GroupAdmin, check, check_group};
 use crate::error::ClientError;
 use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
@@ -17,7 +17,7 @@ pub struct GroupListing {
     pub state: Text,
 }
 
-impl Groups<'_> {
+impl GroupAdmin<'_> {
     /// Every group of consumers in one of these states and of one of these types, by name; all where a list is empty.
     ///
     /// # Errors

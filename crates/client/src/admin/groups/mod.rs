@@ -7,8 +7,8 @@ mod describe;
 mod list;
 mod offsets;
 
-pub use coordinator::Groups;
+pub use coordinator::GroupAdmin;
 pub(crate) use coordinator::coordinator_of;
 pub use describe::{GroupDescription, GroupMember, GroupProtocol};
 pub use list::GroupListing;
-pub use offsets::Committed;
+pub use offsets::CommittedOffset;

@@ -1,6 +1,6 @@
 //! The offsets a group has committed: read, set from outside, forget.
 
-use super::coordinator::{Groups, check, check_group};
+use super::coordinator::{GroupAdmin, check, check_group};
 use crate::error::ClientError;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
@@ -15,7 +15,7 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 
 /// One partition's committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommittedOffset {
     /// The record to be read next.
     pub offset: i64,
     /// The epoch of the record before it.
@@ -24,12 +24,12 @@ pub struct Committed {
     pub metadata: Text,
 }
 
-impl Groups<'_> {
+impl GroupAdmin<'_> {
     /// Every offset the group has committed; none where nobody knows the group.
     ///
     /// # Errors
     /// The coordinator's.
-    pub fn committed(&mut self, id: &Text) -> Result<BTreeMap<(Text, i32), Committed>, ClientError> {
+    pub fn committed(&mut self, id: &Text) -> Result<BTreeMap<(Text, i32), CommittedOffset>, ClientError> {
         // The fields of both layouts, of which each version sends its own.
         let group = OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let request =
@@ -99,14 +99,14 @@ impl Groups<'_> {
     }
 }
 
-fn read(id: &Text, response: OffsetFetchResponse) -> Result<BTreeMap<(Text, i32), Committed>, ClientError> {
-    let mut rows: Vec<(Text, i32, Committed, ErrorCode)> = Vec::new();
+fn read(id: &Text, response: OffsetFetchResponse) -> Result<BTreeMap<(Text, i32), CommittedOffset>, ClientError> {
+    let mut rows: Vec<(Text, i32, CommittedOffset, ErrorCode)> = Vec::new();
     let epoch = |epoch: i32| (epoch >= 0).then_some(epoch);
     for topic in response.groups.into_iter().flat_map(|group| group.topics) {
         rows.extend(topic.partitions.into_iter().map(|found| {
             let leader_epoch = epoch(found.committed_leader_epoch);
             let metadata = found.metadata.unwrap_or_default();
-            let committed = Committed { offset: found.committed_offset, leader_epoch, metadata };
+            let committed = CommittedOffset { offset: found.committed_offset, leader_epoch, metadata };
             (topic.name.clone(), found.partition_index, committed, found.error_code)
         }));
     }
@@ -114,7 +114,7 @@ fn read(id: &Text, response: OffsetFetchResponse) -> Result<BTreeMap<(Text, i32)
         rows.extend(topic.partitions.into_iter().map(|found| {
             let leader_epoch = epoch(found.committed_leader_epoch);
             let metadata = found.metadata.unwrap_or_default();
-            let committed = Committed { offset: found.committed_offset, leader_epoch, metadata };
+            let committed = CommittedOffset { offset: found.committed_offset, leader_epoch, metadata };
             (topic.name.clone(), found.partition_index, committed, found.error_code)
         }));
     }

@@ -14,7 +14,7 @@ fn counts(of: &[(&str, i32)]) -> BTreeMap<Text, i32> {
 
 fn shown(assignor: Assignor, members: &[Subscriber], of: &[(&str, i32)]) -> Vec<String> {
     let given = assignor.assign(members, &counts(of));
-    let partitions = |of: &Vec<Partition>| of.iter().map(|(t, p)| format!("{t}{p}")).collect::<Vec<_>>().join(" ");
+    let partitions = |of: &Vec<TopicPartition>| of.iter().map(|(t, p)| format!("{t}{p}")).collect::<Vec<_>>().join(" ");
     given.iter().map(|(id, of)| format!("{id}: {}", partitions(of))).collect()
 }
 
@@ -104,7 +104,7 @@ proptest! {
                 prop_assert!(member.topics.contains(&partition.0) && seen.insert(partition.clone()));
             }
         }
-        let claimed = |partition: &Partition| {
+        let claimed = |partition: &TopicPartition| {
             assignor == Assignor::CooperativeSticky && members.iter().any(|member| member.owned.contains(partition))
         };
         for (topic, count) in counts.iter().filter(|(topic, _)| members.iter().any(|of| of.topics.contains(topic))) {
@@ -132,7 +132,7 @@ proptest! {
         }
         let sizes: Vec<usize> = rounds[1].values().map(Vec::len).collect();
         prop_assert!(sizes.iter().max().unwrap_or(&0) - sizes.iter().min().unwrap_or(&0) <= 1, "{sizes:?}");
-        let sorted = |given: &BTreeMap<Text, Vec<Partition>>| -> Vec<BTreeSet<Partition>> {
+        let sorted = |given: &BTreeMap<Text, Vec<TopicPartition>>| -> Vec<BTreeSet<TopicPartition>> {
             given.values().map(|partitions| partitions.iter().cloned().collect()).collect()
         };
         prop_assert_eq!(sorted(&rounds[1]), sorted(&rounds[2]));

@@ -3,7 +3,7 @@
 //! It also notices what takes too long: a request without a response within request.timeout.ms ends the
 //! connection, since every later response would queue behind it.
 
-use super::shared::Shared;
+use super::shared::ConnectionState;
 use super::socket::Reading;
 use crate::protocol::frame;
 use bytes::{Bytes, BytesMut};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Read at once when no long response is under way.
 const READ_BYTES: usize = 16 * 1024;
 
-pub(super) async fn run(mut socket: Reading, shared: Arc<Shared>) {
+pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     let mut tick =
         tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
@@ -55,7 +55,7 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
 }
 
 /// Hands every whole response in the buffer on, and makes room for the rest of the next.
-fn dispatch(buffer: &mut BytesMut, shared: &Shared, now: Instant) -> Result<(), String> {
+fn dispatch(buffer: &mut BytesMut, shared: &ConnectionState, now: Instant) -> Result<(), String> {
     while let Some(frame) = frame::next(buffer, shared.response_bytes_max).map_err(|error| error.to_string())? {
         deliver(frame, shared, now)?;
     }
@@ -66,7 +66,7 @@ fn dispatch(buffer: &mut BytesMut, shared: &Shared, now: Instant) -> Result<(), 
     Ok(())
 }
 
-fn deliver(frame: Bytes, shared: &Shared, now: Instant) -> Result<(), String> {
+fn deliver(frame: Bytes, shared: &ConnectionState, now: Instant) -> Result<(), String> {
     let answered = shared.due.lock().answered(&frame);
     let (asked, handler) = answered.map_err(|error| error.to_string())?;
     asked.log_answer(&shared.address, frame.len(), now);

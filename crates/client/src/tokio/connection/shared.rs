@@ -4,7 +4,7 @@
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
-use crate::protocol::{Asked, Due};
+use crate::protocol::{Due, SentRequest};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// What becomes of a request: its response frame without the length prefix, or why there is none.
-pub(super) type Outcome = Result<Bytes, ConnectionError>;
-pub(super) type Handler = Box<dyn FnOnce(Outcome) + Send>;
+pub(super) type RequestOutcome = Result<Bytes, ConnectionError>;
+pub(super) type Handler = Box<dyn FnOnce(RequestOutcome) + Send>;
 
 /// What the writing side and the reader share.
-pub(super) struct Shared {
+pub(super) struct ConnectionState {
     pub(super) address: String,
     pub(super) request_timeout: Duration,
     idle_max: Duration,
@@ -28,9 +28,9 @@ pub(super) struct Shared {
     pub(super) close: Notify,
 }
 
-impl Shared {
+impl ConnectionState {
     pub(super) fn new(address: &str, config: &ClientConfig) -> Self {
-        Shared {
+        ConnectionState {
             address: address.to_owned(),
             request_timeout: config.request_timeout,
             idle_max: config.connections_max_idle,
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     /// Registers a request before its first byte leaves, unless the connection has ended.
-    pub(super) fn await_answer(&self, asked: Asked, handler: Handler) -> Result<(), Handler> {
+    pub(super) fn await_answer(&self, asked: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
         // Read under the lock: `fail` sets it before it empties the queue, so nothing is left behind there.
         if self.closed.load(Ordering::Acquire) {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn what_is_written_without_an_answer_is_traffic_too() {
         let config = ClientConfig { connections_max_idle: Duration::from_secs(30), ..Default::default() };
-        let shared = Shared::new("h:1", &config);
+        let shared = ConnectionState::new("h:1", &config);
         let read_at = Instant::now().checked_sub(Duration::from_secs(31)).expect("the machine runs for longer");
         assert!(shared.overdue(read_at).is_some_and(|why| why.contains("idle")));
         *shared.unanswered_at.lock() = Some(Instant::now());

@@ -73,14 +73,14 @@ pub fn document(member: &GroupMember) -> String {
 mod tests {
     use super::*;
     use fullbore_client::admin::GroupProtocol;
-    use fullbore_client::blocking::Broker;
+    use fullbore_client::blocking::BrokerAddress;
 
     fn group(members: Vec<GroupMember>) -> GroupDescription {
         GroupDescription {
             id: "gcons".into(),
             protocol: GroupProtocol::Consumer,
             state: "Stable".into(),
-            coordinator: Broker { id: 1, host: "h".into(), port: 1 },
+            coordinator: BrokerAddress { id: 1, host: "h".into(), port: 1 },
             assignor: "uniform".into(),
             epoch: Some(2),
             target_epoch: Some(2),

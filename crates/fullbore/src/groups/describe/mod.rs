@@ -13,11 +13,11 @@ use crate::table::{aligned, or_dash, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, plain, string};
 use fullbore_client::ClientError;
-use fullbore_client::admin::{GroupDescription, Groups};
+use fullbore_client::admin::{GroupAdmin, GroupDescription};
 
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("what").args(["offsets", "members", "state"]))]
-pub struct Describe {
+pub struct DescribeGroupsArgs {
     #[command(flatten)]
     which: Which,
     /// Print the offsets and the lag of every partition; the default.
@@ -41,10 +41,10 @@ pub struct Describe {
 }
 
 /// Describes them. Groups that do not exist do not keep the others.
-pub fn run(describe: &Describe) -> Result<(), Failure> {
+pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
-    let mut groups = Groups::of(&mut cluster, describe.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, describe.patience.duration())?;
     let ids = describe.which.ids(&mut groups)?;
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for outcome in groups.describe(&ids)? {
@@ -66,7 +66,7 @@ pub fn run(describe: &Describe) -> Result<(), Failure> {
     }
 }
 
-fn show(describe: &Describe, groups: &mut Groups<'_>, found: &[GroupDescription]) -> Result<(), Failure> {
+fn show(describe: &DescribeGroupsArgs, groups: &mut GroupAdmin<'_>, found: &[GroupDescription]) -> Result<(), Failure> {
     let mut offsets = match describe.members || describe.state {
         true => Vec::new(),
         false => offsets::of(groups, found)?,
@@ -91,7 +91,11 @@ fn show(describe: &Describe, groups: &mut Groups<'_>, found: &[GroupDescription]
     Ok(())
 }
 
-fn document(describe: &Describe, groups: &mut Groups<'_>, found: &[GroupDescription]) -> Result<String, Failure> {
+fn document(
+    describe: &DescribeGroupsArgs,
+    groups: &mut GroupAdmin<'_>,
+    found: &[GroupDescription],
+) -> Result<String, Failure> {
     let mut objects = Vec::new();
     let offsets = match describe.members || describe.state {
         true => vec![None; found.len()],
@@ -160,7 +164,7 @@ fn state_table(group: &GroupDescription, verbose: bool) -> Vec<String> {
 mod tests {
     use super::*;
     use fullbore_client::admin::GroupProtocol;
-    use fullbore_client::blocking::Broker;
+    use fullbore_client::blocking::BrokerAddress;
 
     /// Captured from Kafka 4.3.1.
     #[test]
@@ -169,7 +173,7 @@ mod tests {
             id: "gcons".into(),
             protocol: GroupProtocol::Consumer,
             state: "Empty".into(),
-            coordinator: Broker { id: 1, host: "127.0.0.1".into(), port: 27192 },
+            coordinator: BrokerAddress { id: 1, host: "127.0.0.1".into(), port: 27192 },
             assignor: "uniform".into(),
             epoch: Some(2),
             target_epoch: Some(2),

@@ -3,7 +3,7 @@
 use crate::table::{aligned, or_dash, row};
 use fullbore_bench::report::json::{object, plain, string, text};
 use fullbore_client::ClientError;
-use fullbore_client::admin::{Committed, GroupDescription, GroupMember, Groups};
+use fullbore_client::admin::{CommittedOffset, GroupAdmin, GroupDescription, GroupMember};
 use fullbore_client::blocking::LATEST;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ pub struct Row {
     group: Text,
     topic: Text,
     partition: i32,
-    committed: Option<Committed>,
+    committed: Option<CommittedOffset>,
     end: Option<i64>,
-    reader: Option<Reader>,
+    reader: Option<PartitionOwner>,
 }
 
 /// The member that reads it.
 #[derive(Clone, Debug)]
-struct Reader {
+struct PartitionOwner {
     id: Text,
     host: Text,
     client_id: Text,
@@ -35,7 +35,7 @@ impl Row {
 
     /// As JSON.
     pub fn document(&self) -> String {
-        let of_reader = |field: fn(&Reader) -> &Text| text(self.reader.as_ref().map(|reader| &**field(reader)));
+        let of_reader = |field: fn(&PartitionOwner) -> &Text| text(self.reader.as_ref().map(|reader| &**field(reader)));
         object([
             ("topic", string(&self.topic)),
             ("partition", self.partition.to_string()),
@@ -52,7 +52,7 @@ impl Row {
 
 /// The rows of each group: first the partitions that members read, those of the busiest member first, then the others
 /// with offsets.
-pub fn of(groups: &mut Groups<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
+pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
     let mut rows = Vec::new();
     for group in described {
         let committed = groups.committed(&group.id)?;
@@ -66,7 +66,7 @@ pub fn of(groups: &mut Groups<'_>, described: &[GroupDescription]) -> Result<Vec
     Ok(rows)
 }
 
-fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Committed>) -> Vec<Row> {
+fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), CommittedOffset>) -> Vec<Row> {
     let mut members: Vec<&GroupMember> = group.members.iter().collect();
     members.sort_by_key(|member| std::cmp::Reverse(member.assignment.len()));
     let mut rows = Vec::new();
@@ -79,7 +79,8 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
         reader,
     };
     for member in members {
-        let reader = Reader { id: member.id.clone(), host: member.host.clone(), client_id: member.client_id.clone() };
+        let reader =
+            PartitionOwner { id: member.id.clone(), host: member.host.clone(), client_id: member.client_id.clone() };
         for of in &member.assignment {
             let committed = committed.remove(of);
             rows.push(row(of.clone(), committed, Some(reader.clone())));
@@ -94,7 +95,8 @@ pub fn table(rows: &[Row], verbose: bool) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let dash = |reader: &Option<Reader>, field: fn(&Reader) -> &Text| or_dash(reader.as_ref().map(field));
+    let dash =
+        |reader: &Option<PartitionOwner>, field: fn(&PartitionOwner) -> &Text| or_dash(reader.as_ref().map(field));
     let mut lines = vec![row([
         "GROUP",
         "TOPIC",
@@ -140,11 +142,11 @@ mod tests {
             group: "gclassic".into(),
             topic: "t1".into(),
             partition,
-            committed: Some(Committed { offset, leader_epoch: Some(0), metadata: Text::default() }),
+            committed: Some(CommittedOffset { offset, leader_epoch: Some(0), metadata: Text::default() }),
             end,
             reader,
         };
-        let reader = Reader {
+        let reader = PartitionOwner {
             id: "pyObicfWRLyTwndTZWW8AQ".into(),
             host: "/127.0.0.1".into(),
             client_id: "console-consumer".into(),

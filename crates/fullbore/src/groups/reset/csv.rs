@@ -3,14 +3,14 @@
 //!
 //! Invariant: what is exported reads back as the same offsets.
 
-use super::offsets::Offsets;
+use super::offsets::ResetOffsets;
 use crate::failure::Failure;
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The lines of one group.
-pub fn rows(group: &str, offsets: &Offsets, with_group: bool) -> Vec<String> {
+pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String> {
     let row = |((topic, partition), offset): (&(Text, i32), &i64)| {
         let of_group = if with_group { format!("{},", quoted(group)) } else { String::new() };
         format!("{of_group}{},{partition},{offset}", quoted(topic))
@@ -22,15 +22,15 @@ pub fn rows(group: &str, offsets: &Offsets, with_group: bool) -> Vec<String> {
 ///
 /// # Errors
 /// A file that cannot be read, and the first line that is none.
-pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, Offsets>, Failure> {
+pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::new(format!("cannot read the file of --from-file, {shown}: {error}")))?;
     parse(&text, groups).map_err(|(line, wrong)| Failure::new(format!("{shown}, line {line}: {wrong}")))
 }
 
-fn parse(text: &str, groups: &[String]) -> Result<BTreeMap<Text, Offsets>, (usize, String)> {
-    let mut plan: BTreeMap<Text, Offsets> = BTreeMap::new();
+fn parse(text: &str, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, (usize, String)> {
+    let mut plan: BTreeMap<Text, ResetOffsets> = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let mut cells = cells(line);
         if cells.len() == 3 {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_is_exported_reads_back() {
-        let offsets: Offsets = [(("t".into(), 0), 5), (("t".into(), 2), 7)].into();
+        let offsets: ResetOffsets = [(("t".into(), 0), 5), (("t".into(), 2), 7)].into();
         for (group, with_group) in [("g", false), ("g", true), ("a, \"b\"", true)] {
             let text = rows(group, &offsets, with_group).join("\n");
             let found = parse(&text, &[group.to_owned()]).expect("its own");

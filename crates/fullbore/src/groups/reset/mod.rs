@@ -8,7 +8,7 @@ mod offsets;
 mod scenario;
 mod time;
 
-use super::select::{Patience, Topic, Which, partitions, topic};
+use super::select::{Patience, SelectedTopic, Which, partitions, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -17,9 +17,9 @@ use crate::table::{aligned, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
-use fullbore_client::admin::Groups;
+use fullbore_client::admin::GroupAdmin;
 use fullbore_wire::Text;
-use offsets::Offsets;
+use offsets::ResetOffsets;
 use scenario::Scenario;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub struct Reset {
     which: Which,
     /// A topic, or some of its partitions: orders:0,1; may be repeated.
     #[arg(long, value_name = "TOPIC[:PARTITION,...]", value_parser = topic)]
-    topic: Vec<Topic>,
+    topic: Vec<SelectedTopic>,
     /// Every partition the group has an offset of.
     #[arg(long)]
     all_topics: bool,
@@ -84,10 +84,10 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
     let mut cluster = reset.at.cluster(client_id::GROUPS)?;
-    let mut groups = Groups::of(&mut cluster, reset.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, reset.patience.duration())?;
     let ids = reset.which.ids(&mut groups)?;
     let scenario = reset.scenario(file);
-    let (mut done, mut failed): (Vec<(Text, Offsets)>, Vec<Failure>) = (Vec::new(), Vec::new());
+    let (mut done, mut failed): (Vec<(Text, ResetOffsets)>, Vec<Failure>) = (Vec::new(), Vec::new());
     for (id, found) in ids.iter().zip(groups.describe(&ids)?) {
         let state = match found {
             Ok(group) => Ok(group.state),
@@ -127,7 +127,7 @@ fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
 }
 
 impl Reset {
-    fn scenario(&self, file: Option<BTreeMap<Text, Offsets>>) -> Scenario {
+    fn scenario(&self, file: Option<BTreeMap<Text, ResetOffsets>>) -> Scenario {
         let by_time = self.to_datetime.or(self.by_duration.map(|ago| time::now_ms().saturating_sub(ago)));
         match (file, self.to_offset, self.shift_by, by_time) {
             (Some(plan), ..) => Scenario::File(plan),
@@ -140,8 +140,8 @@ impl Reset {
         }
     }
 
-    fn offsets(&self, groups: &mut Groups<'_>, id: &Text, scenario: &Scenario) -> Result<Offsets, Failure> {
-        let topics: Vec<Topic> = match (scenario, self.all_topics) {
+    fn offsets(&self, groups: &mut GroupAdmin<'_>, id: &Text, scenario: &Scenario) -> Result<ResetOffsets, Failure> {
+        let topics: Vec<SelectedTopic> = match (scenario, self.all_topics) {
             (Scenario::File(plan), _) => match plan.get(id) {
                 Some(offsets) => offsets.keys().map(only).collect(),
                 None => return Err(Failure::new(format!("the file of --from-file has no offsets for group '{id}'"))),
@@ -162,11 +162,11 @@ impl Reset {
 }
 
 /// One partition.
-fn only((topic, partition): &(Text, i32)) -> Topic {
-    Topic { name: topic.clone(), partitions: Some(vec![*partition]) }
+fn only((topic, partition): &(Text, i32)) -> SelectedTopic {
+    SelectedTopic { name: topic.clone(), partitions: Some(vec![*partition]) }
 }
 
-fn show(reset: &Reset, done: &[(Text, Offsets)]) {
+fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
     if reset.format.json {
         line(&document(done, reset.execute));
     } else if reset.export {
@@ -182,7 +182,7 @@ fn show(reset: &Reset, done: &[(Text, Offsets)]) {
 }
 
 /// As kafka-consumer-groups.sh prints it, in order.
-fn table(done: &[(Text, Offsets)]) -> Vec<String> {
+fn table(done: &[(Text, ResetOffsets)]) -> Vec<String> {
     let mut rows = vec![row(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"])];
     for (id, offsets) in done {
         rows.extend(offsets.iter().map(|((topic, partition), offset)| {
@@ -192,11 +192,11 @@ fn table(done: &[(Text, Offsets)]) -> Vec<String> {
     aligned(&rows, &[15, 15, 10])
 }
 
-fn document(done: &[(Text, Offsets)], is_executed: bool) -> String {
+fn document(done: &[(Text, ResetOffsets)], is_executed: bool) -> String {
     let offset = |((topic, partition), offset): (&(Text, i32), &i64)| {
         object([("topic", string(topic)), ("partition", partition.to_string()), ("new_offset", offset.to_string())])
     };
-    let group = |(id, offsets): &(Text, Offsets)| {
+    let group = |(id, offsets): &(Text, ResetOffsets)| {
         object([
             ("group", string(id)),
             ("is_executed", is_executed.to_string()),

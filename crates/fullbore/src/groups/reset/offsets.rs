@@ -4,4 +4,4 @@ use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
 /// New offsets of a group, by topic and partition.
-pub type Offsets = BTreeMap<(Text, i32), i64>;
+pub type ResetOffsets = BTreeMap<(Text, i32), i64>;

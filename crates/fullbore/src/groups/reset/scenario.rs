@@ -2,10 +2,10 @@
 //!
 //! Invariant: every new offset is within its partition's log as it was when it was asked for.
 
-use super::offsets::Offsets;
+use super::offsets::ResetOffsets;
 use crate::failure::Failure;
 use fullbore_client::ClientError;
-use fullbore_client::admin::Groups;
+use fullbore_client::admin::GroupAdmin;
 use fullbore_client::blocking::{EARLIEST, LATEST};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub enum Scenario {
     /// The first record of a time in milliseconds, or later.
     At(i64),
     /// What a file says of each group.
-    File(BTreeMap<Text, Offsets>),
+    File(BTreeMap<Text, ResetOffsets>),
 }
 
 impl Scenario {
@@ -34,7 +34,7 @@ impl Scenario {
     ///
     /// # Errors
     /// The cluster's; a shift of a partition without an offset.
-    pub fn offsets(&self, groups: &mut Groups<'_>, id: &Text, of: &[(Text, i32)]) -> Result<Offsets, Failure> {
+    pub fn offsets(&self, groups: &mut GroupAdmin<'_>, id: &Text, of: &[(Text, i32)]) -> Result<ResetOffsets, Failure> {
         match self {
             Scenario::Earliest => found(groups, of, EARLIEST),
             Scenario::Latest => found(groups, of, LATEST),
@@ -54,7 +54,7 @@ impl Scenario {
                         key.0, key.1
                     ))),
                 };
-                let shifted: Result<Offsets, Failure> = of.iter().map(shifted).collect();
+                let shifted: Result<ResetOffsets, Failure> = of.iter().map(shifted).collect();
                 within(groups, shifted?)
             }
             Scenario::Current => {
@@ -72,9 +72,9 @@ impl Scenario {
 }
 
 /// What leaders answer; all of them must.
-fn found(groups: &mut Groups<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<Offsets, Failure> {
+fn found(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     if of.is_empty() {
-        return Ok(Offsets::new());
+        return Ok(ResetOffsets::new());
     }
     let offsets = groups.cluster().offsets_at(of, timestamp)?;
     match of.iter().find(|key| !offsets.contains_key(*key)) {
@@ -86,7 +86,7 @@ fn found(groups: &mut Groups<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<
 }
 
 /// The end where no record is that late.
-fn at(groups: &mut Groups<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<Offsets, Failure> {
+fn at(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = found(groups, of, timestamp)?;
     let late: Vec<(Text, i32)> =
         offsets.iter().filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect();
@@ -98,7 +98,7 @@ fn at(groups: &mut Groups<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<Off
 }
 
 /// Offsets beyond a log become its start or end, and that is said.
-fn within(groups: &mut Groups<'_>, offsets: Offsets) -> Result<Offsets, Failure> {
+fn within(groups: &mut GroupAdmin<'_>, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
     let of: Vec<(Text, i32)> = offsets.keys().cloned().collect();
     let (starts, ends) = (found(groups, &of, EARLIEST)?, found(groups, &of, LATEST)?);
     let clamp = |(key, offset): ((Text, i32), i64)| {

@@ -17,12 +17,12 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::sweep::{About, FILES, text, write_files};
 use fullbore_bench::sweep::tables::{TABLES, Table};
 use fullbore_bench::sweep::{
-    Amount, Axis, CLIENT_ID, Plan, Results, Run, Runner, Setting, Target, cluster, fixed, setting::is_secret_key,
+    Amount, Axis, CLIENT_ID, Results, Run, Runner, Setting, SweepPlan, Target, cluster, fixed, setting::is_secret_key,
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_producer::config;
 use own::Own;
-use progress::{Progress, duration};
+use progress::{SweepProgress, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -135,7 +135,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
 fn measure(
     args: &Sweep,
     table: Option<&Table>,
-    plan: Plan,
+    plan: SweepPlan,
     refusals: &[Option<String>],
     own: Option<&Own>,
     stop: &Stop,
@@ -164,9 +164,9 @@ fn measure(
     verdict(&results, folder)
 }
 
-fn turns(plan: Plan, refusals: &[Option<String>], stop: &Stop) -> Result<Results, Failure> {
+fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Results, Failure> {
     let (points, turns) = (plan.points(), plan.turns());
-    let mut progress = Progress::new(turns.len(), plan.turn_time());
+    let mut progress = SweepProgress::new(turns.len(), plan.turn_time());
     let mut runs = Vec::with_capacity(turns.len());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let topics = format!("fullbore-sweep-{}-{}", since.as_secs(), std::process::id());
@@ -229,7 +229,7 @@ fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
     }
 }
 
-fn intention(plan: &Plan) -> String {
+fn intention(plan: &SweepPlan) -> String {
     let (points, turns) = (plan.points().len(), plan.turns().len());
     let clusters = match &plan.targets[..] {
         [one] => format!("on {}", one.name),
@@ -244,7 +244,7 @@ fn intention(plan: &Plan) -> String {
     format!("{points} {clusters}, each {times}: {turns} measurement{plural}{time}")
 }
 
-fn title(table: Option<&Table>, plan: &Plan) -> String {
+fn title(table: Option<&Table>, plan: &SweepPlan) -> String {
     match table {
         Some(table) => table.title.to_owned(),
         None => {
@@ -286,7 +286,7 @@ impl Sweep {
         Table::named(name).map(Some).ok_or_else(|| Failure::new(format!("--table {name}: must be list, {}", names())))
     }
 
-    fn plan(&self, table: Option<&Table>) -> Result<Plan, Failure> {
+    fn plan(&self, table: Option<&Table>) -> Result<SweepPlan, Failure> {
         if let Some((setting, _)) = self.set.iter().find(|(set, _)| self.over.iter().any(|axis| axis.setting == *set)) {
             return Err(Failure::new(format!("{} is in --over and in --set; leave one of them out", setting.name())));
         }
@@ -321,7 +321,7 @@ impl Sweep {
         }
         let mine = |(key, value): (&str, &str)| (key != BOOTSTRAP_SERVERS).then(|| (key.to_owned(), value.to_owned()));
         let amount = self.num_records.map(Amount::Records).or(self.duration.map(Amount::Time));
-        Ok(Plan {
+        Ok(SweepPlan {
             axes,
             fixed,
             targets,
@@ -357,7 +357,7 @@ impl Sweep {
         Ok(targets)
     }
 
-    fn needs_own(&self, plan: &Plan) -> bool {
+    fn needs_own(&self, plan: &SweepPlan) -> bool {
         plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
     }
 
@@ -372,7 +372,7 @@ impl Sweep {
     }
 
     /// What a reader needs to know; asks every cluster, so that one that is not there is noticed before anything.
-    fn facts(&self, plan: &Plan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
+    fn facts(&self, plan: &SweepPlan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
         let note = self.note.iter().map(|note| ("Note".to_owned(), note.clone()));
         let mut facts = vec![
             ("Date".to_owned(), facts::shown(begun)),
@@ -431,7 +431,7 @@ mod tests {
         Line::try_parse_from([&["sweep"], flags].concat()).map(|line| line.sweep)
     }
 
-    fn plan(flags: &[&str]) -> Result<Plan, Failure> {
+    fn plan(flags: &[&str]) -> Result<SweepPlan, Failure> {
         let sweep = parse(flags).expect("flags");
         sweep.plan(sweep.table()?)
     }
@@ -448,7 +448,7 @@ mod tests {
     fn flags_replace_parts_of_a_table() {
         let wan = ["--table", "seed-001-wan"];
         let of = |more: &[&str]| plan(&[&wan[..], more].concat()).expect("valid");
-        let rtt = |plan: &Plan| plan.setup(&plan.points()[0]).expect("valid").link.rtt.as_millis();
+        let rtt = |plan: &SweepPlan| plan.setup(&plan.points()[0]).expect("valid").link.rtt.as_millis();
         assert_eq!((rtt(&of(&[])), of(&[]).amount), (150, Amount::Records(500)));
         let near = of(&["--set", "rtt=20"]);
         assert_eq!(rtt(&near), 20);

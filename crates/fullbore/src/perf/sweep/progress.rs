@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const ERROR_LETTERS_MAX: usize = 160;
 
 /// The progress of one sweep.
-pub struct Progress {
+pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
@@ -22,7 +22,7 @@ pub struct Progress {
     expected: Option<Duration>,
 }
 
-impl Progress {
+impl SweepProgress {
     /// A sweep of so many measurements, each of about this time if that is known.
     pub fn new(turns: usize, expected: Option<Duration>) -> Self {
         let bar = (std::io::stdout().is_terminal() && std::io::stderr().is_terminal()).then(|| {
@@ -31,7 +31,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
-        Progress { bar, turns, done: 0, measured: 0, begun: Instant::now(), expected }
+        SweepProgress { bar, turns, done: 0, measured: 0, begun: Instant::now(), expected }
     }
 
     /// A measurement begins.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_time_left_is_known_before_the_first_measurement_ends() {
-        let mut progress = Progress::new(10, Some(Duration::from_secs(3)));
+        let mut progress = SweepProgress::new(10, Some(Duration::from_secs(3)));
         assert_eq!(progress.left(), "; about 30 s left");
         progress.ended("x", &Err("refused".to_owned()), false);
         assert_eq!(progress.left(), "; about 27 s left", "what was refused took no time");

@@ -6,7 +6,7 @@
 
 use super::{Breach, Bug};
 use fullbore_rules::sequence::parking::Parking;
-use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
+use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
@@ -152,7 +152,7 @@ impl Cluster {
                 let fenced = at.parking.park(&attempt.stamp, vec![attempt], 1, at.parked);
                 return self.refuse(node, fenced, ErrorCode::INVALID_PRODUCER_EPOCH);
             }
-            Err(Refusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
+            Err(SequenceRefusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
             Err(_) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
         };
         vec![(attempt, self.answer(node, code, -1))]
@@ -183,12 +183,14 @@ impl Cluster {
             Verdict::Duplicate { .. } if self.bug == Some(Bug::NoMemory) => (ErrorCode::NONE, self.append(attempt)),
             Verdict::Append => (ErrorCode::NONE, self.append(attempt)),
             Verdict::Duplicate { base_offset, .. } => (ErrorCode::NONE, base_offset),
-            Verdict::Refuse(Refusal::DuplicateSequence) if !self.kafka => (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, -1),
-            Verdict::Refuse(Refusal::DuplicateSequence | Refusal::OutOfOrderSequence) => {
+            Verdict::Refuse(SequenceRefusal::DuplicateSequence) if !self.kafka => {
+                (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, -1)
+            }
+            Verdict::Refuse(SequenceRefusal::DuplicateSequence | SequenceRefusal::OutOfOrderSequence) => {
                 (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
             }
-            Verdict::Refuse(Refusal::InvalidProducerEpoch) => (ErrorCode::INVALID_PRODUCER_EPOCH, -1),
-            Verdict::Refuse(Refusal::InvalidRecord) => (ErrorCode::INVALID_RECORD, -1),
+            Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch) => (ErrorCode::INVALID_PRODUCER_EPOCH, -1),
+            Verdict::Refuse(SequenceRefusal::InvalidRecord) => (ErrorCode::INVALID_RECORD, -1),
         };
         self.answer(node, code, offset)
     }

@@ -7,7 +7,7 @@ use super::broker::{Answer, Attempt, Cluster, Fault, Node};
 use super::{Breach, Bug, Setup, Step};
 use crate::partitioner::splitmix;
 use crate::sender::verdict::{self, Verdict};
-use crate::window::{Fate, Identity, Setback, Ticket, WINDOW_DEFAULT, Window, sequence_add};
+use crate::window::{Fate, ProducerIdAndEpoch, Setback, Ticket, WINDOW_DEFAULT, Window, sequence_add};
 use fullbore_rules::sequence::Stamp as BrokerStamp;
 use fullbore_wire::ErrorCode;
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ pub(super) struct World {
 impl World {
     pub fn new(setup: Setup, bug: Option<Bug>) -> World {
         let mut window = Window::new(true);
-        window.adopt(Identity { producer_id: 9, epoch: 0 });
+        window.adopt(ProducerIdAndEpoch { producer_id: 9, epoch: 0 });
         if let Some(before) = setup.before_wrap {
             window.next_sequence = i32::MAX - before;
         }
@@ -159,7 +159,7 @@ impl World {
         }
         while let Some(spent) = self.window.wants_identity() {
             assert_ne!(spent, Some(self.next_producer_id));
-            self.window.adopt(Identity { producer_id: self.next_producer_id, epoch: 0 });
+            self.window.adopt(ProducerIdAndEpoch { producer_id: self.next_producer_id, epoch: 0 });
             self.next_producer_id += 1;
             // Nothing fences the old one.
             self.late.clear();
@@ -290,7 +290,7 @@ impl World {
             self.window.set_back(sent.ticket, Setback::Retry { maybe: false }, sent.job);
         }
         if let Some(identity) = self.window.identity {
-            self.window.start_epoch(Identity { epoch: identity.epoch + 1, ..identity });
+            self.window.start_epoch(ProducerIdAndEpoch { epoch: identity.epoch + 1, ..identity });
         }
     }
 

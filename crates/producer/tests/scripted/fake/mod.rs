@@ -6,7 +6,7 @@ mod apis;
 
 use apis::Answer;
 use bytes::BytesMut;
-use fullbore_rules::sequence::{Producers, Refusal, Stamp, Verdict};
+use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::batch::{BatchView, RecordIter, decompress};
 use fullbore_wire::{ErrorCode, Frame, Part, Uuid};
@@ -382,10 +382,10 @@ impl State {
                 (end, ErrorCode::NONE)
             }
             Verdict::Duplicate { base_offset, .. } => (base_offset, ErrorCode::NONE),
-            Verdict::Refuse(Refusal::OutOfOrderSequence) => (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
-            Verdict::Refuse(Refusal::DuplicateSequence) => (-1, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
-            Verdict::Refuse(Refusal::InvalidProducerEpoch) => (-1, ErrorCode::INVALID_PRODUCER_EPOCH),
-            Verdict::Refuse(Refusal::InvalidRecord) => (-1, ErrorCode::INVALID_RECORD),
+            Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) => (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
+            Verdict::Refuse(SequenceRefusal::DuplicateSequence) => (-1, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
+            Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch) => (-1, ErrorCode::INVALID_PRODUCER_EPOCH),
+            Verdict::Refuse(SequenceRefusal::InvalidRecord) => (-1, ErrorCode::INVALID_RECORD),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who may commit, and which topics the members read.
 
-use super::{Classic, State};
+use super::{Classic, GroupState};
 use crate::group::Committer;
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolSubscription};
 use fullbore_wire::{ErrorCode, Text};
@@ -11,11 +11,11 @@ const CONSUMER: &str = "consumer";
 
 impl Classic {
     pub(in crate::group) fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         let Committer { member_id, instance_id, generation, .. } = *committer;
-        if generation < 0 && self.state == State::Empty {
+        if generation < 0 && self.state == GroupState::Empty {
             return Ok(());
         }
         if generation < 0 && member_id.is_empty() && instance_id.is_none() {
@@ -25,7 +25,7 @@ impl Classic {
         if generation != self.generation {
             return Err(ErrorCode::ILLEGAL_GENERATION);
         }
-        if self.state == State::CompletingRebalance {
+        if self.state == GroupState::CompletingRebalance {
             return Err(ErrorCode::REBALANCE_IN_PROGRESS);
         }
         self.renew(member_id, now);
@@ -35,8 +35,8 @@ impl Classic {
     /// Whether offsets may be deleted one by one while there are members: only where we know what they read.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
-            State::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
-            State::Empty => Ok(()),
+            GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
+            GroupState::Empty => Ok(()),
             _ if self.protocol_type() == Some(CONSUMER) => Ok(()),
             _ => Err(ErrorCode::NON_EMPTY_GROUP),
         }
@@ -45,7 +45,7 @@ impl Classic {
     pub(in crate::group) fn reads(&self, topic: &str) -> bool {
         match &self.topics {
             Some(topics) => topics.contains(topic),
-            None => self.state != State::Empty && self.protocol_type() == Some(CONSUMER),
+            None => self.state != GroupState::Empty && self.protocol_type() == Some(CONSUMER),
         }
     }
 

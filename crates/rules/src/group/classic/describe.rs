@@ -1,14 +1,14 @@
 //! What tools are shown of a group.
 
-use super::{Classic, Member, MemberId, State};
+use super::{Classic, ClassicGroupMember, GroupState, MemberId};
 use fullbore_wire::Text;
 use fullbore_wire::apis::describe_groups::{DescribedGroup, DescribedGroupMember};
 
 impl Classic {
     /// As DescribeGroups shows it; the caller adds the group's id.
     pub fn describe(&self) -> DescribedGroup {
-        let protocol = self.protocol.clone().filter(|_| self.state == State::Stable);
-        let one = |(id, member): (&MemberId, &Member)| DescribedGroupMember {
+        let protocol = self.protocol.clone().filter(|_| self.state == GroupState::Stable);
+        let one = |(id, member): (&MemberId, &ClassicGroupMember)| DescribedGroupMember {
             member_id: id.clone(),
             group_instance_id: member.instance_id.clone(),
             client_id: member.client_id.clone(),

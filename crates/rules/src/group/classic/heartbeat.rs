@@ -1,14 +1,14 @@
 //! Heartbeat: a member is alive, and learns whether it must join again.
 
 use super::Classic;
-use crate::group::State;
+use crate::group::GroupState;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 
 impl Classic {
     /// What a Heartbeat is answered.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return ErrorCode::COORDINATOR_NOT_AVAILABLE;
         }
         if let Err(code) = self.check_member(&request.member_id, request.group_instance_id.as_deref()) {
@@ -19,7 +19,7 @@ impl Classic {
         }
         self.renew(&request.member_id, now);
         match self.state {
-            State::PreparingRebalance => ErrorCode::REBALANCE_IN_PROGRESS,
+            GroupState::PreparingRebalance => ErrorCode::REBALANCE_IN_PROGRESS,
             _ => ErrorCode::NONE,
         }
     }

@@ -1,8 +1,8 @@
 //! JoinGroup: a member comes, comes again, or comes back under its static name.
 
-use super::member::{Member, NEW_MEMBER_JOIN_MAX_MS, Profile};
+use super::member::{ClassicGroupMember, NEW_MEMBER_JOIN_MAX_MS, Profile};
 use super::{Classic, JoinEnd, pending_bytes, refuse_join};
-use crate::group::{Answer, Effect, Effects, Event, MemberId, State, Ticket};
+use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, MemberId, RequestTicket};
 use bytes::Bytes;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::{ErrorCode, Text};
@@ -40,7 +40,7 @@ impl Joining<'_> {
 
 impl Classic {
     /// A JoinGroup. Its answer may be long in coming.
-    pub fn join(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn join(&mut self, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let request = joining.request;
         let is_unknown = request.member_id.is_empty();
         let member_id = Text::from(&*request.member_id);
@@ -48,7 +48,7 @@ impl Classic {
             .contains(&request.session_timeout_ms)
         {
             Some((member_id, ErrorCode::INVALID_SESSION_TIMEOUT))
-        } else if self.state == State::Dead {
+        } else if self.state == GroupState::Dead {
             Some((member_id, ErrorCode::COORDINATOR_NOT_AVAILABLE))
         } else if !self.has_room_for(&request.member_id) {
             self.remove(&request.member_id, effects);
@@ -70,8 +70,8 @@ impl Classic {
     fn has_room_for(&self, member_id: &str) -> bool {
         let known = self.members.get(member_id);
         match self.state {
-            State::Empty | State::Dead => true,
-            State::PreparingRebalance => {
+            GroupState::Empty | GroupState::Dead => true,
+            GroupState::PreparingRebalance => {
                 known.is_some_and(|member| member.joining.is_some()) || self.joined < self.settings.members_max
             }
             _ => known.is_some() || self.members.len() < self.settings.members_max,
@@ -80,7 +80,7 @@ impl Classic {
 
     /// Whether the member is for the same as the others, and offers a protocol that all of them offer.
     fn supports(&self, request: &JoinGroupRequest) -> bool {
-        if self.state == State::Empty {
+        if self.state == GroupState::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
         }
         let all = self.members.len();
@@ -91,7 +91,7 @@ impl Classic {
             })
     }
 
-    fn join_unknown(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    fn join_unknown(&mut self, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         if let Some(instance_id) = &joining.request.group_instance_id {
             return match self.instances.get(instance_id).cloned() {
@@ -109,7 +109,7 @@ impl Classic {
         refuse_join(new_id, Some(ticket), ErrorCode::MEMBER_ID_REQUIRED, effects);
     }
 
-    fn join_known(&mut self, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    fn join_known(&mut self, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let request = joining.request;
         let member_id = Text::from(&*request.member_id);
         if request.group_instance_id.is_none() && self.forget_pending(&member_id) {
@@ -120,19 +120,19 @@ impl Classic {
         }
         let is_same = self.members[&member_id].profile.protocols == Profile::of(request).protocols;
         match self.state {
-            State::PreparingRebalance => {
+            GroupState::PreparingRebalance => {
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.complete_join_if_all_there(now, effects);
             }
             // It may not have got the answer to its first JoinGroup.
-            State::CompletingRebalance if is_same => {
+            GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
             // A leader joins again when something changed that only it knows of, such as a topic's partitions.
-            State::Stable if is_same && !self.is_leader(&member_id) => {
+            GroupState::Stable if is_same && !self.is_leader(&member_id) => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
             }
-            State::CompletingRebalance | State::Stable => {
+            GroupState::CompletingRebalance | GroupState::Stable => {
                 let reason = format!("member {member_id} joined again: {}", joining.reason());
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.prepare_rebalance(reason, now, effects);
@@ -141,9 +141,9 @@ impl Classic {
         }
     }
 
-    fn add(&mut self, id: MemberId, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    fn add(&mut self, id: MemberId, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let request = joining.request;
-        let member = Member {
+        let member = ClassicGroupMember {
             instance_id: joining.instance_id(),
             client_id: Text::from(joining.client_id),
             client_host: Text::from(joining.client_host),
@@ -164,13 +164,13 @@ impl Classic {
         let reason = format!("member {id} joined: {}", joining.reason());
         self.insert(id, member);
         match self.state {
-            State::PreparingRebalance => self.complete_join_if_all_there(now, effects),
+            GroupState::PreparingRebalance => self.complete_join_if_all_there(now, effects),
             _ => self.prepare_rebalance(reason, now, effects),
         }
     }
 
     /// Takes what a member says anew, and lets it wait.
-    fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: Ticket, effects: &mut Effects) {
+    fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: RequestTicket, effects: &mut Effects) {
         let Some((id, mut member)) = self.take(member_id) else { return };
         // A client that asks again has given the first answer up.
         refuse_join(&id, member.joining.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
@@ -179,7 +179,7 @@ impl Classic {
     }
 
     /// A static member that comes without its id is a new incarnation: the old one is fenced.
-    fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: Ticket, now: i64, effects: &mut Effects) {
+    fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.take(old_id) else { return };
         refuse_join(&old_id, member.joining.take(), ErrorCode::FENCED_INSTANCE_ID, effects);
@@ -199,10 +199,10 @@ impl Classic {
         effects.push(Effect::Tell(Event::Replaced { instance_id, old: old_id.clone(), new: new_id.clone() }));
         self.insert(new_id.clone(), member);
         match self.state {
-            State::Stable if self.choose_protocol() == self.protocol => {
+            GroupState::Stable if self.choose_protocol() == self.protocol => {
                 self.take_up_again(new_id, was_leader.then_some(old_id), joining.version, effects);
             }
-            State::Stable | State::CompletingRebalance => {
+            GroupState::Stable | GroupState::CompletingRebalance => {
                 let reason = format!("static member {new_id} came back: {}", joining.reason());
                 self.prepare_rebalance(reason, now, effects);
             }
@@ -219,17 +219,17 @@ impl Classic {
         let Some(ticket) = member.joining.take() else { return };
         self.joined -= 1;
         let mut answer = self.generation_for(id, can_skip, can_skip);
-        if let (Answer::Join(response), Some(old_id), false) = (&mut answer, led_as, can_skip) {
+        if let (GroupAnswer::Join(response), Some(old_id), false) = (&mut answer, led_as, can_skip) {
             response.leader = old_id;
         }
         effects.push(Effect::Answer(ticket, answer));
     }
 
     /// What a member is told of the generation. `with_members` is for leaders only.
-    pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> Answer {
+    pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();
-        let one = |(id, member): (&MemberId, &Member)| JoinGroupResponseMember {
+        let one = |(id, member): (&MemberId, &ClassicGroupMember)| JoinGroupResponseMember {
             member_id: id.clone(),
             group_instance_id: member.instance_id.clone(),
             metadata: member.metadata(&protocol),
@@ -239,7 +239,7 @@ impl Classic {
             true => self.members.iter().map(one).collect(),
             false => Vec::new(),
         };
-        Answer::Join(Box::new(JoinGroupResponse {
+        GroupAnswer::Join(Box::new(JoinGroupResponse {
             generation_id: self.generation,
             protocol_type: self.protocol_type.clone(),
             protocol_name: self.protocol.clone(),

@@ -3,8 +3,8 @@
 //! Not in it: who waits for what, pending ids, deadlines. A group is kept when it becomes stable or empty, so it comes
 //! back as one of the two.
 
-use super::member::{Member, Profile};
-use super::{Classic, Settings, State};
+use super::member::{ClassicGroupMember, Profile};
+use super::{Classic, ClassicGroupSettings, GroupState};
 use crate::group::snapshot::{CLASSIC, Packer, Unpacker};
 use crate::group::{MemberId, Snapshot, SnapshotError};
 use bytes::Bytes;
@@ -42,7 +42,11 @@ impl Classic {
         packer.finish()
     }
 
-    pub(in crate::group) fn restore(state: Bytes, settings: Settings, now: i64) -> Result<Self, SnapshotError> {
+    pub(in crate::group) fn restore(
+        state: Bytes,
+        settings: ClassicGroupSettings,
+        now: i64,
+    ) -> Result<Self, SnapshotError> {
         let mut unpacker = Unpacker::new(state);
         let since = unpacker.take()?;
         let mut group = Classic::new(settings, since);
@@ -58,14 +62,14 @@ impl Classic {
         group.leader = leader;
         group.was_kept = true;
         if !group.members.is_empty() {
-            group.state = State::Stable;
+            group.state = GroupState::Stable;
         }
         group.note_topics();
         Ok(group)
     }
 }
 
-fn unpack_member(unpacker: &mut Unpacker, now: i64) -> Result<(MemberId, Member), DecodeError> {
+fn unpack_member(unpacker: &mut Unpacker, now: i64) -> Result<(MemberId, ClassicGroupMember), DecodeError> {
     let id = unpacker.take()?;
     let instance_id = unpacker.take()?;
     let client_id = unpacker.take()?;
@@ -79,7 +83,7 @@ fn unpack_member(unpacker: &mut Unpacker, now: i64) -> Result<(MemberId, Member)
         protocols.push((unpacker.take()?, unpacker.take()?));
     }
     let profile = Profile { session_timeout_ms, rebalance_timeout_ms, protocols };
-    let mut member = Member {
+    let mut member = ClassicGroupMember {
         instance_id,
         client_id,
         client_host,

@@ -1,17 +1,17 @@
 //! LeaveGroup: members go, of their own accord or because an administrator says so.
 
 use super::{Classic, MemberId};
-use crate::group::{Answer, Effect, Effects, Event, State, Ticket};
+use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, RequestTicket};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity, MemberResponse};
 
 impl Classic {
     /// A LeaveGroup; each member for itself.
-    pub fn leave(&mut self, members: &[MemberIdentity], ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn leave(&mut self, members: &[MemberIdentity], ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let mut response = LeaveGroupResponse::default();
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             response.error_code = ErrorCode::COORDINATOR_NOT_AVAILABLE;
-            effects.push(Effect::Answer(ticket, Answer::Leave(Box::new(response))));
+            effects.push(Effect::Answer(ticket, GroupAnswer::Leave(Box::new(response))));
             return;
         }
         let before = (self.members.len(), self.pending.len());
@@ -28,13 +28,13 @@ impl Classic {
         }
         let gone = before.0 - self.members.len();
         match (self.state, last) {
-            (State::Stable | State::CompletingRebalance, Some(last)) if gone > 0 => {
+            (GroupState::Stable | GroupState::CompletingRebalance, Some(last)) if gone > 0 => {
                 self.prepare_rebalance(format!("{last} left, {gone} in all"), now, effects);
             }
-            (State::PreparingRebalance, Some(_)) => self.complete_join_if_all_there(now, effects),
+            (GroupState::PreparingRebalance, Some(_)) => self.complete_join_if_all_there(now, effects),
             _ => {}
         }
-        effects.push(Effect::Answer(ticket, Answer::Leave(Box::new(response))));
+        effects.push(Effect::Answer(ticket, GroupAnswer::Leave(Box::new(response))));
     }
 
     fn leave_one(&mut self, leaving: &MemberIdentity, effects: &mut Effects) -> Result<MemberId, ErrorCode> {

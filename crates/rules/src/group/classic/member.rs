@@ -1,6 +1,6 @@
 //! One member of a classic group: what it said when it joined, and what it waits for.
 
-use crate::group::{MemberId, Ticket};
+use crate::group::{MemberId, RequestTicket};
 use bytes::Bytes;
 use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
@@ -44,7 +44,7 @@ impl Profile {
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ClassicGroupMember {
     pub instance_id: Option<Text>,
     pub client_id: Text,
     pub client_host: Text,
@@ -52,9 +52,9 @@ pub(super) struct Member {
     /// What the leader assigned to it; empty until then.
     pub assignment: Bytes,
     /// The member's JoinGroup that waits for the others.
-    pub joining: Option<Ticket>,
+    pub joining: Option<RequestTicket>,
     /// The member's SyncGroup that waits for the leader.
-    pub syncing: Option<Ticket>,
+    pub syncing: Option<RequestTicket>,
     /// Whether the member waits for the answer to its first JoinGroup.
     pub is_new: bool,
     /// Whether the member's SyncGroup of this generation has not come.
@@ -63,7 +63,7 @@ pub(super) struct Member {
     pub deadline: i64,
 }
 
-impl Member {
+impl ClassicGroupMember {
     /// What it says in this protocol.
     pub fn metadata(&self, protocol: &str) -> Bytes {
         let of = self.profile.protocols.iter().find(|(name, _)| *name == protocol);

@@ -2,9 +2,9 @@
 //!
 //! Invariant: what a member holds it holds after the change, in the generation that the group had.
 
-use super::member::{Member, Profile};
-use super::{Classic, Settings, State};
-use crate::group::consumer::{self, ClassicMember, ConsumerGroup, Held, Partition, Topics};
+use super::member::{ClassicGroupMember, Profile};
+use super::{Classic, ClassicGroupSettings, GroupState};
+use crate::group::consumer::{self, ClassicMember, ConsumerGroup, HeldPartitions, TopicIdPartition, Topics};
 use crate::group::{Effects, MemberId};
 use fullbore_wire::Text;
 use fullbore_wire::consumer_protocol::{
@@ -18,7 +18,7 @@ const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-stick
 
 impl Classic {
     /// An empty group that goes on after this generation.
-    pub(in crate::group) fn after(generation: i32, settings: Settings, now: i64) -> Classic {
+    pub(in crate::group) fn after(generation: i32, settings: ClassicGroupSettings, now: i64) -> Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
@@ -48,7 +48,7 @@ impl Classic {
             let metadata = self.protocol.as_deref().map_or(first, |protocol| member.metadata(protocol));
             let (_, subscription) =
                 consumer_protocol::decode::<ConsumerProtocolSubscription>(metadata).map_err(|_| MALFORMED)?;
-            let mut held = Held::new();
+            let mut held = HeldPartitions::new();
             if !member.assignment.is_empty() {
                 let (_, assignment) =
                     consumer_protocol::decode::<ConsumerProtocolAssignment>(member.assignment.clone())
@@ -59,7 +59,7 @@ impl Classic {
                 }
                 hold(&mut held, &assignment.assigned_partitions, topics, self.generation);
             }
-            if self.state != State::Stable {
+            if self.state != GroupState::Stable {
                 hold(&mut held, &subscription.owned_partitions, topics, self.generation);
             }
             members.push(self.to_consumer_member(id, member, &subscription, held, now));
@@ -70,13 +70,13 @@ impl Classic {
     fn to_consumer_member(
         &self,
         id: &MemberId,
-        member: &Member,
+        member: &ClassicGroupMember,
         subscription: &ConsumerProtocolSubscription,
-        held: Held,
+        held: HeldPartitions,
         now: i64,
-    ) -> consumer::Member {
+    ) -> consumer::ConsumerGroupMember {
         let Profile { session_timeout_ms, rebalance_timeout_ms, protocols } = member.profile.clone();
-        consumer::Member {
+        consumer::ConsumerGroupMember {
             instance_id: member.instance_id.clone(),
             rack_id: subscription.rack_id.as_deref().map(Text::from),
             client_id: member.client_id.clone(),
@@ -89,19 +89,19 @@ impl Classic {
             assigned: held,
             classic: Some(ClassicMember { session_timeout_ms, protocols, join_by: None, sync_by: None }),
             session_by: now.saturating_add(i64::from(session_timeout_ms)),
-            ..consumer::Member::new(id.clone())
+            ..consumer::ConsumerGroupMember::new(id.clone())
         }
     }
 
     /// The classic group of a group whose members all speak the classic protocol: stable, with what they have, in the
     /// generation they know, so that they may still commit while they are asked to join again.
-    pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: Settings, now: i64) -> Classic {
+    pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: ClassicGroupSettings, now: i64) -> Classic {
         let generation = group.members().map(|member| member.epoch).max().unwrap_or(0).max(0);
         let mut classic = Classic::after(generation, settings, now);
         classic.protocol_type = Some(Text::from_static(consumer::PROTOCOL_TYPE));
         for member in group.members() {
             let Some(speaks) = &member.classic else { continue };
-            let mut own = Member {
+            let mut own = ClassicGroupMember {
                 instance_id: member.instance_id.clone(),
                 client_id: member.client_id.clone(),
                 client_host: member.client_host.clone(),
@@ -121,16 +121,16 @@ impl Classic {
             classic.insert(member.id.clone(), own);
         }
         classic.protocol = classic.choose_protocol();
-        classic.enter(State::Stable, now);
+        classic.enter(GroupState::Stable, now);
         classic.note_topics();
         classic
     }
 }
 
-fn hold(held: &mut Held, owned: &[TopicPartition], topics: &dyn Topics, generation: i32) {
+fn hold(held: &mut HeldPartitions, owned: &[TopicPartition], topics: &dyn Topics, generation: i32) {
     for topic in owned {
         if let Some((id, _)) = topics.find(&topic.topic) {
-            held.extend(topic.partitions.iter().map(|&index| (Partition { topic: id, index }, generation)));
+            held.extend(topic.partitions.iter().map(|&index| (TopicIdPartition { topic: id, index }, generation)));
         }
     }
 }

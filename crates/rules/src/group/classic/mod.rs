@@ -34,16 +34,16 @@ mod tests;
 
 pub use join::Joining;
 
-use super::{Answer, Effect, Effects, MemberId, State, Ticket};
+use super::{Effect, Effects, GroupAnswer, GroupState, MemberId, RequestTicket};
 use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;
 use fullbore_wire::{ErrorCode, Text};
-use member::{Member, NEVER};
+use member::{ClassicGroupMember, NEVER};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What of the broker's settings such a group is held to.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ClassicGroupSettings {
     /// `group.min.session.timeout.ms`.
     pub session_timeout_min_ms: i32,
     /// `group.max.session.timeout.ms`.
@@ -72,8 +72,8 @@ enum JoinEnd {
 /// One group.
 #[derive(Debug)]
 pub struct Classic {
-    settings: Settings,
-    state: State,
+    settings: ClassicGroupSettings,
+    state: GroupState,
     /// When it came into this state, by the clock on the wall: it outlives the process.
     since: i64,
     /// How far that is ahead of the clock of events.
@@ -83,7 +83,7 @@ pub struct Classic {
     /// The protocol of the generation.
     protocol: Option<Text>,
     leader: Option<MemberId>,
-    members: BTreeMap<MemberId, Member>,
+    members: BTreeMap<MemberId, ClassicGroupMember>,
     /// Member ids by static name.
     instances: HashMap<Text, MemberId>,
     /// Ids given out that have not joined yet (KIP-394), and until when they may.
@@ -107,10 +107,10 @@ pub struct Classic {
 
 impl Classic {
     /// An empty group.
-    pub fn new(settings: Settings, now: i64) -> Self {
+    pub fn new(settings: ClassicGroupSettings, now: i64) -> Self {
         Classic {
             settings,
-            state: State::Empty,
+            state: GroupState::Empty,
             since: now,
             clock_ahead_ms: 0,
             protocol_type: None,
@@ -132,7 +132,7 @@ impl Classic {
     }
 
     /// The group's state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> GroupState {
         self.state
     }
 
@@ -151,11 +151,11 @@ impl Classic {
     }
 
     pub(super) fn empty_since(&self) -> Option<i64> {
-        (self.state == State::Empty).then_some(self.since)
+        (self.state == GroupState::Empty).then_some(self.since)
     }
 
     pub(super) fn is_blank(&self) -> bool {
-        self.state == State::Empty && self.pending.is_empty() && !self.was_kept
+        self.state == GroupState::Empty && self.pending.is_empty() && !self.was_kept
     }
 
     pub(super) fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
@@ -163,10 +163,10 @@ impl Classic {
             refuse_join(id, member.joining.take(), code, effects);
             refuse_sync(member.syncing.take(), code, effects);
         }
-        *self = Classic { state: State::Dead, ..Classic::new(self.settings, self.since) };
+        *self = Classic { state: GroupState::Dead, ..Classic::new(self.settings, self.since) };
     }
 
-    fn enter(&mut self, state: State, now: i64) {
+    fn enter(&mut self, state: GroupState, now: i64) {
         self.state = state;
         self.since = now.saturating_add(self.clock_ahead_ms);
     }
@@ -195,7 +195,7 @@ impl Classic {
         }
     }
 
-    fn insert(&mut self, id: MemberId, member: Member) {
+    fn insert(&mut self, id: MemberId, member: ClassicGroupMember) {
         for (name, _) in &member.profile.protocols {
             *self.offered.entry(name.clone()).or_default() += 1;
         }
@@ -210,7 +210,7 @@ impl Classic {
     }
 
     /// Takes the member out; who asked for it is still to be answered.
-    fn take(&mut self, member_id: &str) -> Option<(MemberId, Member)> {
+    fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);
         self.joined -= usize::from(member.joining.is_some());
@@ -223,7 +223,7 @@ impl Classic {
         Some((id, member))
     }
 
-    fn withdraw_offers(&mut self, member: &Member) {
+    fn withdraw_offers(&mut self, member: &ClassicGroupMember) {
         for (name, _) in &member.profile.protocols {
             if let Some(count) = self.offered.get_mut(name) {
                 *count -= 1;
@@ -271,16 +271,16 @@ fn pending_bytes(member_id: &str) -> usize {
 }
 
 /// Answers a JoinGroup that failed.
-fn refuse_join(member_id: &Text, ticket: Option<Ticket>, error_code: ErrorCode, effects: &mut Effects) {
+fn refuse_join(member_id: &Text, ticket: Option<RequestTicket>, error_code: ErrorCode, effects: &mut Effects) {
     let Some(ticket) = ticket else { return };
     let response =
         JoinGroupResponse { error_code, member_id: member_id.clone(), protocol_name: None, ..Default::default() };
-    effects.push(Effect::Answer(ticket, Answer::Join(Box::new(response))));
+    effects.push(Effect::Answer(ticket, GroupAnswer::Join(Box::new(response))));
 }
 
 /// Answers a SyncGroup that failed.
-fn refuse_sync(ticket: Option<Ticket>, error_code: ErrorCode, effects: &mut Effects) {
+fn refuse_sync(ticket: Option<RequestTicket>, error_code: ErrorCode, effects: &mut Effects) {
     let Some(ticket) = ticket else { return };
     let response = SyncGroupResponse { error_code, ..Default::default() };
-    effects.push(Effect::Answer(ticket, Answer::Sync(Box::new(response))));
+    effects.push(Effect::Answer(ticket, GroupAnswer::Sync(Box::new(response))));
 }

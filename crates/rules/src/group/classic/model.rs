@@ -102,7 +102,7 @@ struct World {
     group: Classic,
     now: i64,
     tickets: u64,
-    asked: BTreeMap<Ticket, Asked>,
+    asked: BTreeMap<RequestTicket, Asked>,
     clients: Vec<Client>,
     told: HashMap<i32, Told>,
     kept: Option<Snapshot>,
@@ -120,9 +120,9 @@ impl World {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
 
-    fn ticket(&mut self, asked: Asked) -> Ticket {
+    fn ticket(&mut self, asked: Asked) -> RequestTicket {
         self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+        let ticket = RequestTicket(self.tickets);
         self.asked.insert(ticket, asked);
         ticket
     }
@@ -216,7 +216,7 @@ impl World {
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
             Some(snapshot) => {
-                let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
+                let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
                 let Group::Classic(group) = Group::restore(snapshot, settings, self.now).expect("ours") else {
                     unreachable!("a classic group was kept");
                 };
@@ -257,10 +257,10 @@ impl World {
         }
     }
 
-    fn answered(&mut self, asked: Asked, answer: Answer) {
+    fn answered(&mut self, asked: Asked, answer: GroupAnswer) {
         match (asked, answer) {
-            (Asked::Join(client), Answer::Join(response)) => self.joined(client, *response),
-            (Asked::Sync(client, generation), Answer::Sync(response)) => match response.error_code {
+            (Asked::Join(client), GroupAnswer::Join(response)) => self.joined(client, *response),
+            (Asked::Sync(client, generation), GroupAnswer::Sync(response)) => match response.error_code {
                 ErrorCode::NONE => {
                     let assigned = std::str::from_utf8(&response.assignment).expect("text");
                     let is_whole = assigned.is_empty() || assigned == generation.to_string();
@@ -269,7 +269,7 @@ impl World {
                 ErrorCode::REBALANCE_IN_PROGRESS => {}
                 _ => self.clients[client].generation = -1,
             },
-            (Asked::Other, Answer::Leave(_)) => {}
+            (Asked::Other, GroupAnswer::Leave(_)) => {}
             (asked, answer) => panic!("{asked:?} is answered {answer:?}"),
         }
     }
@@ -318,19 +318,19 @@ impl World {
         assert_eq!(group.instances, instances);
         let deadlines = members.clone().map(|member| member.deadline).chain(group.pending.values().copied());
         assert!(deadlines.min().is_none_or(|first| group.sessions_from <= first));
-        assert_eq!(group.join_end.is_some(), group.state == State::PreparingRebalance);
-        let is_current = matches!(group.state, State::CompletingRebalance | State::Stable);
+        assert_eq!(group.join_end.is_some(), group.state == GroupState::PreparingRebalance);
+        let is_current = matches!(group.state, GroupState::CompletingRebalance | GroupState::Stable);
         if is_current {
             let leader = group.leader.as_ref().expect("a generation has a leader");
             assert!(group.members.contains_key(leader) && group.protocol.is_some());
             let is_told = || self.told[&group.generation].members.contains(leader);
-            assert!(group.state == State::Stable || is_told(), "the leader does not know of its generation");
+            assert!(group.state == GroupState::Stable || is_told(), "the leader does not know of its generation");
             let away = members.clone().filter(|member| member.is_static()).count();
             assert!(group.members.len() <= SETTINGS.members_max + away, "over the limit");
         } else {
             assert!(members.clone().all(|member| member.syncing.is_none()), "nobody waits for a leader in vain");
         }
-        assert!(group.state != State::Empty || (group.members.is_empty() && group.protocol.is_none()));
+        assert!(group.state != GroupState::Empty || (group.members.is_empty() && group.protocol.is_none()));
     }
 
     /// However it stands: once nobody says anything more, everybody is answered and the group is empty.
@@ -338,7 +338,7 @@ impl World {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);
         assert!(self.asked.is_empty(), "never answered: {:?}", self.asked);
-        assert_eq!((self.group.state, self.group.next_deadline()), (State::Empty, None));
+        assert_eq!((self.group.state, self.group.next_deadline()), (GroupState::Empty, None));
         assert_eq!(self.group.bytes, 0);
     }
 }
@@ -368,7 +368,7 @@ fn members_that_behave_become_stable() {
         }
         world.act(Action::Pass { ms: 10_000 });
         clients.iter().for_each(|client| world.act(Action::Sync { client: *client }));
-        assert_eq!((world.group.state, world.group.generation), (State::Stable, 1));
+        assert_eq!((world.group.state, world.group.generation), (GroupState::Stable, 1));
         assert_eq!(world.told[&1].members.len(), members);
         assert!(world.asked.is_empty());
     }

@@ -1,8 +1,8 @@
 //! From one generation to the next, and what time does: members that do not join, do not sync, or are not heard of.
 
-use super::member::{Member, NEVER};
+use super::member::{ClassicGroupMember, NEVER};
 use super::{Classic, JoinEnd, refuse_sync};
-use crate::group::{Effect, Effects, Event, MemberId, State};
+use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
@@ -42,14 +42,14 @@ impl Classic {
 
     /// Asks all members to join again, unless they are being asked already.
     pub(super) fn prepare_rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
-        if self.state == State::CompletingRebalance {
+        if self.state == GroupState::CompletingRebalance {
             self.refuse_waiting_syncs(ErrorCode::REBALANCE_IN_PROGRESS, now, effects);
         }
         self.sync_end = None;
         self.members.values_mut().for_each(|member| member.owes_sync = false);
         effects.push(Effect::Tell(Event::RebalanceBegun { generation: self.generation, reason }));
-        let was_empty = self.state == State::Empty;
-        self.enter(State::PreparingRebalance, now);
+        let was_empty = self.state == GroupState::Empty;
+        self.enter(GroupState::PreparingRebalance, now);
         if was_empty {
             let delay = i64::from(self.settings.initial_rebalance_delay_ms);
             let left_ms = (self.rebalance_timeout() - delay).max(0);
@@ -71,8 +71,9 @@ impl Classic {
     /// The members are those that joined, and static ones whose session has not ended.
     fn complete_join(&mut self, now: i64, effects: &mut Effects) {
         self.join_end = None;
-        let late =
-            |(id, member): (&MemberId, &Member)| (member.joining.is_none() && !member.is_static()).then(|| id.clone());
+        let late = |(id, member): (&MemberId, &ClassicGroupMember)| {
+            (member.joining.is_none() && !member.is_static()).then(|| id.clone())
+        };
         let late: Vec<MemberId> = self.members.iter().filter_map(late).collect();
         for member_id in late {
             self.remove(&member_id, effects);
@@ -92,11 +93,11 @@ impl Classic {
         if members == 0 {
             self.leader = None;
             self.give_room_back();
-            self.enter(State::Empty, now);
+            self.enter(GroupState::Empty, now);
             effects.push(Effect::Keep(self.keep()));
             return;
         }
-        self.enter(State::CompletingRebalance, now);
+        self.enter(GroupState::CompletingRebalance, now);
         self.sync_end = Some(now.saturating_add(self.rebalance_timeout()));
         self.answer_joins(now, effects);
     }
@@ -166,7 +167,7 @@ impl Classic {
     fn expire_syncs(&mut self, now: i64, effects: &mut Effects) {
         let owing: Vec<MemberId> =
             self.members.iter().filter(|(_, member)| member.owes_sync).map(|(id, _)| id.clone()).collect();
-        if owing.is_empty() || !matches!(self.state, State::CompletingRebalance | State::Stable) {
+        if owing.is_empty() || !matches!(self.state, GroupState::CompletingRebalance | GroupState::Stable) {
             return;
         }
         let count = owing.len();
@@ -200,7 +201,9 @@ impl Classic {
         let deadlines = self.members.values().map(|member| member.deadline).chain(self.pending.values().copied());
         self.sessions_from = deadlines.min().unwrap_or(NEVER);
         match (self.state, reason) {
-            (State::Stable | State::CompletingRebalance, Some(reason)) => self.prepare_rebalance(reason, now, effects),
+            (GroupState::Stable | GroupState::CompletingRebalance, Some(reason)) => {
+                self.prepare_rebalance(reason, now, effects)
+            }
             _ => self.complete_join_if_all_there(now, effects),
         }
     }

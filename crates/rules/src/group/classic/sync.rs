@@ -1,7 +1,7 @@
 //! SyncGroup: the leader brings everybody's assignment, the others wait for it.
 
 use super::{Classic, refuse_sync};
-use crate::group::{Answer, Effect, Effects, Event, MemberId, State, Ticket};
+use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, MemberId, RequestTicket};
 use bytes::Bytes;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Text};
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 
 impl Classic {
     /// A SyncGroup. Its answer comes with the leader's.
-    pub fn sync(&mut self, request: &SyncGroupRequest, ticket: Ticket, now: i64, effects: &mut Effects) {
+    pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         if let Err(code) = self.check_sync(request) {
             return refuse_sync(Some(ticket), code, effects);
         }
         let member_id = &request.member_id;
         let Some(member) = self.members.get_mut(member_id) else { return };
         member.owes_sync = false;
-        if self.state == State::Stable {
+        if self.state == GroupState::Stable {
             self.renew(member_id, now);
             effects.push(Effect::Answer(ticket, self.assignment_of(member_id)));
             return;
@@ -29,7 +29,7 @@ impl Classic {
     }
 
     fn check_sync(&self, request: &SyncGroupRequest) -> Result<(), ErrorCode> {
-        if self.state == State::Dead {
+        if self.state == GroupState::Dead {
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
@@ -41,7 +41,7 @@ impl Classic {
             return Err(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
         }
         match self.state {
-            State::PreparingRebalance => Err(ErrorCode::REBALANCE_IN_PROGRESS),
+            GroupState::PreparingRebalance => Err(ErrorCode::REBALANCE_IN_PROGRESS),
             _ => Ok(()),
         }
     }
@@ -56,9 +56,9 @@ impl Classic {
             member.assignment = by_member.get(id).map(|bytes| Bytes::copy_from_slice(bytes)).unwrap_or_default();
             self.bytes += member.assignment.len();
         }
-        self.enter(State::Stable, now);
+        self.enter(GroupState::Stable, now);
         effects.push(Effect::Keep(self.keep()));
-        let waiting: Vec<(MemberId, Ticket)> =
+        let waiting: Vec<(MemberId, RequestTicket)> =
             self.members.iter_mut().filter_map(|(id, member)| Some((id.clone(), member.syncing.take()?))).collect();
         for (id, ticket) in waiting {
             self.renew(&id, now);
@@ -67,8 +67,8 @@ impl Classic {
         effects.push(Effect::Tell(Event::Assigned { generation: self.generation }));
     }
 
-    fn assignment_of(&self, member_id: &str) -> Answer {
-        Answer::Sync(Box::new(SyncGroupResponse {
+    fn assignment_of(&self, member_id: &str) -> GroupAnswer {
+        GroupAnswer::Sync(Box::new(SyncGroupResponse {
             protocol_type: self.protocol_type.clone(),
             protocol_name: self.protocol.clone(),
             assignment: self.members.get(member_id).map(|member| member.assignment.clone()).unwrap_or_default(),

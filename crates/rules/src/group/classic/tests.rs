@@ -11,7 +11,7 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol
 use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
-pub(super) const SETTINGS: Settings = Settings {
+pub(super) const SETTINGS: ClassicGroupSettings = ClassicGroupSettings {
     session_timeout_min_ms: 100,
     session_timeout_max_ms: 100_000,
     initial_rebalance_delay_ms: 3000,
@@ -46,7 +46,7 @@ struct Bench {
     group: Classic,
     now: i64,
     tickets: u64,
-    answers: HashMap<Ticket, Answer>,
+    answers: HashMap<RequestTicket, GroupAnswer>,
     events: Vec<Event>,
     kept: usize,
 }
@@ -56,14 +56,14 @@ impl Bench {
         Bench::with(SETTINGS)
     }
 
-    fn with(settings: Settings) -> Self {
+    fn with(settings: ClassicGroupSettings) -> Self {
         let group = Classic::new(settings, 1000);
         Bench { group, now: 1000, tickets: 0, answers: HashMap::new(), events: Vec::new(), kept: 0 }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    fn ticket(&mut self) -> RequestTicket {
         self.tickets += 1;
-        Ticket(self.tickets)
+        RequestTicket(self.tickets)
     }
 
     fn follow(&mut self, effects: Effects) {
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    fn join(&mut self, request: &JoinGroupRequest, version: i16) -> Ticket {
+    fn join(&mut self, request: &JoinGroupRequest, version: i16) -> RequestTicket {
         let ticket = self.ticket();
         let name = request.group_instance_id.clone().unwrap_or_else(|| Text::from("m"));
         let new_member_id = Text::from(format!("{name}-{}", ticket.0));
@@ -94,7 +94,7 @@ impl Bench {
         ticket
     }
 
-    fn sync(&mut self, request: &SyncGroupRequest) -> Ticket {
+    fn sync(&mut self, request: &SyncGroupRequest) -> RequestTicket {
         let ticket = self.ticket();
         let mut effects = Effects::new();
         self.group.sync(request, ticket, self.now, &mut effects);
@@ -114,7 +114,7 @@ impl Bench {
         self.group.leave(members, ticket, self.now, &mut effects);
         self.follow(effects);
         match self.answers.remove(&ticket) {
-            Some(Answer::Leave(response)) => response,
+            Some(GroupAnswer::Leave(response)) => response,
             other => panic!("{other:?}"),
         }
     }
@@ -131,16 +131,16 @@ impl Bench {
         self.now = until;
     }
 
-    fn joined(&mut self, ticket: Ticket) -> Box<JoinGroupResponse> {
+    fn joined(&mut self, ticket: RequestTicket) -> Box<JoinGroupResponse> {
         match self.answers.remove(&ticket) {
-            Some(Answer::Join(response)) => response,
+            Some(GroupAnswer::Join(response)) => response,
             other => panic!("{ticket:?}: {other:?}"),
         }
     }
 
-    fn synced(&mut self, ticket: Ticket) -> Box<SyncGroupResponse> {
+    fn synced(&mut self, ticket: RequestTicket) -> Box<SyncGroupResponse> {
         match self.answers.remove(&ticket) {
-            Some(Answer::Sync(response)) => response,
+            Some(GroupAnswer::Sync(response)) => response,
             other => panic!("{ticket:?}: {other:?}"),
         }
     }
@@ -151,11 +151,11 @@ impl Bench {
             group_instance_id: instance.map(Text::from),
             ..join_request("", "x")
         };
-        let tickets: Vec<Ticket> = instances.iter().map(|instance| self.join(&request(instance), 3)).collect();
+        let tickets: Vec<RequestTicket> = instances.iter().map(|instance| self.join(&request(instance), 3)).collect();
         self.pass(10_000);
         let ids: Vec<Text> = tickets.into_iter().map(|ticket| self.joined(ticket).member_id).collect();
         self.sync_all(&ids);
-        assert_eq!(self.group.state, State::Stable);
+        assert_eq!(self.group.state, GroupState::Stable);
         ids
     }
 
@@ -170,7 +170,7 @@ impl Bench {
     }
 
     /// Assigns each member its own id.
-    fn sync_as(&mut self, id: &Text, leader: &Text, ids: &[Text]) -> Ticket {
+    fn sync_as(&mut self, id: &Text, leader: &Text, ids: &[Text]) -> RequestTicket {
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: Bytes::copy_from_slice(id.as_bytes()),
@@ -209,7 +209,7 @@ fn an_empty_group_waits_for_more_and_for_longer_when_they_come() {
 
 #[test]
 fn the_delay_ends_with_the_rebalance_timeout() {
-    let mut bench = Bench::with(Settings { members_max: 100, ..SETTINGS });
+    let mut bench = Bench::with(ClassicGroupSettings { members_max: 100, ..SETTINGS });
     let first = bench.join(&join_request("", "x"), 3);
     for _ in 0..60 {
         assert!(!bench.answers.contains_key(&first));
@@ -278,7 +278,7 @@ fn refusals_of_a_join() {
         assert_eq!(code(&request), ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
     }
     assert_eq!(code(&join_request("nobody", "x")), ErrorCode::UNKNOWN_MEMBER_ID);
-    assert_eq!(bench.group.state, State::Stable, "none of them disturbed the group");
+    assert_eq!(bench.group.state, GroupState::Stable, "none of them disturbed the group");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_full_group_takes_nobody_more() {
     bench.stable(&[None; 4]);
     let ticket = bench.join(&join_request("", "x"), 3);
     assert_eq!(bench.joined(ticket).error_code, ErrorCode::GROUP_MAX_SIZE_REACHED);
-    assert_eq!((bench.group.state, bench.group.members.len()), (State::Stable, 4));
+    assert_eq!((bench.group.state, bench.group.members.len()), (GroupState::Stable, 4));
 }
 
 #[test]
@@ -337,14 +337,16 @@ fn a_join_said_again_is_answered_and_the_first_is_given_up() {
 /// State by state: the leader always begins a rebalance when stable, a follower only with something new.
 #[test]
 fn a_member_that_joins_again() {
-    for (who, metadata, after) in
-        [(1, "x", State::Stable), (1, "new", State::PreparingRebalance), (0, "x", State::PreparingRebalance)]
-    {
+    for (who, metadata, after) in [
+        (1, "x", GroupState::Stable),
+        (1, "new", GroupState::PreparingRebalance),
+        (0, "x", GroupState::PreparingRebalance),
+    ] {
         let mut bench = Bench::new();
         let ids = bench.stable(&[None, None]);
         let ticket = bench.join(&join_request(&ids[who], metadata), 3);
         assert_eq!(bench.group.state, after, "{who} {metadata}");
-        if after == State::Stable {
+        if after == GroupState::Stable {
             assert_eq!((bench.joined(ticket).generation_id, bench.group.generation), (1, 1));
         }
     }
@@ -358,7 +360,7 @@ fn a_member_that_joins_again() {
     let syncing = bench.sync_as(&ids[1], &ids[0], &ids);
     bench.join(&join_request(&ids[0], "new"), 3);
     assert_eq!(bench.synced(syncing).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
-    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert_eq!(bench.group.state, GroupState::PreparingRebalance);
 }
 
 #[test]
@@ -399,13 +401,13 @@ fn a_member_that_never_syncs_is_out() {
     let ids = tickets.map(|ticket| bench.joined(ticket).member_id);
     let ticket = bench.sync_as(&ids[0], &ids[0], &ids);
     assert_eq!(bench.synced(ticket).error_code, ErrorCode::NONE);
-    assert_eq!(bench.group.state, State::Stable);
+    assert_eq!(bench.group.state, GroupState::Stable);
     for _ in 0..10 {
         bench.pass(6000);
         for id in &ids {
             bench.heartbeat(id, 1);
         }
     }
-    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert_eq!(bench.group.state, GroupState::PreparingRebalance);
     assert!(!bench.group.members.contains_key(&ids[1]));
 }

@@ -1,7 +1,7 @@
 //! What a heartbeat must look like, and which epochs are taken. The checks and their order are Kafka's.
 
-use super::member::{JOINING, LEAVING, LEAVING_TO_RETURN, Member, Partition};
-use super::{Refusal, Settings};
+use super::member::{ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, TopicIdPartition};
+use super::{ConsumerGroupSettings, GroupRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
 
@@ -15,9 +15,9 @@ const MEMBER_MAKES_ID: i16 = 1;
 pub fn check_request(
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
-    settings: &Settings,
-) -> Result<(), Refusal> {
-    let wrong = |message: &str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    settings: &ConsumerGroupSettings,
+) -> Result<(), GroupRefusal> {
+    let wrong = |message: &str| Err(GroupRefusal::new(ErrorCode::INVALID_REQUEST, message));
     let blank = |text: Option<&str>| text.is_some_and(|text| text.trim().is_empty());
     let epoch = request.member_epoch;
     let needs_id = version >= MEMBER_MAKES_ID || epoch > JOINING || epoch == LEAVING;
@@ -54,7 +54,7 @@ pub fn check_request(
         && !settings.assignors.iter().any(|assignor| assignor.name() == &**name)
     {
         let known: Vec<&str> = settings.assignors.iter().map(|assignor| assignor.name()).collect();
-        return Err(Refusal::new(
+        return Err(GroupRefusal::new(
             ErrorCode::UNSUPPORTED_ASSIGNOR,
             format!("ServerAssignor {} is not supported. Supported assignors: {}.", &**name, known.join(", ")),
         ));
@@ -64,7 +64,11 @@ pub fn check_request(
 
 /// Whether a member may come with this epoch. The epoch before its own is taken if all that the member says it owns is
 /// assigned to it: the answer with the new epoch may have been lost.
-pub(super) fn check_epoch(member: &Member, epoch: i32, owned: Option<&[TopicPartitions]>) -> Result<(), Refusal> {
+pub(super) fn check_epoch(
+    member: &ConsumerGroupMember,
+    epoch: i32,
+    owned: Option<&[TopicPartitions]>,
+) -> Result<(), GroupRefusal> {
     if epoch == JOINING || epoch == member.epoch {
         return Ok(());
     }
@@ -72,7 +76,7 @@ pub(super) fn check_epoch(member: &Member, epoch: i32, owned: Option<&[TopicPart
         return Ok(());
     }
     let relation = if epoch > member.epoch { "greater" } else { "smaller" };
-    Err(Refusal::new(
+    Err(GroupRefusal::new(
         ErrorCode::FENCED_MEMBER_EPOCH,
         format!(
             "The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group \
@@ -82,9 +86,9 @@ pub(super) fn check_epoch(member: &Member, epoch: i32, owned: Option<&[TopicPart
     ))
 }
 
-fn is_assigned(member: &Member, owned: &[TopicPartitions]) -> bool {
+fn is_assigned(member: &ConsumerGroupMember, owned: &[TopicPartitions]) -> bool {
     owned.iter().all(|topic| {
-        let mut partitions = topic.partitions.iter().map(|&index| Partition { topic: topic.topic_id, index });
+        let mut partitions = topic.partitions.iter().map(|&index| TopicIdPartition { topic: topic.topic_id, index });
         partitions.all(|partition| member.assigned.contains_key(&partition))
     })
 }

@@ -8,8 +8,8 @@
 
 use super::classic_member::ClassicMember;
 use super::heartbeat::unknown_member;
-use super::member::{Member, MemberState, Partition, Partitions};
-use super::{ConsumerGroup, Migration, PROTOCOL_TYPE, Settings, Topics};
+use super::member::{ConsumerGroupMember, MemberState, PartitionSet, TopicIdPartition};
+use super::{ConsumerGroup, ConsumerGroupSettings, Migration, PROTOCOL_TYPE, Topics};
 use crate::group::MemberId;
 use crate::group::classic::Joining;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ impl ConsumerGroup {
         &mut self,
         joining: Joining<'_>,
         topics: &(impl Topics + ?Sized),
-        settings: &Settings,
+        settings: &ConsumerGroupSettings,
         now: i64,
     ) -> JoinGroupResponse {
         let request = joining.request;
@@ -76,13 +76,18 @@ impl ConsumerGroup {
         }
     }
 
-    fn check_classic_join(&self, joining: &Joining<'_>, id: &str, settings: &Settings) -> Result<(), ErrorCode> {
+    fn check_classic_join(
+        &self,
+        joining: &Joining<'_>,
+        id: &str,
+        settings: &ConsumerGroupSettings,
+    ) -> Result<(), ErrorCode> {
         self.check_size(id, settings).map_err(|refusal| refusal.code)?;
         let request = joining.request;
         let all = self.members.values().filter(|member| member.classic.is_some() && *member.id != *id).count();
         let offers = |name: &Text| {
-            let classic = |member: &&Member| *member.id != *id && member.classic.is_some();
-            let offers = |member: &Member| {
+            let classic = |member: &&ConsumerGroupMember| *member.id != *id && member.classic.is_some();
+            let offers = |member: &ConsumerGroupMember| {
                 member.classic.as_ref().is_some_and(|classic| classic.protocols.iter().any(|(known, _)| known == name))
             };
             self.members.values().filter(classic).filter(|member| offers(member)).count()
@@ -101,8 +106,9 @@ impl ConsumerGroup {
         id: &MemberId,
         instance_id: Option<&str>,
         is_unknown: bool,
-    ) -> Result<Member, ErrorCode> {
-        let known = |group: &Self| group.members.get(id).cloned().unwrap_or_else(|| Member::new(id.clone()));
+    ) -> Result<ConsumerGroupMember, ErrorCode> {
+        let known =
+            |group: &Self| group.members.get(id).cloned().unwrap_or_else(|| ConsumerGroupMember::new(id.clone()));
         let Some(instance_id) = instance_id else { return Ok(known(self)) };
         match self.statics.get(instance_id).cloned() {
             None if is_unknown => Ok(known(self)),
@@ -114,12 +120,12 @@ impl ConsumerGroup {
     }
 
     /// Partitions of topics by name, as the classic protocol says them.
-    fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> Partitions {
+    fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
             let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
             let partitions = topic.partitions.clone();
             id.into_iter().flat_map(move |(id, _)| {
-                partitions.clone().into_iter().map(move |index| Partition { topic: id, index })
+                partitions.clone().into_iter().map(move |index| TopicIdPartition { topic: id, index })
             })
         };
         owned.iter().flat_map(of).collect()
@@ -232,8 +238,9 @@ impl ConsumerGroup {
         if member.epoch != generation { Err(ErrorCode::ILLEGAL_GENERATION) } else { Ok(member.id.clone()) }
     }
 
-    fn waits_for_others(&self, member: &Member) -> bool {
-        let held = |partition: &Partition| self.holders.get(partition).is_some_and(|holder| *holder != member.id);
+    fn waits_for_others(&self, member: &ConsumerGroupMember) -> bool {
+        let held =
+            |partition: &TopicIdPartition| self.holders.get(partition).is_some_and(|holder| *holder != member.id);
         member.target.iter().any(|partition| !member.assigned.contains_key(partition) && held(partition))
     }
 
@@ -247,7 +254,7 @@ impl ConsumerGroup {
     }
 
     /// What is assigned to a member, as its client reads it. Topics that are gone are left out.
-    pub(in crate::group) fn assignment_of(&self, member: &Member) -> Bytes {
+    pub(in crate::group) fn assignment_of(&self, member: &ConsumerGroupMember) -> Bytes {
         let names: HashMap<Uuid, &Text> = self.topics.iter().map(|(name, (id, _))| (*id, name)).collect();
         let mut assigned: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
         for partition in member.assigned.keys() {
@@ -271,7 +278,12 @@ impl ConsumerGroup {
 }
 
 /// Writes down what a JoinGroup says of its member.
-fn noted(mut member: Member, joining: &Joining<'_>, subscription: &ConsumerProtocolSubscription, now: i64) -> Member {
+fn noted(
+    mut member: ConsumerGroupMember,
+    joining: &Joining<'_>,
+    subscription: &ConsumerProtocolSubscription,
+    now: i64,
+) -> ConsumerGroupMember {
     let request = joining.request;
     let rebalance_timeout_ms = match request.rebalance_timeout_ms {
         -1 => request.session_timeout_ms,

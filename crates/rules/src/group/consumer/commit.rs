@@ -1,8 +1,8 @@
 //! Who may commit and fetch offsets.
 
 use super::heartbeat::unknown_member;
-use super::member::{Member, Partition};
-use super::{ConsumerGroup, Refusal};
+use super::member::{ConsumerGroupMember, TopicIdPartition};
+use super::{ConsumerGroup, GroupRefusal};
 use fullbore_wire::ErrorCode;
 
 /// From this version of OffsetCommit on a generation may be a member epoch.
@@ -15,7 +15,7 @@ pub enum May<'a> {
     CommitAll,
     /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on, but nobody else can
     /// have had them in between.
-    CommitSince(&'a Member, i32),
+    CommitSince(&'a ConsumerGroupMember, i32),
 }
 
 impl May<'_> {
@@ -23,14 +23,14 @@ impl May<'_> {
     ///
     /// # Errors
     /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION to a member that speaks the classic protocol.
-    pub fn check(&self, partition: &Partition) -> Result<(), ErrorCode> {
+    pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let May::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
         if since.is_some_and(|since| since <= epoch) { Ok(()) } else { Err(stale(member)) }
     }
 }
 
-fn stale(member: &Member) -> ErrorCode {
+fn stale(member: &ConsumerGroupMember) -> ErrorCode {
     match member.classic {
         None => ErrorCode::STALE_MEMBER_EPOCH,
         Some(_) => ErrorCode::ILLEGAL_GENERATION,
@@ -42,21 +42,21 @@ impl ConsumerGroup {
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, UNSUPPORTED_VERSION.
-    pub fn check_commit(&self, member_id: &str, epoch: i32, version: i16) -> Result<May<'_>, Refusal> {
+    pub fn check_commit(&self, member_id: &str, epoch: i32, version: i16) -> Result<May<'_>, GroupRefusal> {
         if epoch < 0 && self.members.is_empty() {
             return Ok(May::CommitAll);
         }
         let member = self.members.get(member_id).ok_or_else(|| unknown_member(member_id))?;
         if member.classic.is_none() && version < KNOWS_EPOCHS {
             let message = "OffsetCommit version 9 or above must be used by members using the consumer group protocol";
-            return Err(Refusal::new(ErrorCode::UNSUPPORTED_VERSION, message));
+            return Err(GroupRefusal::new(ErrorCode::UNSUPPORTED_VERSION, message));
         }
         match epoch.cmp(&member.epoch) {
             std::cmp::Ordering::Equal => Ok(May::CommitAll),
             std::cmp::Ordering::Less => Ok(May::CommitSince(member, epoch)),
             std::cmp::Ordering::Greater => {
                 let message = format!("The epoch {epoch} is newer than the member's, {}.", member.epoch);
-                Err(Refusal::new(stale(member), message))
+                Err(GroupRefusal::new(stale(member), message))
             }
         }
     }
@@ -65,7 +65,7 @@ impl ConsumerGroup {
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
-    pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), Refusal> {
+    pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), GroupRefusal> {
         let Some(member_id) = member_id.filter(|_| epoch >= 0 || member_id.is_some_and(|id| !id.is_empty())) else {
             return Ok(());
         };
@@ -74,6 +74,6 @@ impl ConsumerGroup {
             return Ok(());
         }
         let message = format!("The epoch {epoch} is not the member's, {}.", member.epoch);
-        Err(Refusal::new(stale(member), message))
+        Err(GroupRefusal::new(stale(member), message))
     }
 }

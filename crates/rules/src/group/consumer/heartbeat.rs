@@ -1,9 +1,11 @@
 //! The way of a heartbeat: find the member, note what it wants, renew the target, bring the member a step nearer to it.
 
 use super::checks::check_epoch;
-use super::member::{JOINING, LEAVING, LEAVING_TO_RETURN, Member, MemberState, Partition, Partitions};
+use super::member::{
+    ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, MemberState, PartitionSet, TopicIdPartition,
+};
 use super::reconcile::Situation;
-use super::{ConsumerGroup, MemberId, Refusal, Settings, Topics};
+use super::{ConsumerGroup, ConsumerGroupSettings, GroupRefusal, MemberId, Topics};
 use crate::group::consumer::assignor::Assignor;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
@@ -41,9 +43,9 @@ impl ConsumerGroup {
         &mut self,
         call: Call<'_>,
         topics: &(impl Topics + ?Sized),
-        settings: &Settings,
+        settings: &ConsumerGroupSettings,
         now: i64,
-    ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+    ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
         let request = call.request;
         if matches!(request.member_epoch, LEAVING | LEAVING_TO_RETURN) {
             return self.leave(request, now);
@@ -86,18 +88,18 @@ impl ConsumerGroup {
     }
 
     /// Whether there is room for who is not a member yet.
-    pub(super) fn check_size(&self, member_id: &str, settings: &Settings) -> Result<(), Refusal> {
+    pub(super) fn check_size(&self, member_id: &str, settings: &ConsumerGroupSettings) -> Result<(), GroupRefusal> {
         if self.members.len() < settings.members_max || self.members.contains_key(member_id) {
             return Ok(());
         }
         let message =
             format!("The consumer group has reached its maximum capacity of {} members.", settings.members_max);
-        Err(Refusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
+        Err(GroupRefusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
     }
 
     /// The member that a heartbeat comes from. One that joins is made up and not yet in the group; a static one that
     /// comes back takes the place of its old self.
-    fn find_or_create(&mut self, call: &Call<'_>) -> Result<Member, Refusal> {
+    fn find_or_create(&mut self, call: &Call<'_>) -> Result<ConsumerGroupMember, GroupRefusal> {
         let request = call.request;
         let id = if request.member_id.is_empty() { &call.fresh_id } else { &request.member_id };
         let owned = request.topic_partitions.as_deref();
@@ -105,18 +107,18 @@ impl ConsumerGroup {
         let Some(instance_id) = &request.instance_id else {
             return match self.members.get(id) {
                 Some(member) => check_epoch(member, request.member_epoch, owned).map(|()| member.clone()),
-                None if joins => Ok(Member::new(Text::from(&**id))),
+                None if joins => Ok(ConsumerGroupMember::new(Text::from(&**id))),
                 None => Err(unknown_member(id)),
             };
         };
         match self.statics.get(instance_id).cloned() {
             None if joins => {
-                let new = || Member::new(Text::from(&**id));
+                let new = || ConsumerGroupMember::new(Text::from(&**id));
                 Ok(self.members.get(id).cloned().unwrap_or_else(new))
             }
             None => {
                 let message = format!("Instance id {} is unknown.", &**instance_id);
-                Err(Refusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message))
+                Err(GroupRefusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message))
             }
             Some(existing) if existing == *id => {
                 let member = &self.members[&existing];
@@ -134,7 +136,7 @@ impl ConsumerGroup {
     }
 
     /// Puts a static member under its new id in place of the old one: it keeps its target and what it holds.
-    pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> Member {
+    pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.members.remove(old).expect("a static name leads to a member");
         self.forget(&member);
         member.id = new;
@@ -149,7 +151,7 @@ impl ConsumerGroup {
     pub(super) fn reconcile(
         &mut self,
         id: &MemberId,
-        owned: Option<&Partitions>,
+        owned: Option<&PartitionSet>,
         subscription_changed: bool,
         topics: &(impl Topics + ?Sized),
         now: i64,
@@ -164,8 +166,8 @@ impl ConsumerGroup {
             epoch: self.assignment_epoch,
             owned,
             subscription_changed,
-            subscribes: |partition: &Partition| subscribed.contains(&partition.topic),
-            is_free: |partition: &Partition| self.holders.get(partition).is_none_or(|holder| holder == id),
+            subscribes: |partition: &TopicIdPartition| subscribed.contains(&partition.topic),
+            is_free: |partition: &TopicIdPartition| self.holders.get(partition).is_none_or(|holder| holder == id),
         };
         let Some(step) = situation.step(member) else { return };
         let mut member = member.clone();
@@ -184,7 +186,11 @@ impl ConsumerGroup {
     }
 }
 
-fn answer(member: &Member, heartbeat_interval_ms: i32, with_assignment: bool) -> ConsumerGroupHeartbeatResponse {
+fn answer(
+    member: &ConsumerGroupMember,
+    heartbeat_interval_ms: i32,
+    with_assignment: bool,
+) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         member_id: Some(member.id.clone()),
         member_epoch: member.epoch,
@@ -196,7 +202,7 @@ fn answer(member: &Member, heartbeat_interval_ms: i32, with_assignment: bool) ->
 }
 
 /// Whether a heartbeat says nothing but that its member lives: nine in ten do, and cost no copy of the member.
-fn is_only_alive(call: &Call<'_>, member: &Member) -> bool {
+fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch
         && request.member_epoch > JOINING
@@ -214,7 +220,7 @@ fn is_only_alive(call: &Call<'_>, member: &Member) -> bool {
 }
 
 /// Writes down what a heartbeat says of its member. What it leaves out is as before.
-fn note(member: &mut Member, call: &Call<'_>, settings: &Settings) {
+fn note(member: &mut ConsumerGroupMember, call: &Call<'_>, settings: &ConsumerGroupSettings) {
     let request = call.request;
     if let Some(instance_id) = &request.instance_id {
         member.instance_id = Some(Text::from(&**instance_id));
@@ -243,16 +249,16 @@ fn note(member: &mut Member, call: &Call<'_>, settings: &Settings) {
     member.classic = None;
 }
 
-fn partitions(owned: &[TopicPartitions]) -> Partitions {
+fn partitions(owned: &[TopicPartitions]) -> PartitionSet {
     let of = |topic: &TopicPartitions| {
         let id = topic.topic_id;
-        topic.partitions.iter().map(move |&index| Partition { topic: id, index }).collect::<Vec<_>>()
+        topic.partitions.iter().map(move |&index| TopicIdPartition { topic: id, index }).collect::<Vec<_>>()
     };
     owned.iter().flat_map(of).collect()
 }
 
 /// Partitions, in order, topic by topic.
-pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a Partition>) -> Vec<TopicPartitions> {
+pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a TopicIdPartition>) -> Vec<TopicPartitions> {
     let mut topics: Vec<TopicPartitions> = Vec::new();
     for partition in partitions {
         match topics.last_mut() {
@@ -267,20 +273,20 @@ pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a Partition>) -> V
     topics
 }
 
-pub(super) fn unknown_member(id: &str) -> Refusal {
+pub(super) fn unknown_member(id: &str) -> GroupRefusal {
     let message = format!("Member {id} is not a member of the group.");
-    Refusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message)
+    GroupRefusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message)
 }
 
-fn unreleased(id: &str, instance_id: &str, owner: &str) -> Refusal {
+fn unreleased(id: &str, instance_id: &str, owner: &str) -> GroupRefusal {
     let message = format!(
         "Static member {id} with instance id {instance_id} cannot join the group because the instance id is owned by \
          {owner} member."
     );
-    Refusal::new(ErrorCode::UNRELEASED_INSTANCE_ID, message)
+    GroupRefusal::new(ErrorCode::UNRELEASED_INSTANCE_ID, message)
 }
 
-pub(super) fn fenced_instance(id: &str, instance_id: &str, owner: &str) -> Refusal {
+pub(super) fn fenced_instance(id: &str, instance_id: &str, owner: &str) -> GroupRefusal {
     let message = format!("Static member {id} with instance id {instance_id} was fenced by member {owner}.");
-    Refusal::new(ErrorCode::FENCED_INSTANCE_ID, message)
+    GroupRefusal::new(ErrorCode::FENCED_INSTANCE_ID, message)
 }

@@ -9,8 +9,8 @@
 //! Invariant: after a change a member sends a bounded number of heartbeats more than it would have, however long others
 //! take over it: 3 s of short intervals, and while it waits longer than that an eighth of the time since the change each.
 
-use super::member::{Member, MemberState};
-use super::{ConsumerGroup, Settings};
+use super::member::{ConsumerGroupMember, MemberState};
+use super::{ConsumerGroup, ConsumerGroupSettings};
 
 /// After a change others are likely, as when an application is rolled out: everybody who comes is told to come again soon.
 pub(super) const GRACE_MS: i64 = 3_000;
@@ -19,7 +19,7 @@ const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {
     /// The interval for this member, which has just been brought as near to its target as it can be.
-    pub(super) fn interval_ms(&self, member: &Member, settings: &Settings, now: i64) -> i32 {
+    pub(super) fn interval_ms(&self, member: &ConsumerGroupMember, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         if member.state == MemberState::UnreleasedPartitions || self.group_epoch > self.assignment_epoch {
             return self.waiting_interval_ms(settings, now);
         }
@@ -28,7 +28,7 @@ impl ConsumerGroup {
     }
 
     /// The interval for a member that waits for nothing.
-    pub(super) fn settled_interval_ms(&self, settings: &Settings, now: i64) -> i32 {
+    pub(super) fn settled_interval_ms(&self, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         match self.changed_ms {
             Some(at) if now - at < GRACE_MS => self.short_interval_ms(settings),
             _ => settings.heartbeat_interval_ms,
@@ -36,14 +36,14 @@ impl ConsumerGroup {
     }
 
     /// The interval for a member to which nothing is left but to hear that others have moved.
-    fn waiting_interval_ms(&self, settings: &Settings, now: i64) -> i32 {
+    fn waiting_interval_ms(&self, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         let Some(at) = self.changed_ms else { return settings.heartbeat_interval_ms };
         let part = i32::try_from((now - at) / PART_OF_WAIT).unwrap_or(i32::MAX);
         self.short_interval_ms(settings).max(part).min(settings.heartbeat_interval_ms)
     }
 
     /// A millisecond for each member at least: together they send no more than a thousand heartbeats a second.
-    fn short_interval_ms(&self, settings: &Settings) -> i32 {
+    fn short_interval_ms(&self, settings: &ConsumerGroupSettings) -> i32 {
         let members = i32::try_from(self.members.len()).unwrap_or(i32::MAX);
         match settings.unsettled_interval_ms {
             0 => settings.heartbeat_interval_ms,

@@ -5,10 +5,10 @@
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
-use super::member::{Held, Member, MemberState, Partition, Partitions};
-use super::{ConsumerGroup, Settings};
+use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
+use super::{ConsumerGroup, ConsumerGroupSettings};
 use crate::group::snapshot::{CONSUMER, Packer, Unpacker};
-use crate::group::{Snapshot, SnapshotError, State};
+use crate::group::{GroupState, Snapshot, SnapshotError};
 use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text, Uuid};
 
@@ -41,7 +41,7 @@ impl ConsumerGroup {
     ///
     /// # Errors
     /// [`SnapshotError`] when the bytes are none of ours.
-    pub fn restore(bytes: Bytes, settings: &Settings, now: i64) -> Result<ConsumerGroup, SnapshotError> {
+    pub fn restore(bytes: Bytes, settings: &ConsumerGroupSettings, now: i64) -> Result<ConsumerGroup, SnapshotError> {
         let mut unpacker = Unpacker::new(bytes);
         let group_epoch: i32 = unpacker.take()?;
         let mut group = ConsumerGroup { group_epoch, assignment_epoch: unpacker.take()?, ..ConsumerGroup::default() };
@@ -66,7 +66,7 @@ impl ConsumerGroup {
         if group.members.is_empty() {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }
-        if !matches!(group.state(), State::Empty | State::Stable) {
+        if !matches!(group.state(), GroupState::Empty | GroupState::Stable) {
             // What was going on goes on.
             group.changed_ms = Some(now);
         }
@@ -75,7 +75,7 @@ impl ConsumerGroup {
     }
 }
 
-fn pack_member(packer: &mut Packer, member: &Member) {
+fn pack_member(packer: &mut Packer, member: &ConsumerGroupMember) {
     packer.put(&member.id);
     packer.put(&member.instance_id);
     packer.put(&member.rack_id);
@@ -104,8 +104,12 @@ fn pack_member(packer: &mut Packer, member: &Member) {
     }
 }
 
-fn unpack_member(unpacker: &mut Unpacker, settings: &Settings, now: i64) -> Result<Member, DecodeError> {
-    let mut member = Member::new(unpacker.take()?);
+fn unpack_member(
+    unpacker: &mut Unpacker,
+    settings: &ConsumerGroupSettings,
+    now: i64,
+) -> Result<ConsumerGroupMember, DecodeError> {
+    let mut member = ConsumerGroupMember::new(unpacker.take()?);
     member.instance_id = unpacker.take()?;
     member.rack_id = unpacker.take()?;
     member.client_id = unpacker.take()?;
@@ -124,7 +128,7 @@ fn unpack_member(unpacker: &mut Unpacker, settings: &Settings, now: i64) -> Resu
     member.assigned = unpack_partitions(unpacker)?;
     member.revoking = unpack_partitions(unpacker)?;
     member.revoking.retain(|partition, _| !member.assigned.contains_key(partition));
-    member.target = unpack_partitions(unpacker)?.into_keys().collect::<Partitions>();
+    member.target = unpack_partitions(unpacker)?.into_keys().collect::<PartitionSet>();
     let session_timeout_ms: i32 = unpacker.take()?;
     let protocols = (0..unpacker.count()?)
         .map(|_| Ok((unpacker.take()?, unpacker.take()?)))
@@ -141,7 +145,7 @@ fn unpack_member(unpacker: &mut Unpacker, settings: &Settings, now: i64) -> Resu
 }
 
 /// Topic by topic: its id, the partitions, the epochs.
-fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (Partition, i32)>) {
+fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (TopicIdPartition, i32)>) {
     let mut topics: Vec<(Uuid, Vec<i32>, Vec<i32>)> = Vec::new();
     for (partition, epoch) in partitions {
         if topics.last().is_none_or(|(id, ..)| *id != partition.topic) {
@@ -160,12 +164,12 @@ fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (Partit
     }
 }
 
-fn unpack_partitions(unpacker: &mut Unpacker) -> Result<Held, DecodeError> {
-    let mut held = Held::new();
+fn unpack_partitions(unpacker: &mut Unpacker) -> Result<HeldPartitions, DecodeError> {
+    let mut held = HeldPartitions::new();
     for _ in 0..unpacker.count()? {
         let topic: Uuid = unpacker.take()?;
         let (indexes, epochs): (Vec<i32>, Vec<i32>) = (unpacker.take()?, unpacker.take()?);
-        held.extend(indexes.into_iter().zip(epochs).map(|(index, epoch)| (Partition { topic, index }, epoch)));
+        held.extend(indexes.into_iter().zip(epochs).map(|(index, epoch)| (TopicIdPartition { topic, index }, epoch)));
     }
     Ok(held)
 }

@@ -1,8 +1,8 @@
 //! How members go: they leave, or are fenced because nothing came of them, or because they did not give up in time.
 
 use super::heartbeat::{fenced_instance, unknown_member};
-use super::member::{Held, LEAVING_TO_RETURN, MemberState};
-use super::{ConsumerGroup, MemberId, Refusal};
+use super::member::{HeldPartitions, LEAVING_TO_RETURN, MemberState};
+use super::{ConsumerGroup, GroupRefusal, MemberId};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ impl ConsumerGroup {
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
         now: i64,
-    ) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+    ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
         let id = self.find_leaving(&request.member_id, request.instance_id.as_deref())?;
         if request.member_epoch == LEAVING_TO_RETURN {
             self.pause(&id);
@@ -36,14 +36,14 @@ impl ConsumerGroup {
         })
     }
 
-    pub(super) fn find_leaving(&self, id: &str, instance_id: Option<&str>) -> Result<MemberId, Refusal> {
+    pub(super) fn find_leaving(&self, id: &str, instance_id: Option<&str>) -> Result<MemberId, GroupRefusal> {
         let Some(instance_id) = instance_id else {
             return self.members.get(id).map(|member| member.id.clone()).ok_or_else(|| unknown_member(id));
         };
         match self.statics.get(instance_id) {
             None => {
                 let message = format!("Instance id {instance_id} is unknown.");
-                Err(Refusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message))
+                Err(GroupRefusal::new(ErrorCode::UNKNOWN_MEMBER_ID, message))
             }
             Some(existing) if **existing != *id => Err(fenced_instance(id, instance_id, existing)),
             Some(existing) => Ok(existing.clone()),
@@ -56,7 +56,7 @@ impl ConsumerGroup {
         let mut member = self.members[id].clone();
         member.epoch = LEAVING_TO_RETURN;
         member.state = MemberState::Stable;
-        member.revoking = Held::new();
+        member.revoking = HeldPartitions::new();
         member.revoke_by = None;
         member.expected_by = i64::MAX;
         self.put(member);

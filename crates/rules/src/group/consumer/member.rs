@@ -17,7 +17,7 @@ pub const LEAVING_TO_RETURN: i32 = -2;
 
 /// A partition, by its topic's id: a topic created anew under the same name is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Partition {
+pub struct TopicIdPartition {
     /// The topic's id.
     pub topic: Uuid,
     /// The partition's index.
@@ -25,10 +25,10 @@ pub struct Partition {
 }
 
 /// Some partitions.
-pub type Partitions = BTreeSet<Partition>;
+pub type PartitionSet = BTreeSet<TopicIdPartition>;
 
 /// Partitions a member holds, each with the epoch in which it got it (KIP-1251).
-pub type Held = BTreeMap<Partition, i32>;
+pub type HeldPartitions = BTreeMap<TopicIdPartition, i32>;
 
 /// How far a member is on its way to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum MemberState {
 
 /// One member.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
+pub struct ConsumerGroupMember {
     /// The member's id.
     pub id: MemberId,
     /// The static member's name (group.instance.id).
@@ -69,11 +69,11 @@ pub struct Member {
     /// How far it is.
     pub state: MemberState,
     /// What it may read from.
-    pub assigned: Held,
+    pub assigned: HeldPartitions,
     /// What it must give up and may still read from.
-    pub revoking: Held,
+    pub revoking: HeldPartitions,
     /// What it is to have in the end.
-    pub target: Partitions,
+    pub target: PartitionSet,
     /// How it speaks the classic protocol; `None` under the consumer protocol.
     pub classic: Option<ClassicMember>,
     /// When it is fenced unless it is heard of, in milliseconds since 1970.
@@ -84,10 +84,10 @@ pub struct Member {
     pub revoke_by: Option<i64>,
 }
 
-impl Member {
+impl ConsumerGroupMember {
     /// A member of which nothing is known but its id.
-    pub(in crate::group) fn new(id: MemberId) -> Member {
-        Member {
+    pub(in crate::group) fn new(id: MemberId) -> ConsumerGroupMember {
+        ConsumerGroupMember {
             id,
             instance_id: None,
             rack_id: None,
@@ -100,9 +100,9 @@ impl Member {
             epoch: JOINING,
             previous_epoch: JOINING,
             state: MemberState::Stable,
-            assigned: Held::new(),
-            revoking: Held::new(),
-            target: Partitions::new(),
+            assigned: HeldPartitions::new(),
+            revoking: HeldPartitions::new(),
+            target: PartitionSet::new(),
             classic: None,
             session_by: i64::MAX,
             expected_by: i64::MAX,
@@ -116,18 +116,18 @@ impl Member {
     }
 
     /// Everything it may read from: what is assigned to it and what it has not given up.
-    pub fn holds(&self) -> impl Iterator<Item = (&Partition, &i32)> {
+    pub fn holds(&self) -> impl Iterator<Item = (&TopicIdPartition, &i32)> {
         self.assigned.iter().chain(&self.revoking)
     }
 
     /// Whether only times differ.
-    pub(super) fn is_same_but_for_time(&self, other: &Member) -> bool {
-        let timeless = |member: &Member| {
-            let Member { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;
+    pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
+        let timeless = |member: &ConsumerGroupMember| {
+            let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;
             (epoch, previous_epoch, state, rebalance_timeout_ms, assignor)
         };
-        let texts = |member: &Member| {
-            let Member { instance_id, rack_id, client_id, client_host, regex, .. } = member.clone();
+        let texts = |member: &ConsumerGroupMember| {
+            let ConsumerGroupMember { instance_id, rack_id, client_id, client_host, regex, .. } = member.clone();
             (instance_id, rack_id, client_id, client_host, regex)
         };
         timeless(self) == timeless(other)

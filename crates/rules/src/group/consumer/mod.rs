@@ -39,9 +39,12 @@ pub use classic_member::ClassicMember;
 pub use commit::May;
 pub use heartbeat::{Call, Resolved};
 pub use leave::Fenced;
-pub use member::{Held, JOINING, LEAVING, LEAVING_TO_RETURN, Member, MemberState, Partition, Partitions};
+pub use member::{
+    ConsumerGroupMember, HeldPartitions, JOINING, LEAVING, LEAVING_TO_RETURN, MemberState, PartitionSet,
+    TopicIdPartition,
+};
 
-use super::{MemberId, State};
+use super::{GroupState, MemberId};
 use assignor::Assignor;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +61,7 @@ const PARTITION_BYTES: usize = 256;
 
 /// What of the broker's and the group's settings the group is held to.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ConsumerGroupSettings {
     /// Whether there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
     pub is_enabled: bool,
     /// `group.consumer.session.timeout.ms`, or the group's own.
@@ -79,10 +82,10 @@ pub struct Settings {
     pub migration: Migration,
 }
 
-impl Default for Settings {
+impl Default for ConsumerGroupSettings {
     /// Kafka's.
-    fn default() -> Settings {
-        Settings {
+    fn default() -> ConsumerGroupSettings {
+        ConsumerGroupSettings {
             is_enabled: true,
             session_timeout_ms: 45_000,
             heartbeat_interval_ms: 5_000,
@@ -131,16 +134,16 @@ pub trait Topics {
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct GroupRefusal {
     /// The code.
     pub code: ErrorCode,
     /// Why, as a sentence.
     pub message: String,
 }
 
-impl Refusal {
-    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
-        Refusal { code, message: message.into() }
+impl GroupRefusal {
+    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> GroupRefusal {
+        GroupRefusal { code, message: message.into() }
     }
 }
 
@@ -153,11 +156,11 @@ pub struct ConsumerGroup {
     assigned_ms: Option<i64>,
     /// When the group epoch last rose, since the start of the broker.
     changed_ms: Option<i64>,
-    members: BTreeMap<MemberId, Member>,
+    members: BTreeMap<MemberId, ConsumerGroupMember>,
     /// Which member has a static name.
     statics: BTreeMap<Text, MemberId>,
     /// Which member holds a partition.
-    holders: BTreeMap<Partition, MemberId>,
+    holders: BTreeMap<TopicIdPartition, MemberId>,
     /// The topics that each regular expression in use matches.
     regexes: BTreeMap<Text, BTreeSet<Text>>,
     /// Memory they hold, about.
@@ -191,7 +194,7 @@ impl ConsumerGroup {
     /// the first of them.
     pub(in crate::group) fn of_classic(
         generation: i32,
-        members: Vec<Member>,
+        members: Vec<ConsumerGroupMember>,
         topics: &(impl Topics + ?Sized),
         now: i64,
     ) -> ConsumerGroup {
@@ -205,15 +208,15 @@ impl ConsumerGroup {
     }
 
     /// The group's state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> GroupState {
         if self.members.is_empty() {
-            State::Empty
+            GroupState::Empty
         } else if self.group_epoch > self.assignment_epoch {
-            State::Assigning
+            GroupState::Assigning
         } else if self.members.values().all(|member| member.is_reconciled_to(self.assignment_epoch)) {
-            State::Stable
+            GroupState::Stable
         } else {
-            State::Reconciling
+            GroupState::Reconciling
         }
     }
 
@@ -233,12 +236,12 @@ impl ConsumerGroup {
     }
 
     /// Everybody, by id.
-    pub fn members(&self) -> impl ExactSizeIterator<Item = &Member> {
+    pub fn members(&self) -> impl ExactSizeIterator<Item = &ConsumerGroupMember> {
         self.members.values()
     }
 
     /// One member.
-    pub fn member(&self, id: &str) -> Option<&Member> {
+    pub fn member(&self, id: &str) -> Option<&ConsumerGroupMember> {
         self.members.get(id)
     }
 
@@ -258,7 +261,7 @@ impl ConsumerGroup {
     }
 
     /// Whether the regular expressions in use are to be resolved anew.
-    pub fn regexes_are_due(&self, topics_version: u64, settings: &Settings, now: i64) -> bool {
+    pub fn regexes_are_due(&self, topics_version: u64, settings: &ConsumerGroupSettings, now: i64) -> bool {
         !self.regexes.is_empty()
             && self.resolved.is_none_or(|(at, version)| {
                 version != topics_version || now >= at + i64::from(settings.regex_refresh_ms)
@@ -274,7 +277,7 @@ impl ConsumerGroup {
     }
 
     /// The assignor that most members vote for, of those the broker has; its first one if nobody votes.
-    pub fn assignor(&self, settings: &Settings) -> Assignor {
+    pub fn assignor(&self, settings: &ConsumerGroupSettings) -> Assignor {
         let votes =
             |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();
         let first = settings.assignors.first().copied().unwrap_or(Assignor::Uniform);
@@ -284,7 +287,7 @@ impl ConsumerGroup {
 
     /// When [`ConsumerGroup::tick`] has something to do, at the earliest.
     pub fn next_deadline(&self) -> Option<i64> {
-        self.members.values().map(Member::deadline).min()
+        self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
     /// Whether something changed since this was last asked that must be kept before anybody learns of it.
@@ -293,7 +296,7 @@ impl ConsumerGroup {
     }
 
     /// Puts a member in place of what it was, and keeps the books of who holds what.
-    fn put(&mut self, member: Member) {
+    fn put(&mut self, member: ConsumerGroupMember) {
         if self.members.get(&member.id) == Some(&member) {
             return;
         }
@@ -316,7 +319,7 @@ impl ConsumerGroup {
     }
 
     /// Strikes what a member holds and its static name.
-    fn forget(&mut self, member: &Member) {
+    fn forget(&mut self, member: &ConsumerGroupMember) {
         self.bytes -= member_bytes(member);
         for (partition, _) in member.holds() {
             self.holders.remove(partition);
@@ -330,7 +333,7 @@ impl ConsumerGroup {
 }
 
 /// About what a member costs: what it said, and what it holds.
-fn member_bytes(member: &Member) -> usize {
+fn member_bytes(member: &ConsumerGroupMember) -> usize {
     let names: usize = member.topics.iter().map(|name| name.len() + TEXT_BYTES).sum();
     let metadata = |classic: &ClassicMember| {
         classic.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + TEXT_BYTES).sum::<usize>()

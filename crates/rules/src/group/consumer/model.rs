@@ -110,11 +110,11 @@ struct Client {
     topics: Vec<Text>,
     regex: Option<Text>,
     /// What it reads from.
-    reads: Partitions,
+    reads: PartitionSet,
     /// What the last answer assigned to it.
-    assigned: Partitions,
+    assigned: PartitionSet,
     /// What it last said it owns and saw answered.
-    reported: Option<Partitions>,
+    reported: Option<PartitionSet>,
     /// The next heartbeat must say everything.
     full: bool,
     lives: u64,
@@ -156,14 +156,16 @@ impl Client {
             self.assigned = assignment
                 .topic_partitions
                 .iter()
-                .flat_map(|topic| topic.partitions.iter().map(|&index| Partition { topic: topic.topic_id, index }))
+                .flat_map(|topic| {
+                    topic.partitions.iter().map(|&index| TopicIdPartition { topic: topic.topic_id, index })
+                })
                 .collect();
             self.reads.extend(self.assigned.iter().copied());
         }
     }
 }
 
-fn owned(partitions: &Partitions) -> Vec<TopicPartitions> {
+fn owned(partitions: &PartitionSet) -> Vec<TopicPartitions> {
     super::heartbeat::by_topic(partitions.iter())
 }
 
@@ -174,7 +176,7 @@ struct World {
     table: Table,
     clients: Vec<Client>,
     now: i64,
-    settings: Settings,
+    settings: ConsumerGroupSettings,
     next_topic: u8,
 }
 
@@ -194,7 +196,7 @@ impl World {
             table: Table { version: 1, topics: topics.collect() },
             clients: (0..CLIENTS).map(client).collect(),
             now: 1_000_000,
-            settings: Settings {
+            settings: ConsumerGroupSettings {
                 session_timeout_ms: SESSION_MS,
                 heartbeat_interval_ms: 100,
                 unsettled_interval_ms: 10,
@@ -222,7 +224,10 @@ impl World {
         (regex.clone(), topics.map(|name| Text::from(name.as_str())).collect())
     }
 
-    fn process(&mut self, request: &ConsumerGroupHeartbeatRequest) -> Result<ConsumerGroupHeartbeatResponse, Refusal> {
+    fn process(
+        &mut self,
+        request: &ConsumerGroupHeartbeatRequest,
+    ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
         check_request(request, 1, &self.settings)?;
         let mut resolve: Vec<Text> = Vec::new();
         if self.group.regexes_are_due(self.table.version, &self.settings, self.now) {
@@ -365,7 +370,7 @@ impl World {
     }
 
     fn check(&self) {
-        let mut readers: BTreeMap<Partition, usize> = BTreeMap::new();
+        let mut readers: BTreeMap<TopicIdPartition, usize> = BTreeMap::new();
         for (n, client) in self.clients.iter().enumerate() {
             for partition in &client.reads {
                 let other = readers.insert(*partition, n);
@@ -402,14 +407,14 @@ impl World {
             self.check();
         }
         if self.group.members().len() == 0 {
-            assert_eq!(self.group.state(), State::Empty);
+            assert_eq!(self.group.state(), GroupState::Empty);
             return;
         }
-        assert_eq!(self.group.state(), State::Stable, "{:#?}", self.group);
+        assert_eq!(self.group.state(), GroupState::Stable, "{:#?}", self.group);
         self.now += super::interval::GRACE_MS;
         let settled = self.group.settled_interval_ms(&self.settings, self.now);
         assert_eq!(settled, self.settings.heartbeat_interval_ms, "who is settled comes as seldom as configured");
-        let mut shared = Partitions::new();
+        let mut shared = PartitionSet::new();
         for client in self.clients.iter().filter(|client| client.joined) {
             let member = self.group.member(&client.id).expect("who is there is a member");
             assert_eq!(client.reads, member.target);
@@ -420,12 +425,12 @@ impl World {
             let matches = |regex: &Text| name.starts_with(regex.trim_end_matches(".*"));
             client.topics.iter().any(|topic| topic == name) || client.regex.as_ref().is_some_and(matches)
         };
-        let wanted: Partitions = self
+        let wanted: PartitionSet = self
             .table
             .topics
             .iter()
             .filter(|(name, _)| self.clients.iter().any(|client| client.joined && wants(client, name)))
-            .flat_map(|(_, &(topic, count))| (0..count).map(move |index| Partition { topic, index }))
+            .flat_map(|(_, &(topic, count))| (0..count).map(move |index| TopicIdPartition { topic, index }))
             .collect();
         assert_eq!(shared, wanted, "everything somebody subscribes to is read");
         self.check_balance();
@@ -433,11 +438,11 @@ impl World {
 
     /// Where all subscribe to the same, loads differ by one, per topic under `range`.
     fn check_balance(&self) {
-        let wants = |member: &Member| {
+        let wants = |member: &ConsumerGroupMember| {
             let topics: BTreeSet<Text> = self.group.subscribed(member).cloned().collect();
             topics.into_iter().filter(|name| self.table.find(name).is_some()).collect::<Vec<_>>()
         };
-        let members: Vec<&Member> = self.group.members().collect();
+        let members: Vec<&ConsumerGroupMember> = self.group.members().collect();
         if members.iter().any(|member| wants(member) != wants(members[0])) {
             return;
         }

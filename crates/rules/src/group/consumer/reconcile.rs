@@ -6,14 +6,14 @@
 //! What it is not: concerned with anybody else; whether a partition is free is asked. Invariant: a partition is assigned
 //! only if nobody else holds it.
 
-use super::member::{Held, Member, MemberState, Partition, Partitions};
+use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
 /// What the step depends on beside the member.
 pub(super) struct Situation<'a, Subscribes, IsFree> {
     /// The epoch of the target.
     pub epoch: i32,
     /// The partitions that the member says it has, if it said so.
-    pub owned: Option<&'a Partitions>,
+    pub owned: Option<&'a PartitionSet>,
     /// Whether what it has must be looked through even if it is where it should be: its subscription has changed.
     pub subscription_changed: bool,
     /// Whether the member subscribes to the topic of a partition, and the topic is there.
@@ -27,17 +27,17 @@ pub(super) struct Situation<'a, Subscribes, IsFree> {
 pub(super) struct Step {
     pub state: MemberState,
     pub epoch: i32,
-    pub assigned: Held,
-    pub revoking: Held,
+    pub assigned: HeldPartitions,
+    pub revoking: HeldPartitions,
 }
 
 impl<Subscribes, IsFree> Situation<'_, Subscribes, IsFree>
 where
-    Subscribes: Fn(&Partition) -> bool,
-    IsFree: Fn(&Partition) -> bool,
+    Subscribes: Fn(&TopicIdPartition) -> bool,
+    IsFree: Fn(&TopicIdPartition) -> bool,
 {
     /// The next step, or `None` if the member stays as it is.
-    pub fn step(&self, member: &Member) -> Option<Step> {
+    pub fn step(&self, member: &ConsumerGroupMember) -> Option<Step> {
         match member.state {
             MemberState::Stable if member.epoch != self.epoch => Some(self.advance(member)),
             MemberState::UnreleasedPartitions => Some(self.advance(member)),
@@ -48,14 +48,14 @@ where
     }
 
     /// Whether the member has said that it has none of these any more. Silence means that it has.
-    fn still_has(&self, partitions: &Held) -> bool {
+    fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }
 
     /// Towards the target.
-    fn advance(&self, member: &Member) -> Step {
-        let wanted = |partition: &Partition| member.target.contains(partition) && (self.subscribes)(partition);
-        let (mut assigned, revoking): (Held, Held) =
+    fn advance(&self, member: &ConsumerGroupMember) -> Step {
+        let wanted = |partition: &TopicIdPartition| member.target.contains(partition) && (self.subscribes)(partition);
+        let (mut assigned, revoking): (HeldPartitions, HeldPartitions) =
             member.assigned.iter().map(|(&partition, &epoch)| (partition, epoch)).partition(|(p, _)| wanted(p));
         if !revoking.is_empty() && self.still_has(&revoking) {
             let state = MemberState::UnrevokedPartitions;
@@ -72,12 +72,12 @@ where
                 state = MemberState::UnreleasedPartitions;
             }
         }
-        Step { state, epoch: self.epoch, assigned, revoking: Held::new() }
+        Step { state, epoch: self.epoch, assigned, revoking: HeldPartitions::new() }
     }
 
     /// Takes back what the member no longer subscribes to, before there is a new target.
-    fn withdraw(&self, member: &Member) -> Option<Step> {
-        let (assigned, withdrawn): (Held, Held) =
+    fn withdraw(&self, member: &ConsumerGroupMember) -> Option<Step> {
+        let (assigned, withdrawn): (HeldPartitions, HeldPartitions) =
             member.assigned.iter().map(|(&p, &epoch)| (p, epoch)).partition(|(p, _)| (self.subscribes)(p));
         if withdrawn.is_empty() {
             return None;
@@ -87,6 +87,6 @@ where
         if self.still_has(&revoking) {
             return Some(Step { state: MemberState::UnrevokedPartitions, epoch: member.epoch, assigned, revoking });
         }
-        Some(Step { state: member.state, epoch: member.epoch, assigned, revoking: Held::new() })
+        Some(Step { state: member.state, epoch: member.epoch, assigned, revoking: HeldPartitions::new() })
     }
 }

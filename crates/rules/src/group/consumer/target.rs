@@ -4,14 +4,14 @@
 
 use super::assignor::{Assignor, MemberIndex, NOBODY, Owners, Subscriptions};
 use super::heartbeat::Resolved;
-use super::member::{Member, Partition, Partitions};
-use super::{ConsumerGroup, MemberId, Settings, TEXT_BYTES, Topics};
+use super::member::{ConsumerGroupMember, PartitionSet, TopicIdPartition};
+use super::{ConsumerGroup, ConsumerGroupSettings, MemberId, TEXT_BYTES, Topics};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl ConsumerGroup {
     /// The names of the topics a member subscribes to, by name or by expression; a name may come twice.
-    pub(super) fn subscribed<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = &'a Text> {
+    pub(super) fn subscribed<'a>(&'a self, member: &'a ConsumerGroupMember) -> impl Iterator<Item = &'a Text> {
         let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
         member.topics.iter().chain(matched.into_iter().flatten())
     }
@@ -72,7 +72,7 @@ impl ConsumerGroup {
         subscription_changed: bool,
         caller: &MemberId,
         topics: &(impl Topics + ?Sized),
-        settings: &Settings,
+        settings: &ConsumerGroupSettings,
         now: i64,
     ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
@@ -117,13 +117,13 @@ impl ConsumerGroup {
     }
 
     /// Whether the last target is old enough, or was one for nobody.
-    fn may_assign(&self, settings: &Settings, now: i64) -> bool {
+    fn may_assign(&self, settings: &ConsumerGroupSettings, now: i64) -> bool {
         self.assigned_ms.is_none_or(|at| now >= at + i64::from(settings.assignment_interval_ms))
             || self.members.len() == 1
     }
 
     /// Works the target out for the group epoch.
-    fn assign(&mut self, caller: &MemberId, settings: &Settings, now: i64) {
+    fn assign(&mut self, caller: &MemberId, settings: &ConsumerGroupSettings, now: i64) {
         let assignor = self.assignor(settings);
         let order = match assignor {
             Assignor::Range => self.order_by_name(),
@@ -152,10 +152,10 @@ impl ConsumerGroup {
             }
         }
         assignor.assign(&group, &mut owners);
-        let mut targets = vec![Partitions::new(); order.len()];
+        let mut targets = vec![PartitionSet::new(); order.len()];
         for (row, &(topic, _)) in owners.iter().zip(&topics) {
             for (&owner, index) in row.iter().zip(0..).filter(|&(&owner, _)| owner != NOBODY) {
-                targets[owner as usize].insert(Partition { topic, index });
+                targets[owner as usize].insert(TopicIdPartition { topic, index });
             }
         }
         for (id, target) in order.into_iter().zip(targets) {
@@ -171,7 +171,7 @@ impl ConsumerGroup {
     /// The members in the order in which `range` deals: static ones by name, so that their ranges outlive their ids,
     /// then the others by id.
     fn order_by_name(&self) -> Vec<MemberId> {
-        let mut members: Vec<&Member> = self.members.values().collect();
+        let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
@@ -179,7 +179,7 @@ impl ConsumerGroup {
     /// The members in the order in which they can be told of a new target: the one that is being answered, then as their
     /// heartbeats are expected; last those that let theirs pass, who may be dead.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
-        let mut members: Vec<&Member> = self.members.values().collect();
+        let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));
         members.into_iter().map(|member| member.id.clone()).collect()
     }

@@ -26,15 +26,15 @@ impl Topics for Table {
 struct Stage {
     group: ConsumerGroup,
     table: Table,
-    settings: Settings,
+    settings: ConsumerGroupSettings,
     now: i64,
 }
 
-type Said = Result<ConsumerGroupHeartbeatResponse, Refusal>;
+type Said = Result<ConsumerGroupHeartbeatResponse, GroupRefusal>;
 
 impl Stage {
     fn new() -> Stage {
-        let settings = Settings {
+        let settings = ConsumerGroupSettings {
             is_enabled: true,
             migration: Migration::Bidirectional,
             session_timeout_ms: 45_000,
@@ -132,12 +132,12 @@ fn a_second_member_waits_until_the_first_has_given_up() {
     let first = stage.join("m1", &["a"]);
     assert_eq!((first.member_epoch, first.heartbeat_interval_ms), (1, 5_000));
     assert_eq!(given(&first), Some(vec![0, 1, 2, 3]));
-    assert_eq!(stage.group.state(), State::Stable);
+    assert_eq!(stage.group.state(), GroupState::Stable);
 
     let second = stage.join("m2", &["a"]);
     assert_eq!((second.member_epoch, given(&second)), (2, Some(vec![])), "all of it is held by the first");
     assert_eq!(stage.state_of("m2"), (MemberState::UnreleasedPartitions, 2));
-    assert_eq!(stage.group.state(), State::Reconciling);
+    assert_eq!(stage.group.state(), GroupState::Reconciling);
 
     let told = stage.beat("m1", 1).unwrap();
     assert_eq!((told.member_epoch, given(&told)), (1, Some(vec![0, 1])), "it stays in its epoch until it has revoked");
@@ -149,7 +149,7 @@ fn a_second_member_waits_until_the_first_has_given_up() {
     let done = stage.report("m1", 1, &[0, 1]).unwrap();
     assert_eq!((done.member_epoch, given(&done)), (2, None), "nothing is assigned to it that was not");
     assert_eq!(given(&stage.beat("m2", 2).unwrap()), Some(vec![2, 3]));
-    assert_eq!(stage.group.state(), State::Stable);
+    assert_eq!(stage.group.state(), GroupState::Stable);
     assert_eq!(given(&stage.beat("m2", 2).unwrap()), None, "told once");
 }
 
@@ -187,12 +187,12 @@ fn who_leaves_makes_room() {
     let gone = stage.beat("m1", LEAVING).unwrap();
     assert_eq!((gone.member_epoch, gone.assignment), (LEAVING, None));
     assert_eq!((stage.group.group_epoch(), stage.group.assignment_epoch()), (3, 2));
-    assert_eq!(stage.group.state(), State::Assigning);
+    assert_eq!(stage.group.state(), GroupState::Assigning);
     let next = stage.beat("m2", 2).unwrap();
     assert_eq!((next.member_epoch, given(&next)), (3, Some(vec![0, 1, 2, 3])));
     stage.now = 7;
     stage.beat("m2", LEAVING).unwrap();
-    assert_eq!((stage.group.state(), stage.group.empty_since()), (State::Empty, Some(7)));
+    assert_eq!((stage.group.state(), stage.group.empty_since()), (GroupState::Empty, Some(7)));
     assert_eq!(code(stage.beat("m2", 3)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(code(stage.beat("m2", LEAVING)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(stage.join("m3", &["a"]).member_epoch, 5, "epochs go on");
@@ -255,7 +255,7 @@ fn a_static_member_that_stays_away_is_fenced() {
     stage.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from("s")), ..beating("m1", -2) }).unwrap();
     stage.now = 45_000;
     assert_eq!(stage.group.tick(stage.now).len(), 1);
-    assert_eq!(stage.group.state(), State::Empty);
+    assert_eq!(stage.group.state(), GroupState::Empty);
     assert_eq!(given(&stage.join_static("m2", "s").unwrap()), Some(vec![0, 1, 2, 3]));
 }
 
@@ -294,7 +294,7 @@ fn what_is_no_longer_subscribed_to_goes_before_there_is_a_target() {
     stage.settings.assignment_interval_ms = 1_000;
     stage.join("m1", &["a", "b"]);
     stage.join("m2", &["a", "b"]);
-    assert_eq!(stage.group.state(), State::Assigning, "the target is too young for a new one");
+    assert_eq!(stage.group.state(), GroupState::Assigning, "the target is too young for a new one");
     assert_eq!(stage.state_of("m2"), (MemberState::Stable, 1), "it has what the last target has for it: nothing");
     let changed = ConsumerGroupHeartbeatRequest { member_epoch: 1, ..joining("m1", &["b"]) };
     let changed = ConsumerGroupHeartbeatRequest { topic_partitions: None, ..changed };
@@ -355,7 +355,7 @@ fn malformed_requests() {
 #[test]
 fn commits_are_fenced_by_epoch_and_partition() {
     let mut stage = Stage::new();
-    let at = |index| Partition { topic: A, index };
+    let at = |index| TopicIdPartition { topic: A, index };
     assert!(stage.group.check_commit("", -1, 8).is_ok(), "a group without members takes commits from outside");
     stage.join("m1", &["a"]);
     stage.join("m2", &["a"]);
@@ -487,7 +487,7 @@ fn who_waits_for_others_comes_less_and_less_often() {
     assert_eq!(told, [5_000], "it says by itself when it has given up");
     assert_eq!(interval(stage.report("m1", 1, &[0, 1])), 5_000);
     assert_eq!(interval(stage.beat("m2", 2)), 5_000, "it has all it waited for");
-    assert_eq!(stage.group.state(), State::Stable);
+    assert_eq!(stage.group.state(), GroupState::Stable);
 }
 
 #[test]
@@ -498,7 +498,7 @@ fn who_waits_for_a_target_comes_soon() {
     stage.now = 100;
     stage.join("m2", &["a"]);
     stage.now = 12_100;
-    assert_eq!(stage.group.state(), State::Assigning);
+    assert_eq!(stage.group.state(), GroupState::Assigning);
     assert_eq!([interval(stage.beat("m1", 1)), interval(stage.beat("m2", 1))], [1_500; 2]);
 }
 

@@ -5,7 +5,7 @@ use super::{Action, At, Fault};
 use crate::replica::epochs::{Divergence, EpochEnd, Position, divergence, truncation};
 use crate::replica::{
     Acknowledgement, AlterPartition, Effects, FollowerFetch, LocalLog, Now, Partition, PartitionRegistration,
-    RoleChange, Settings,
+    ReplicaSettings, RoleChange,
 };
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub struct World {
     brokers: Vec<Broker>,
     controller: Controller,
     network: Vec<Message>,
-    settings: Settings,
+    settings: ReplicaSettings,
     now_ms: i64,
     values: u64,
     /// What was below anybody's high watermark.
@@ -104,7 +104,7 @@ fn must(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 impl World {
     pub fn new(min_insync_replicas: usize, fault: Option<Fault>) -> World {
         let controller = Controller::new(IDS, fault);
-        let settings = Settings { min_insync_replicas, replica_lag_time_max_ms: LAG_MS };
+        let settings = ReplicaSettings { min_insync_replicas, replica_lag_time_max_ms: LAG_MS };
         let broker = |id| Broker { id, log: Vec::new(), checkpoint: 0, process: None };
         let mut world = World {
             brokers: IDS.map(broker).into(),

@@ -41,7 +41,7 @@ fn a_newer_epoch_throws_the_older_out_parked_or_appended() {
     parking.park(&stamp(1, 0, 5), "old", 10, WAIT_MS);
     parking.park(&stamp(2, 0, 5), "other", 10, WAIT_MS);
     assert_eq!(parking.park(&stamp(1, 1, 3), "new", 10, WAIT_MS), ["old"]);
-    assert_eq!(parking.room_for(&stamp(1, 0, 7), 5), Err(Refusal::InvalidProducerEpoch));
+    assert_eq!(parking.room_for(&stamp(1, 0, 7), 5), Err(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(parking.appended(&stamp(1, 0, 2)), Freed { fenced: vec![], next: None }, "of the older epoch");
     assert_eq!(parking.appended(&stamp(1, 2, 0)), Freed { fenced: vec!["new"], next: None });
     assert_eq!(parking.len(), 1);
@@ -54,11 +54,11 @@ fn places_are_bounded_per_producer_and_epoch() {
         assert_eq!(parking.room_for(&stamp(1, 0, sequence), 3), Ok(10 * (sequence as usize - 1)));
         parking.park(&stamp(1, 0, sequence), (), 10, WAIT_MS);
     }
-    assert_eq!(parking.room_for(&stamp(1, 0, 4), 3), Err(Refusal::OutOfOrderSequence));
-    assert_eq!(parking.room_for(&stamp(1, 0, 3), 4), Err(Refusal::OutOfOrderSequence), "the place is taken");
+    assert_eq!(parking.room_for(&stamp(1, 0, 4), 3), Err(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(parking.room_for(&stamp(1, 0, 3), 4), Err(SequenceRefusal::OutOfOrderSequence), "the place is taken");
     assert_eq!(parking.room_for(&stamp(1, 1, 4), 3), Ok(0), "a new epoch has all places");
     assert_eq!(parking.room_for(&stamp(2, 0, 4), 3), Ok(0));
-    assert_eq!(parking.room_for(&stamp(2, 0, 4), 0), Err(Refusal::OutOfOrderSequence));
+    assert_eq!(parking.room_for(&stamp(2, 0, 4), 0), Err(SequenceRefusal::OutOfOrderSequence));
     assert!(parking.find(&stamp(1, 0, 3)).is_some());
     assert!(parking.find(&Stamp { record_count: 2, ..stamp(1, 0, 3) }).is_none());
     assert!(parking.find(&stamp(1, 1, 3)).is_none());
@@ -94,7 +94,7 @@ fn one_producer_takes_half_of_what_the_others_leave() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Offset(i64),
-    Refused(Refusal),
+    Refused(SequenceRefusal),
 }
 
 /// The broker's half, as the broker puts these parts together.
@@ -129,9 +129,9 @@ impl Server {
         match self.parking.room_for(&stamp, self.window) {
             Ok(own) if fits(own, 1, used, self.bytes_max) => {
                 let fenced = self.parking.park(&stamp, (stamp, vec![copy]), 1, self.now_ms + WAIT_MS);
-                self.refuse(fenced, Refusal::InvalidProducerEpoch);
+                self.refuse(fenced, SequenceRefusal::InvalidProducerEpoch);
             }
-            Ok(_) => self.answers.push((copy, Answer::Refused(Refusal::OutOfOrderSequence))),
+            Ok(_) => self.answers.push((copy, Answer::Refused(SequenceRefusal::OutOfOrderSequence))),
             Err(refusal) => self.answers.push((copy, Answer::Refused(refusal))),
         }
     }
@@ -146,7 +146,7 @@ impl Server {
             self.log_end += i64::from(stamp.record_count);
             self.answers.extend(copies.into_iter().map(|copy| (copy, Answer::Offset(base_offset))));
             let freed = self.parking.appended(&stamp);
-            self.refuse(freed.fenced, Refusal::InvalidProducerEpoch);
+            self.refuse(freed.fenced, SequenceRefusal::InvalidProducerEpoch);
             next = freed.next;
         }
     }
@@ -154,10 +154,10 @@ impl Server {
     fn expire(&mut self) {
         self.now_ms += WAIT_MS / 2;
         let expired = self.parking.expire(self.now_ms);
-        self.refuse(expired, Refusal::OutOfOrderSequence);
+        self.refuse(expired, SequenceRefusal::OutOfOrderSequence);
     }
 
-    fn refuse(&mut self, items: Vec<(Stamp, Vec<usize>)>, refusal: Refusal) {
+    fn refuse(&mut self, items: Vec<(Stamp, Vec<usize>)>, refusal: SequenceRefusal) {
         for (_, copies) in items {
             self.answers.extend(copies.into_iter().map(|copy| (copy, Answer::Refused(refusal))));
         }
@@ -277,7 +277,7 @@ impl Run {
                     assert!(self.server.log.contains(&(stamp, offset)), "{stamp:?} is not at {offset}");
                     self.open.remove(&batch);
                 }
-                Answer::Refused(Refusal::OutOfOrderSequence) => {}
+                Answer::Refused(SequenceRefusal::OutOfOrderSequence) => {}
                 Answer::Refused(refusal) => panic!("{stamp:?} was refused as {refusal:?}"),
             }
         }

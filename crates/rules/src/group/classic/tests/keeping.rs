@@ -23,7 +23,7 @@ fn who_may_commit() {
     assert_eq!(bench.heartbeat(&ids[1], 1), ErrorCode::NONE);
     assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()));
     bench.pass(9000);
-    assert_eq!(bench.group.state, State::Stable, "a commit is a heartbeat");
+    assert_eq!(bench.group.state, GroupState::Stable, "a commit is a heartbeat");
     bench.join(&join_request(&ids[0], "new"), 3);
     assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()), "a member may commit before it joins again");
     bench.join(&join_request(&ids[1], "x"), 3);
@@ -49,18 +49,18 @@ fn a_kept_group_goes_on_where_it_was() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
+    let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
     bench.now += 1_000_000;
     let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours") else {
         panic!("it is classic")
     };
     bench.group = *group;
-    assert_eq!(bench.group.state, State::Stable);
+    assert_eq!(bench.group.state, GroupState::Stable);
     bench.pass(9000);
     ids.iter().for_each(|id| assert_eq!(bench.heartbeat(id, 1), ErrorCode::NONE));
     bench.sync_all(&ids);
     bench.pass(i64::from(SESSION_MS));
-    assert_eq!(bench.group.state, State::Empty);
+    assert_eq!(bench.group.state, GroupState::Empty);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_damaged_snapshot_is_refused() {
     let mut bench = Bench::new();
     bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::Settings { classic: SETTINGS, consumer: Default::default() };
+    let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
     for len in 0..snapshot.state.len() {
         let cut = crate::group::Snapshot { version: 1, state: snapshot.state.slice(..len) };
         assert!(Group::restore(&cut, settings, 0).is_err(), "{len}");

@@ -14,7 +14,7 @@ fn a_session_ends_without_a_heartbeat_and_not_before() {
     let again = bench.join(&join_request(&ids[0], "x"), 3);
     assert_eq!(bench.joined(again).members.len(), 1);
     bench.pass(i64::from(SESSION_MS));
-    assert_eq!((bench.group.state, bench.group.generation), (State::Empty, 3));
+    assert_eq!((bench.group.state, bench.group.generation), (GroupState::Empty, 3));
     assert_eq!(bench.group.empty_since(), Some(bench.now));
     assert_eq!(bench.group.next_deadline(), None);
 }
@@ -46,7 +46,7 @@ fn a_static_member_comes_back_without_a_rebalance() {
         assert_eq!((response.error_code, response.generation_id), (ErrorCode::NONE, 1));
         assert_eq!((response.skip_assignment, response.members.len()), (skips, if skips { 2 } else { 0 }));
         assert_eq!(response.leader == response.member_id, skips, "before version 9 a leader must not know it is one");
-        assert_eq!((bench.group.state, bench.kept), (State::Stable, kept + 1));
+        assert_eq!((bench.group.state, bench.kept), (GroupState::Stable, kept + 1));
         let ticket = bench.sync_as(&response.member_id, &ids[1], &[]);
         assert_eq!(bench.synced(ticket).assignment, ids[0].as_bytes(), "what its predecessor had");
         let old = HeartbeatRequest {
@@ -70,7 +70,7 @@ fn a_static_member_that_comes_back_between_join_and_sync_begins_a_rebalance() {
     let waiting = bench.sync_as(&ids[1], &ids[0], &ids);
     bench.join(&request("b"), 5);
     assert_eq!(bench.synced(waiting).error_code, ErrorCode::FENCED_INSTANCE_ID);
-    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert_eq!(bench.group.state, GroupState::PreparingRebalance);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_static_member_that_is_away_stays_until_its_session_ends() {
         bench.heartbeat(&here, 2);
         bench.pass(5000);
     }
-    assert_eq!(bench.group.state, State::PreparingRebalance);
+    assert_eq!(bench.group.state, GroupState::PreparingRebalance);
     assert!(!bench.group.members.contains_key(&away));
 }
 
@@ -117,10 +117,10 @@ fn leaving() {
     let codes: Vec<ErrorCode> = response.members.iter().map(|member| member.error_code).collect();
     let (ok, unknown) = (ErrorCode::NONE, ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(codes, [ok, ok, unknown, unknown, ok, unknown]);
-    assert_eq!((bench.group.state, bench.group.members.len()), (State::PreparingRebalance, 1));
+    assert_eq!((bench.group.state, bench.group.members.len()), (GroupState::PreparingRebalance, 1));
     let response = bench.leave(&[identity(&ids[2], None)]);
     assert_eq!(response.members[0].error_code, ok);
-    assert_eq!((bench.group.state, bench.group.generation), (State::Empty, 2));
+    assert_eq!((bench.group.state, bench.group.generation), (GroupState::Empty, 2));
     assert_eq!(bench.group.bytes(), 0);
 }
 
@@ -131,5 +131,5 @@ fn a_pending_id_that_leaves_disturbs_nobody() {
     let ticket = bench.join(&join_request("", "x"), 4);
     let pending = bench.joined(ticket).member_id;
     bench.leave(&[identity(&pending, None)]);
-    assert_eq!(bench.group.state, State::Stable);
+    assert_eq!(bench.group.state, GroupState::Stable);
 }
