@@ -44,7 +44,7 @@ impl Broker {
                 requests: pipe.requests(),
                 bytes: pipe.bytes(),
                 window_bytes: pipe.window(),
-                least: pipe.least(),
+                least: pipe.min_rtt(),
                 bytes_per_second: pipe.rate(),
             }
         };

@@ -1,20 +1,21 @@
 //! How much one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). After BBR (Cardwell et al., 2016), with
-//! requests in place of packets.
+//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). This is BBR (Cardwell et al., 2016) with
+//! requests in place of packets, and its names.
 //!
-//! The *content* of a pipe is the least time a request took in a while, times the largest rate at which answers confirmed bytes
-//! in the last rounds. In flight may be twice that: the second half keeps the far end busy while answers travel, and
-//! shows a path that became wider, since twice as much in flight then arrives twice as fast. A round ends when a request
-//! is answered that was sent after the round began.
+//! The *bandwidth-delay product* (BDP) is the least time a request took in a while (min RTT) times the largest rate at which answers
+//! confirmed bytes in the last rounds (the bottleneck bandwidth). In flight may be twice that: the second half keeps the far end
+//! busy while answers travel, and shows a path that became wider, since twice as much in flight then arrives twice as fast. A round
+//! ends when a request is answered that was sent after the round began.
 //!
-//! * A sample taken while the application had nothing more to send may raise the rate, never lower it, and does not age it.
-//! * The least time is never taken from a queue of our own making: once in [`LEAST_MAX_AGE`] a little less is in flight for
-//!   a round than the content by the last round's own rate, and what requests then take is the new least time, shorter or
-//!   longer. The larger rates before it are forgotten with the old time, or one stale number would vouch for the other.
-//! * At the start, until the rate stops growing, three contents may be in flight.
+//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never lower it, and
+//!   does not age it.
+//! * The min RTT is never taken from a queue of our own making (PROBE_RTT): once in [`MIN_RTT_MAX_AGE`] a little less is in flight for
+//!   a round than the BDP by the last round's own rate, and what requests then take is the new min RTT, shorter or longer. The larger
+//!   rates before it are forgotten with the old one, or one stale number would vouch for the other.
+//! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
 //!
-//! Invariant: but for the rounds that renew the least time, five requests may always be in flight, as with Kafka's default.
+//! Invariant: but for the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
 
 use crate::config::InFlight;
 use parking_lot::Mutex;
@@ -31,17 +32,17 @@ const REQUESTS_MAX: usize = 900;
 const REQUESTS_MAX_MISSING: usize = 1000;
 /// Rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
-/// How long the least time is believed.
-const LEAST_MAX_AGE: Duration = Duration::from_secs(10);
-/// In flight at most, in contents.
+/// How long the min RTT is believed.
+const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
+/// In flight at most, in BDPs.
 const GAIN: f64 = 2.0;
-/// The same at the start.
-const GAIN_START: f64 = 3.0;
-/// The same while the least time is renewed: below 1, or a path that became shorter would stay hidden behind the queue.
-const GAIN_RENEWAL: f64 = 0.75;
+/// The same in STARTUP.
+const STARTUP_GAIN: f64 = 3.0;
+/// The same in PROBE_RTT: below 1, or a path that became shorter would stay hidden behind the queue.
+const PROBE_RTT_GAIN: f64 = 0.75;
 /// The rate must grow by this in a round, or it does not grow.
 const GROWTH: f64 = 1.25;
-/// Rounds without growth that end the start.
+/// Rounds without growth that end STARTUP.
 const FLAT_ROUNDS: u32 = 3;
 
 /// What is known when a request leaves, for the sample that its answer makes.
@@ -83,28 +84,28 @@ pub(crate) struct Pipe {
     round_had: (bool, bool),
     /// The last round's rate, if no sample in it was limited.
     recent: Option<f64>,
-    least: Option<(Duration, Instant)>,
-    start: Option<SlowStart>,
-    renewal: Option<Renewal>,
+    min_rtt: Option<(Duration, Instant)>,
+    startup: Option<Startup>,
+    probe: Option<ProbeRtt>,
 }
 
-/// The pipe opens until the rate stops growing.
+/// STARTUP: the pipe opens until the rate stops growing.
 #[derive(Debug)]
-struct SlowStart {
+struct Startup {
     rate: f64,
     flat_rounds: u32,
 }
 
-/// The least time is measured anew.
+/// PROBE_RTT: the min RTT is measured anew.
 #[derive(Debug)]
-struct Renewal {
+struct ProbeRtt {
     /// What may be in flight.
     window: usize,
     /// The rate of the round before, if it was not limited.
     rate: Option<f64>,
     /// Since when no more than that was.
     drained_at: Option<Instant>,
-    least: Duration,
+    min_rtt: Duration,
     /// The round of measured requests ends with one sent after this much was delivered.
     ends_at: Option<u64>,
 }
@@ -126,9 +127,9 @@ impl Pipe {
             round_began: (now, 0),
             round_had: (false, false),
             recent: None,
-            least: None,
-            start: Some(SlowStart { rate: 0.0, flat_rounds: 0 }),
-            renewal: None,
+            min_rtt: None,
+            startup: Some(Startup { rate: 0.0, flat_rounds: 0 }),
+            probe: None,
         }
     }
 
@@ -148,8 +149,8 @@ impl Pipe {
     }
 
     /// The least time a request took in a while.
-    pub(crate) fn least(&self) -> Option<Duration> {
-        self.least.map(|(least, _)| least)
+    pub(crate) fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt.map(|(min_rtt, _)| min_rtt)
     }
 
     /// Bytes a second, the most of the last rounds.
@@ -158,28 +159,28 @@ impl Pipe {
     }
 
     /// Whether the rate is still growing.
-    pub(crate) fn is_starting(&self) -> bool {
-        self.start.is_some()
+    pub(crate) fn is_in_startup(&self) -> bool {
+        self.startup.is_some()
     }
 
     /// Bytes that the path holds without a queue, as far as is known.
-    pub(crate) fn content(&self) -> usize {
-        self.least().map_or(0, |least| (least.as_secs_f64() * self.rate()) as usize)
+    pub(crate) fn bdp(&self) -> usize {
+        self.min_rtt().map_or(0, |min_rtt| (min_rtt.as_secs_f64() * self.rate()) as usize)
     }
 
     /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> usize {
-        let gain = if self.is_starting() { GAIN_START } else { GAIN };
-        ((self.content() as f64 * gain) as usize).min(self.bytes_max)
+        let gain = if self.is_in_startup() { STARTUP_GAIN } else { GAIN };
+        ((self.bdp() as f64 * gain) as usize).min(self.bytes_max)
     }
 
     /// Whether another request may leave. It may go past the window by its own size.
     pub(crate) fn has_room(&self) -> bool {
-        match (self.limit, &self.renewal) {
+        match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
             // To the nearest whole request: rounded down, a path that holds few of them would run half empty.
-            (InFlight::Auto, Some(renewal)) => {
-                self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= renewal.window)
+            (InFlight::Auto, Some(probe)) => {
+                self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
             (InFlight::Auto, None) => {
                 let few = self.requests < REQUESTS_MIN;
@@ -215,7 +216,7 @@ impl Pipe {
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             after: self.newest_sent_at,
-            limited: self.limited_until > self.delivered || self.renewal.is_some(),
+            limited: self.limited_until > self.delivered || self.probe.is_some(),
         }
     }
 
@@ -257,27 +258,27 @@ impl Pipe {
 
     fn sample_time(&mut self, sent: &Sent, now: Instant) {
         let took = now - sent.at;
-        match self.least {
-            Some((least, since)) if took > least => {
-                if self.renewal.is_none() && now - since > LEAST_MAX_AGE {
-                    self.renew(least);
+        match self.min_rtt {
+            Some((min_rtt, since)) if took > min_rtt => {
+                if self.probe.is_none() && now - since > MIN_RTT_MAX_AGE {
+                    self.probe_rtt(min_rtt);
                 }
             }
-            _ => self.least = Some((took, now)),
+            _ => self.min_rtt = Some((took, now)),
         }
-        let Some(renewal) = &mut self.renewal else { return };
-        match renewal.drained_at {
-            None if self.bytes <= renewal.window => renewal.drained_at = Some(now),
+        let Some(probe) = &mut self.probe else { return };
+        match probe.drained_at {
+            None if self.bytes <= probe.window => probe.drained_at = Some(now),
             Some(at) if sent.at >= at => {
-                renewal.least = renewal.least.min(took);
-                let ends_at = *renewal.ends_at.get_or_insert(self.delivered);
+                probe.min_rtt = probe.min_rtt.min(took);
+                let ends_at = *probe.ends_at.get_or_insert(self.delivered);
                 if sent.delivered >= ends_at {
-                    self.least = Some((renewal.least, now));
-                    if let Some(rate) = renewal.rate {
+                    self.min_rtt = Some((probe.min_rtt, now));
+                    if let Some(rate) = probe.rate {
                         self.rates.clear();
                         self.rates.push_back((self.round, rate));
                     }
-                    self.renewal = None;
+                    self.probe = None;
                 }
             }
             _ => {}
@@ -285,13 +286,13 @@ impl Pipe {
     }
 
     /// An application that sends less than the path takes makes no queue: it need not be held back.
-    fn renew(&mut self, least: Duration) {
+    fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());
         let window = match self.recent {
-            Some(recent) => (least.as_secs_f64() * recent * GAIN_RENEWAL) as usize,
+            Some(recent) => (min_rtt.as_secs_f64() * recent * PROBE_RTT_GAIN) as usize,
             None => self.window(),
         };
-        self.renewal = Some(Renewal { window, rate, drained_at: None, least: Duration::MAX, ends_at: None });
+        self.probe = Some(ProbeRtt { window, rate, drained_at: None, min_rtt: Duration::MAX, ends_at: None });
     }
 
     fn end_round(&mut self, now: Instant) {
@@ -308,14 +309,14 @@ impl Pipe {
             self.rates.pop_front();
         }
         let rate = self.rate();
-        let Some(start) = &mut self.start else { return };
-        if rate >= start.rate * GROWTH {
-            (start.rate, start.flat_rounds) = (rate, 0);
+        let Some(startup) = &mut self.startup else { return };
+        if rate >= startup.rate * GROWTH {
+            (startup.rate, startup.flat_rounds) = (rate, 0);
         } else {
-            start.flat_rounds += 1;
+            startup.flat_rounds += 1;
         }
-        if start.flat_rounds >= FLAT_ROUNDS {
-            self.start = None;
+        if startup.flat_rounds >= FLAT_ROUNDS {
+            self.startup = None;
         }
     }
 }

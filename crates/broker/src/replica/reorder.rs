@@ -1,4 +1,4 @@
-//! Batches that came before their turn: their bytes and who waits for their answers, until what is missing is there.
+//! The reorder buffer: batches that came before their turn, their bytes and who waits for their answers, until what is missing is there.
 //!
 //! What it is not: the decision. Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`].
 //! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.

@@ -90,13 +90,13 @@ impl Simulation {
     }
 
     /// What the link holds: its rate for the time that a lone request takes.
-    fn content(&self) -> f64 {
+    fn bdp(&self) -> f64 {
         self.link.rtt.as_secs_f64() * self.link.bytes_per_second
     }
 
     fn check_window(&self) {
-        let contents = self.pipe.window() as f64 / self.content();
-        assert!((1.0..=2.5).contains(&contents), "{contents} contents");
+        let bdps = self.pipe.window() as f64 / self.bdp();
+        assert!((1.0..=2.5).contains(&bdps), "{bdps} bdps");
     }
 }
 
@@ -118,7 +118,7 @@ fn the_start_takes_a_few_rounds() {
     let mut link = Simulation::new(ms(150), 100.0 * MB, App::Floods(16_384));
     link.run(ms(150 * 12));
     assert!(link.run(ms(1500)) > 0.95 * 100.0 * MB);
-    assert!(!link.pipe.is_starting());
+    assert!(!link.pipe.is_in_startup());
 }
 
 #[test]

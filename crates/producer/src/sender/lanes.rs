@@ -85,7 +85,7 @@ impl Lanes {
 
     /// The least time of a request on any.
     pub(super) fn least(&self) -> Option<Duration> {
-        self.open.iter().filter_map(|lane| lane.pipe.lock().least()).min()
+        self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
     /// The lane with the least in flight of those with room that are not among `tried` (bits).

@@ -1,4 +1,4 @@
-//! Batches that came before their turn, waiting for those before them.
+//! The reorder buffer of one partition: batches that came before their turn, waiting for those before them.
 //!
 //! What it is not: the batches. It keeps an item of the caller's for each, which holds bytes and who waits for an
 //! answer. It decides no verdict either: whatever leaves to be appended is checked again.
