@@ -20,7 +20,7 @@ use super::command::{
 };
 use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
-use crate::config::{BrokerConfig, ConfigError, Key, TOPIC_KEYS, Type};
+use crate::config::{BrokerConfig, ConfigError, Key, Resource, TOPIC_KEYS, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 #[cfg(test)]
@@ -37,6 +37,8 @@ use register::register;
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
 /// Groups and subscriptions to clients' metrics that set something.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
+/// Subscriptions to clients' metrics: each has compiled patterns, which are tried on each client that asks.
+pub const SUBSCRIPTIONS_MAX: usize = 100;
 
 /// The topic that `wanted` would become, with this id. Its settings are checked where that is applied.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
@@ -112,6 +114,11 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     let before = image.resource(resource, &wanted.name);
     if before.is_none() && image.resource_count() >= CONFIGURED_RESOURCES_MAX {
         let message = format!("{CONFIGURED_RESOURCES_MAX} groups and subscriptions have settings; that is the limit.");
+        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
+    }
+    let is_subscription = resource == Resource::ClientMetrics;
+    if before.is_none() && is_subscription && image.resource_names(resource).count() >= SUBSCRIPTIONS_MAX {
+        let message = format!("There are {SUBSCRIPTIONS_MAX} subscriptions to clients' metrics; that is the limit.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
     let mut overrides = before.map(|before| before.overrides.clone()).unwrap_or_default();
