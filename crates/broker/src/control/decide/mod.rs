@@ -166,21 +166,13 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
         return Err(Refusal::new(ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
     }
-    if !name.contains(['.', '_']) {
-        return Ok(());
-    }
-    match image.topics().find(|topic| collide(&topic.name, name)) {
+    match image.topic_colliding_with(name) {
         None => Ok(()),
         Some(other) => {
             let message = format!("Topic '{name}' collides with existing topic: {}", other.name);
             Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message))
         }
     }
-}
-
-fn collide(one: &str, other: &str) -> bool {
-    let folded = |byte: u8| if byte == b'.' { b'_' } else { byte };
-    one.len() == other.len() && one.bytes().map(folded).eq(other.bytes().map(folded))
 }
 
 /// The new topic's partitions, each with its replicas.
