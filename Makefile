@@ -1,8 +1,14 @@
-.PHONY: test check format lint
+.PHONY: test soak check format lint
+
+CLIPPY = cargo clippy
 
 # Everything: installs what it needs, formatting, lints, Rust tests, real clients. Ends with `N passed, N failed`.
 test:
 	@tests/all
+
+# What `make test` does a few times, many times: kills, damage, random schedules.
+soak:
+	@tests/soak
 
 # What needs no broker and no network.
 check: format lint
@@ -11,4 +17,4 @@ format:
 	cargo fmt --all --check
 
 lint:
-	cargo clippy --workspace --all-targets -- -D warnings
+	$(CLIPPY) --workspace --all-targets -- -D warnings

@@ -14,6 +14,10 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
+# A tool of Kafka's is "${java_tool[@]}" CLASS ARGS..., from the jars in $JARS. Most of its second is the start of the JVM, half of which the
+# archive of `all` saves where it is there and fits; a warning that it does not would be among what the tool prints.
+java_tool=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
+
 passed=0 failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -10,7 +10,7 @@ topic="tools-$$-$(date +%s)"
 # tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
-  out=$(java -Xshare:auto -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "$JARS/*" "$@") && status=0 || status=$?
+  out=$("${java_tool[@]}" "$@") && status=0 || status=$?
   [ $status = 0 ] || { echo "$out" >&2; return $status; }
   echo "$out"
 }

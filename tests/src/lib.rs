@@ -20,11 +20,44 @@ pub use tls::Tls;
 
 use std::time::{Duration, Instant};
 
+/// How often a loop of kills or of random schedules goes round: what the variable says, or else `many` times in `make soak` (which sets
+/// `FULLBORE_SOAK`), or else `few`.
+pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
+    match std::env::var(variable) {
+        Ok(rounds) => rounds.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
+        Err(_) if std::env::var_os("FULLBORE_SOAK").is_some() => many,
+        Err(_) => few,
+    }
+}
+
 /// Waits until `condition` holds; `what` says what was waited for when it does not within `deadline`.
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < deadline, "waited {deadline:?} in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// What is missing there is tested without debug assertions, and nobody notices.
+    #[test]
+    fn every_crate_of_ours_is_in_checked_toml() {
+        let told = include_str!("../checked.toml");
+        let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
+        let folders = std::fs::read_dir(crates).expect("the crates").map(|entry| entry.expect("readable").path());
+        let manifests = folders.map(|folder| folder.join("Cargo.toml")).filter(|manifest| manifest.exists());
+        let texts = manifests.map(|manifest| std::fs::read_to_string(manifest).expect("readable"));
+        let name = |text: &str| {
+            text.lines().find_map(|line| Some(line.strip_prefix("name = \"")?.trim_end_matches('"').to_owned()))
+        };
+        let mut names: Vec<String> = texts.map(|text| name(&text).expect("a crate has a name")).collect();
+        names.push(env!("CARGO_PKG_NAME").to_owned());
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            let flags = "opt-level = 0\ncodegen-units = 16\ndebug-assertions = true\noverflow-checks = true\n";
+            assert!(told.contains(&format!("[profile.release.package.{name}]\n{flags}")), "{name}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 A member is a process that says what it does as Kafka's VerifiableConsumer does, in lines of JSON, and ends at SIGTERM
 after leaving its group. So one scenario serves every client, and groups in which several kinds of client are together.
 Every scenario ends with the same question: was each record read, in order, and by one member, but for what a killed
-member had not committed? All run at once: they mostly wait. FULLBORE_BIN, if set, is our own client's binary.
+member had not committed? All run at once: they mostly wait.
 """
 
 import json
@@ -26,8 +26,9 @@ WAIT_S = 60
 SESSION_MS = 6000
 PARTITIONS = 6
 ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
+STARTING, STARTED = threading.Lock(), []  # every member's process
 
-JAVA = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-tools/*",
+JAVA = ["java", "-Xshare:auto", f"-XX:SharedArchiveFile={TARGET}/java-tools.jsa", "-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-tools/*",
         "org.apache.kafka.tools.VerifiableConsumer", "--reset-policy", "earliest"]
 PYTHON = sys.executable
 ASSIGNOR = {"range": "org.apache.kafka.clients.consumer.RangeAssignor",
@@ -40,6 +41,14 @@ def until(what, condition, limit_s=WAIT_S):
         assert time.time() < deadline, f"not in time: {what() if callable(what) else what}"
         time.sleep(0.05)
     return found
+
+
+def end(*_):
+    """SIGTERM: no member stays behind, which would want to leave its group in order, of a broker that has gone."""
+    STARTING.acquire()  # for good
+    for process in STARTED:
+        process.kill()
+    os._exit(1)
 
 
 def command(client, protocol, strategy, session_ms):
@@ -70,7 +79,9 @@ class Member:
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
         env = os.environ | {"NODE_PATH": f"{TARGET}/js/node_modules"}
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        with STARTING:
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+            STARTED.append(self.process)
         threading.Thread(target=self.follow, daemon=True).start()
         threading.Thread(target=lambda: self.raw.extend(self.process.stderr), daemon=True).start()
 
@@ -336,6 +347,7 @@ def run(number, case):
 
 
 def main():
+    signal.signal(signal.SIGTERM, end)
     wanted = [case for case in CASES if len(sys.argv) < 3 or any(word in case[0] for word in sys.argv[2:])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         passed = sum(pool.map(run, range(len(wanted)), wanted))

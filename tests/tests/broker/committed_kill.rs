@@ -1,6 +1,6 @@
 //! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there afterwards, or
 //! something newer (invariants: committed offsets never go back unless reset; no generation is given twice).
-//! `FULLBORE_COMMIT_ROUNDS` says how often (default 6).
+//! `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 60).
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::api::Request;
@@ -14,7 +14,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-const ROUNDS: &str = "6";
 const CONNECTIONS: usize = 4;
 /// Connections 0 and 1 share the first group and its partition.
 const GROUPS: [&str; CONNECTIONS] = ["shared", "shared", "alone-2", "alone-3"];
@@ -129,8 +128,7 @@ fn call<R: Request>(client: &mut Client, request: &R, version: i16) -> Option<R:
 
 #[test]
 fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
-    let rounds = std::env::var("FULLBORE_COMMIT_ROUNDS").unwrap_or_else(|_| ROUNDS.to_owned());
-    let rounds: usize = rounds.parse().expect("FULLBORE_COMMIT_ROUNDS is a number");
+    let rounds = fullbore_tests::rounds("FULLBORE_COMMIT_ROUNDS", 4, 60);
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     broker.client().create_topic("t", 1, &[]);
     let next = AtomicI64::new(1);

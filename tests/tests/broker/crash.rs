@@ -1,6 +1,6 @@
 //! kill -9 under load, again and again: every acknowledged record is there, once and in order.
 //!
-//! `FULLBORE_CRASH_ROUNDS` says how often (default 50). Damaged files are in `damage`.
+//! `FULLBORE_CRASH_ROUNDS` says how often (by default 10, in `make soak` 200). Damaged files are in `damage`.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -17,8 +17,7 @@ const PRODUCERS: i32 = 3;
 const SOON: Duration = Duration::from_secs(60);
 
 fn rounds() -> usize {
-    let rounds = std::env::var("FULLBORE_CRASH_ROUNDS");
-    rounds.map_or(50, |rounds| rounds.parse().expect("FULLBORE_CRASH_ROUNDS is a number"))
+    fullbore_tests::rounds("FULLBORE_CRASH_ROUNDS", 10, 200)
 }
 
 /// An idempotent producer with a partition of its own, so that record n has offset n.

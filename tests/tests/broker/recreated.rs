@@ -1,5 +1,5 @@
 //! Topics deleted and made again while others are still at work on what they saw before, and clients that do not wait
-//! for their answers.
+//! for their answers. `FULLBORE_RECREATED_ROUNDS` says how often (by default 3, in `make soak` 40).
 
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
@@ -11,10 +11,13 @@ use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-const ROUNDS: usize = 8;
 /// The last by name: who goes through all topics comes to it last.
 const VICTIM: &str = "zz-victim";
 const PRODUCE: i16 = 9;
+
+fn rounds() -> usize {
+    fullbore_tests::rounds("FULLBORE_RECREATED_ROUNDS", 3, 40)
+}
 
 /// Deletes the topic, makes it again and writes one record to it.
 fn made_again(broker: &Broker, value: &str) {
@@ -46,7 +49,7 @@ fn a_description_that_began_before_a_topic_was_made_again_takes_nothing_from_it(
         assert!(created.topics.iter().all(|topic| !topic.error_code.is_err()));
     }
     client.create_topic(VICTIM, 1, &[]);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let mut describing = broker.client();
         describing.send(&DescribeLogDirsRequest::default(), 1);
         let value = round.to_string();
@@ -65,7 +68,7 @@ fn a_produce_that_began_before_a_topic_was_made_again_takes_nothing_from_it_nor_
     client.create_topic(VICTIM, 1, &[]);
     let large = Batch::of(&[vec![b'v'; 1_000_000]]).bytes();
     let many: Vec<_> = (0..PARTITIONS).map(|index| (index, large.clone())).collect();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let last = topic_data(VICTIM, &[(0, Batch::of(&["late"]).bytes())]);
         let request = ProduceRequest {
             acks: -1,
@@ -139,7 +142,7 @@ fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
     let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
     client.create_topic(VICTIM, 1, &[]);
     let mut next = 0;
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         for offset in 0..3 {
             assert_eq!(client.produced(VICTIM, 0, &one(next)), offset, "round {round}");
             next += 1;

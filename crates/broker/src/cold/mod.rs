@@ -20,14 +20,22 @@ use direct::PIECE_MAX;
 use parking_lot::Mutex;
 use piece::{Pieces, end_of};
 use shelf::{Shelf, Slot};
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// What one broker reads around the page cache.
 pub struct Cold {
     pieces: Pieces,
     shelf: Arc<Mutex<Shelf>>,
+}
+
+impl fmt::Debug for Cold {
+    /// No contents.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Cold").finish_non_exhaustive()
+    }
 }
 
 impl Default for Cold {
@@ -100,24 +108,6 @@ impl Cold {
 /// Reads a piece that nobody has asked for yet. If it cannot be, whoever asks learns why.
 async fn read_ahead(pieces: Pieces, slot: Arc<Slot>) {
     let _ = slot.piece(&pieces).await;
-}
-
-/// The one of all brokers of this process, as long as they do not have their own.
-static SHARED: LazyLock<Cold> = LazyLock::new(Cold::default);
-
-/// See [`Cold::read`].
-pub async fn read(file: &Arc<File>, position: u64, len: usize, settled: u64) -> io::Result<Option<Part>> {
-    SHARED.read(file, position, len, settled).await
-}
-
-/// See [`Cold::peek`].
-pub fn peek(file: &File, position: u64, buffer: &mut [u8]) -> usize {
-    SHARED.peek(file, position, buffer)
-}
-
-/// See [`Cold::read_exact`].
-pub fn read_exact(file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
-    SHARED.read_exact(file, position, room)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reading an internal topic's partition from its start to its end.
 
-use crate::cold;
+use crate::cold::Cold;
 use crate::partitions::{ReadError, Replica};
 use crate::validation::OPENED_MAX;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
     let offsets = partition.offsets()?;
     let mut next = offsets.log_start;
     while next < offsets.high_watermark {
-        let chunk = memory(partition.read(next, CHUNK_BYTES, true)?.records)?;
+        let chunk = memory(partition.read(next, CHUNK_BYTES, true)?.records, partition.cold())?;
         let begin = next;
         for batch in batches(&chunk) {
             let batch = match batch {
@@ -61,12 +61,12 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
     Ok(())
 }
 
-fn memory(records: Records) -> io::Result<Bytes> {
+fn memory(records: Records, cold: &Cold) -> io::Result<Bytes> {
     match records {
         Records::Memory(bytes) => Ok(bytes),
         Records::File(slice) => {
             let mut bytes = vec![0; slice.len as usize];
-            cold::read_exact(&slice.file, slice.position, &mut bytes)?;
+            cold.read_exact(&slice.file, slice.position, &mut bytes)?;
             Ok(bytes.into())
         }
     }

@@ -21,6 +21,7 @@ use super::index::{Found, OffsetEntry};
 use super::recent::Place;
 use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
+use crate::cold::Cold;
 
 /// Where to look for a batch.
 #[derive(Debug)]
@@ -116,11 +117,11 @@ impl Plan {
 
     /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
     /// batch that alone is over it.
-    pub fn read(&self, max_bytes: u32, at_least_one: bool) -> io::Result<Slice> {
-        let Some(place) = self.place()? else {
+    pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &Cold) -> io::Result<Slice> {
+        let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
         };
-        let end = self.end(place.position)?;
+        let end = self.end(place.position, cold)?;
         let first_end = place.position + place.size;
         if first_end > end {
             return Ok(Slice::TooLarge);
@@ -143,32 +144,32 @@ impl Plan {
         }))
     }
 
-    fn place(&self) -> io::Result<Option<Place>> {
+    fn place(&self, cold: &Cold) -> io::Result<Option<Place>> {
         match self.start {
             Start::At(place) => Ok(Some(place)),
             Start::From(_) => {
-                let batch = self.find()?;
+                let batch = self.find(cold)?;
                 Ok(batch.map(|batch| Place { position: batch.position, size: u64::from(batch.size) }))
             }
         }
     }
 
     /// The end of what may be seen, from a batch's position on.
-    fn end(&self, from: u64) -> io::Result<u64> {
+    fn end(&self, from: u64, cold: &Cold) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
         };
-        let scan = Scan::new(&self.file, from, self.size);
+        let scan = Scan::beside(Some(cold), &self.file, from, self.size);
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
     /// The batch with the offset, by the index and the headers after the place it gives.
-    fn find(&self) -> io::Result<Option<Header>> {
-        Ok(first_reaching(self.indexed()?, self.offset)?)
+    fn find(&self, cold: &Cold) -> io::Result<Option<Header>> {
+        Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
     /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
-    fn indexed(&self) -> io::Result<Scan<'_>> {
+    fn indexed<'a>(&'a self, cold: &'a Cold) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let entry = match self.start {
@@ -177,21 +178,23 @@ impl Plan {
         };
         if let Some(entry) = entry {
             let last_offset = self.base_offset + i64::from(entry.relative_offset);
-            if let Some(scan) = Scan::at_batch(&self.file, u64::from(entry.position), self.size, last_offset)? {
+            let position = u64::from(entry.position);
+            if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
                 return Ok(scan);
             }
             tracing::warn!(index = %self.index_path.display(), "index names a batch that is not there, reading without it");
         }
-        Ok(Scan::new(&self.file, 0, self.size))
+        Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
     /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
+        cold: &Cold,
         mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
     ) -> io::Result<Option<T>> {
-        let mut scan = self.indexed()?;
+        let mut scan = self.indexed(cold)?;
         while let Some(batch) = scan.next()? {
             if batch.last_offset() >= self.offset
                 && batch.max_timestamp >= timestamp
@@ -246,7 +249,9 @@ mod tests {
         for high_watermark in 1..=200 {
             for offset in 0..high_watermark {
                 let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
-                let Slice::Of(slice) = plan.read(1 << 20, true).expect("read") else { panic!("no records") };
+                let Slice::Of(slice) = plan.read(1 << 20, true, &Cold::default()).expect("read") else {
+                    panic!("no records")
+                };
                 let size = bytes.len() as u64;
                 assert_eq!(
                     (slice.position, slice.position + u64::from(slice.len)),

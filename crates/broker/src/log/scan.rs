@@ -15,7 +15,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
-use crate::cold;
+use crate::cold::Cold;
 
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
 const WINDOW: usize = 4096;
@@ -129,6 +129,8 @@ impl From<ScanError> for io::Error {
 /// Walks from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
+    /// Where what readers have just had read is.
+    cold: Option<&'a Cold>,
     position: u64,
     limit: u64,
     window: [u8; WINDOW],
@@ -140,12 +142,23 @@ pub struct Scan<'a> {
 impl<'a> Scan<'a> {
     /// From a batch's first byte up to `limit`, the position after the last batch.
     pub fn new(file: &'a File, position: u64, limit: u64) -> Self {
-        Scan { file, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
+        Scan::beside(None, file, position, limit)
+    }
+
+    /// The same, and what readers have just had read is not asked of the system again.
+    pub fn beside(cold: Option<&'a Cold>, file: &'a File, position: u64, limit: u64) -> Self {
+        Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
     /// From the batch at `position`, if its last offset is this one, as an index says; `None` if it is not.
-    pub fn at_batch(file: &'a File, position: u64, limit: u64, last_offset: i64) -> io::Result<Option<Self>> {
-        let mut scan = Scan::new(file, position, limit);
+    pub fn at_batch(
+        cold: Option<&'a Cold>,
+        file: &'a File,
+        position: u64,
+        limit: u64,
+        last_offset: i64,
+    ) -> io::Result<Option<Self>> {
+        let mut scan = Scan::beside(cold, file, position, limit);
         match scan.next() {
             Ok(Some(batch)) if batch.last_offset() == last_offset => {
                 scan.position = position;
@@ -179,7 +192,8 @@ impl<'a> Scan<'a> {
         if self.position < self.window_start || self.position + HEADER_LEN as u64 > window_end {
             let mut len = WINDOW.min((self.limit - self.position) as usize);
             self.window_len = 0;
-            match cold::peek(self.file, self.position, &mut self.window[..len]) {
+            let room = &mut self.window[..len];
+            match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
                 // As much as is at hand, if that is of use.
                 peeked @ HEADER_LEN.. => len = peeked,
                 _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,

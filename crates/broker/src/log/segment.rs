@@ -317,7 +317,7 @@ impl Segment {
         if (entry.relative_offset as usize) < self.offsets.len() - 1 {
             return Ok(false);
         }
-        match Scan::at_batch(&file, position, self.size, last_offset)? {
+        match Scan::at_batch(None, &file, position, self.size, last_offset)? {
             Some(scan) => self.has_sound_times(scan),
             None => Ok(false),
         }
@@ -366,7 +366,7 @@ impl Segment {
         let found = self.offsets.last_before(is_before).load(&self.path(OFFSET_INDEX), is_before)?;
         let Some(entry) = found else { return Ok(0) };
         let (position, last_offset) = (u64::from(entry.position), self.offset_at(entry.relative_offset));
-        if Scan::at_batch(&*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
+        if Scan::at_batch(None, &*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
             return Ok(position);
         }
         tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "index names a batch that is not there, reading without it");

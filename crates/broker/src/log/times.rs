@@ -17,6 +17,7 @@ use super::Log;
 use super::error::TimestampOffset;
 use super::lookup::Plan;
 use super::scan::Header;
+use crate::cold::Cold;
 
 /// How many times its topic's max.message.bytes a batch may take when it is decompressed to look at its timestamps,
 /// and how many bytes in any case. The header answers for a batch that takes more.
@@ -88,8 +89,8 @@ impl TimePlan {
     }
 
     /// The record, if this segment has one after all.
-    pub fn find(&self, timestamp: i64) -> io::Result<Option<TimestampOffset>> {
-        let found = self.plan.find_timestamp(timestamp, |batch| {
+    pub fn find(&self, timestamp: i64, cold: &Cold) -> io::Result<Option<TimestampOffset>> {
+        let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
                 // None: a header that claims a timestamp none of its records has.
                 Ok(record) => record,

@@ -235,7 +235,7 @@ async fn write(
         }
         let following = next.as_mut().map(|admitted| &mut admitted.completion);
         {
-            let leaving = pin!(output::write(stream, &frames, idleness));
+            let leaving = pin!(output::write(stream, &frames, idleness, broker.partitions.cold()));
             beside(leaving, following).await.map_err(Ended::Output)?;
         }
         queue.leave(leaving.len());

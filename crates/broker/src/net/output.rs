@@ -5,7 +5,7 @@
 
 use super::idleness::Idleness;
 use super::stream::Stream;
-use crate::cold;
+use crate::cold::Cold;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
@@ -28,20 +28,20 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 ///
 /// # Errors
 /// What the connection or the log file says; part of the frame may be out, so the connection must be closed.
-pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
+pub async fn write(stream: &Stream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
     match stream {
-        Stream::Plain(socket) => write_plain(socket, frame, idleness).await,
+        Stream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
         // Boxed, so that it takes no room in a plain connection's task.
-        Stream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness)).await,
+        Stream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
 
-async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
+async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         match first {
             Part::File(slice) => {
-                send_file(stream, slice, idleness).await?;
+                send_file(stream, slice, idleness, cold).await?;
                 parts = rest;
             }
             Part::Bytes(_) => {
@@ -108,11 +108,11 @@ fn unsent<'s, 'p>(
 }
 
 /// Nothing leaves before all of it is encrypted, or as much as the session holds.
-async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame, idleness: &Idleness) -> io::Result<()> {
+async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         if let Part::File(slice) = first {
-            encrypt_file(stream, slice, idleness).await?;
+            encrypt_file(stream, slice, idleness, cold).await?;
             parts = rest;
             continue;
         }
@@ -139,13 +139,18 @@ async fn encrypt_memory(stream: &fullbore_tls::Stream, parts: &[Part], idleness:
     Ok(())
 }
 
-async fn encrypt_file(stream: &fullbore_tls::Stream, slice: &FileSlice, idleness: &Idleness) -> io::Result<()> {
+async fn encrypt_file(
+    stream: &fullbore_tls::Stream,
+    slice: &FileSlice,
+    idleness: &Idleness,
+    cold: &Cold,
+) -> io::Result<()> {
     let mut left = slice.len as usize;
     let mut position = slice.position;
     let mut bytes = vec![0; left.min(ENCRYPT_MAX)];
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
-        let len = match cold::read(&slice.file, position, room.len(), slice.settled).await? {
+        let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
             // Copied, since a client may let it wait.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
@@ -171,14 +176,14 @@ fn too_short() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says")
 }
 
-async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness) -> io::Result<()> {
+async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
     let mut position = slice.position;
     let end = slice.position + u64::from(slice.len);
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
         // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
         stream.writable().await?;
-        if let Some(piece) = cold::read(&slice.file, position, count, slice.settled).await? {
+        if let Some(piece) = cold.read(&slice.file, position, count, slice.settled).await? {
             position += send_piece(stream, &piece).await? as u64;
             idleness.moved();
             continue;

@@ -40,6 +40,7 @@ pub use crate::validation::{InvalidBatch, ValidBatch};
 pub use cleaner::CleanerStatus;
 pub use registry::Origin;
 
+use crate::cold::Cold;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::log::Log;
 use crate::log::aside;
@@ -148,6 +149,7 @@ impl Partitions {
             aside: aside::Found::default(),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
+            cold: Arc::default(),
             space,
         });
         let registry = Arc::new(Registry::new(log_dir.clone()));
@@ -180,6 +182,11 @@ impl Partitions {
     /// The partition, if there is one. Waits for nobody.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
+    }
+
+    /// What is read of their logs around the page cache.
+    pub(crate) fn cold(&self) -> &Arc<Cold> {
+        &self.log_dir.cold
     }
 
     /// The brokers that there are from now on.

@@ -14,6 +14,7 @@ use super::cluster::Cluster;
 use super::flusher::Flusher;
 use super::opener::Opener;
 use super::succession::Succession;
+use crate::cold::Cold;
 use crate::log::aside;
 use crate::seldom::Seldom;
 use crate::space::Space;
@@ -35,6 +36,8 @@ pub struct LogDir {
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.
     pub momentary: Seldom,
+    /// What is read around the page cache.
+    pub cold: Arc<Cold>,
     /// Whether the disk is full.
     pub space: Arc<Space>,
 }

@@ -46,6 +46,7 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
+use crate::cold::Cold;
 use crate::config::TopicConfig;
 use crate::log::aside::SetAside;
 use crate::log::files::partition_dir;
@@ -153,6 +154,11 @@ impl Replica {
     /// The settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
+    }
+
+    /// What is read around the page cache.
+    pub(crate) fn cold(&self) -> &Cold {
+        &self.log_dir.cold
     }
 
     /// What a power cut has left beside the log. Goes to the disk where it is known to have left something.

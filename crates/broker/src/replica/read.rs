@@ -71,7 +71,7 @@ impl Replica {
             let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
             drop(state);
             plans += 1;
-            let slice = plan.read(max_bytes, at_least_one);
+            let slice = plan.read(max_bytes, at_least_one, &self.log_dir.cold);
             if plan.is_stale() && plans < PLANS_MAX {
                 continue;
             }

@@ -33,7 +33,7 @@ impl Replica {
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
             };
-            let found = plan.find(timestamp_ms);
+            let found = plan.find(timestamp_ms, &self.log_dir.cold);
             plans += 1;
             let is_gone = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
             if (plan.is_stale() || is_gone) && plans < PLANS_MAX {

@@ -46,6 +46,7 @@ pub struct BatchBuilder {
 }
 
 /// Bytes of a record after its own length prefix.
+#[inline]
 fn body_len(
     timestamp_delta: i64,
     offset_delta: i32,
@@ -120,8 +121,8 @@ impl BatchBuilder {
         at += varint::put(&mut head[at..], timestamp_delta);
         at += varint::put(&mut head[at..], i64::from(offset_delta));
         at += varint::put(&mut head[at..], key.map_or(-1, |key| key.len() as i64));
-        self.buffer.put_slice(&head[..at]);
-        self.buffer.put_slice(key.unwrap_or_default());
+        self.buffer.extend_from_slice(&head[..at]);
+        self.buffer.extend_from_slice(key.unwrap_or_default());
         self.put_field(value);
         self.put_varint(headers.len() as i64);
         for header in headers {
@@ -131,15 +132,17 @@ impl BatchBuilder {
         self.record_count += 1;
     }
 
+    #[inline]
     fn put_varint(&mut self, value: i64) {
         let mut out = [0; LEN_MAX];
         let n = varint::put(&mut out, value);
-        self.buffer.put_slice(&out[..n]);
+        self.buffer.extend_from_slice(&out[..n]);
     }
 
+    #[inline]
     fn put_field(&mut self, field: Option<&[u8]>) {
         self.put_varint(field.map_or(-1, |field| field.len() as i64));
-        self.buffer.put_slice(field.unwrap_or_default());
+        self.buffer.extend_from_slice(field.unwrap_or_default());
     }
 
     /// The records so far, for a batch that must be split.

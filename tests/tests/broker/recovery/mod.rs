@@ -1,7 +1,7 @@
 //! Recovery, by chance: known records are written, the broker is killed, files are damaged at random, and what a restart
 //! serves is compared with what was acknowledged.
 //!
-//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (default 20); each has a seed, printed when it fails, and
+//! `FULLBORE_RECOVERY_ROUNDS` says how many rounds (by default 8, in `make soak` 400); each has a seed, printed when it fails, and
 //! `FULLBORE_RECOVERY_SEED` replays that one. Damage chosen by hand is in `damage`.
 //!
 //! What may be lost, and no more:
@@ -36,8 +36,7 @@ const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.inter
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {
-    let rounds = std::env::var("FULLBORE_RECOVERY_ROUNDS");
-    rounds.map_or(20, |rounds| rounds.parse().expect("FULLBORE_RECOVERY_ROUNDS is a number"))
+    fullbore_tests::rounds("FULLBORE_RECOVERY_ROUNDS", 8, 400) as u64
 }
 
 #[test]

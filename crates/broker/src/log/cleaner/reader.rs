@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 
 use super::error::CleanError;
-use crate::cold;
+use crate::cold::Cold;
 
 /// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
 
 /// Batches of one file.
-pub struct BatchReader {
+pub struct BatchReader<'a> {
     file: File,
+    cold: &'a Cold,
     path: PathBuf,
     /// Where the next bytes are read, and where they end.
     position: u64,
@@ -27,12 +28,12 @@ pub struct BatchReader {
     chunk: usize,
 }
 
-impl BatchReader {
+impl<'a> BatchReader<'a> {
     /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
-    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize) -> io::Result<BatchReader> {
+    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a Cold) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();
-        Ok(BatchReader { file, path, position, limit, buffer: Vec::new(), start: 0, chunk })
+        Ok(BatchReader { file, cold, path, position, limit, buffer: Vec::new(), start: 0, chunk })
     }
 
     /// The next batch; `None` at the limit. `before_read` is told how many bytes are about to be read, and may end it.
@@ -93,7 +94,7 @@ impl BatchReader {
         let more = self.chunk.max(wanted - have).min(left);
         before_read(more as u64)?;
         self.buffer.resize(have + more, 0);
-        cold::read_exact(&self.file, self.position, &mut self.buffer[have..])?;
+        self.cold.read_exact(&self.file, self.position, &mut self.buffer[have..])?;
         self.position += more as u64;
         Ok(())
     }

@@ -117,8 +117,14 @@ impl Job<'_> {
     }
 
     /// A segment that retention has taken meanwhile is a change; any other missing file is not.
-    fn open(&self, found: &DirtySegment, position: u64) -> Result<BatchReader, CleanError> {
-        let opened = BatchReader::open(&found.path, position, found.source.size, self.settings.buffer_bytes());
+    fn open(&self, found: &DirtySegment, position: u64) -> Result<BatchReader<'_>, CleanError> {
+        let opened = BatchReader::open(
+            &found.path,
+            position,
+            found.source.size,
+            self.settings.buffer_bytes(),
+            &self.log_dir.cold,
+        );
         opened.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if !self.has(found.source.base_offset) => CleanError::Changed,
             _ => error.into(),
