@@ -185,6 +185,27 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     assert_eq!(client.latest("t", 0), 0);
 }
 
+/// A batch of a thousand records without keys is 100 bytes, and what is told of them 200 KB.
+#[test]
+fn the_records_that_one_answer_tells_are_bounded_whatever_the_number_of_its_batches() {
+    let broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    client.create_topic("t", 1, COMPACTED);
+    let keyless = batch(Compression::Zstd, Stamp::NONE, &[(None, None); 1000]);
+    let of_one = |index| fullbore_wire::apis::produce::PartitionProduceData {
+        index,
+        records: Some(Records::Memory(keyless.clone())),
+        ..Default::default()
+    };
+    let mut request = produce_request("t", 0, Bytes::new());
+    request.topic_data[0].partition_data = (0..300).map(|_| of_one(0)).collect();
+    let answered = client.call(&request, PRODUCE).responses.remove(0).partition_responses;
+    assert_eq!(answered.len(), 300);
+    assert!(answered.iter().all(|answer| answer.error_code == ErrorCode::INVALID_RECORD));
+    assert_eq!(answered[0].record_errors.len(), 1000);
+    assert_eq!(answered.iter().map(|answer| answer.record_errors.len()).sum::<usize>(), 1000);
+}
+
 #[test]
 fn a_topic_is_compacted_once_it_is_told_to_be_and_tombstones_go_after_their_time() {
     const TOPIC: i8 = 2;

@@ -9,7 +9,9 @@ use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
 use crate::partitions::{Acks, AnswerTicket, AppendError, Appended, BatchAdmission, ParkedAnswer};
-use crate::validation::{Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, validate, work_of};
+use crate::validation::{
+    Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX, validate, work_of,
+};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
     TopicProduceResponse,
@@ -185,6 +187,8 @@ struct Appending<'a> {
     pending: Vec<PendingBatch>,
     /// The last error, for acks=0.
     failed: ErrorCode,
+    /// How many more records may be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
+    told_left: usize,
 }
 
 /// Why a request gives its place for long work back before it is done.
@@ -206,7 +210,8 @@ impl<'a> Appending<'a> {
         let may_write_internal = client_id == Some(ADMIN_CLIENT);
         let responses = Vec::with_capacity(request.topic_data.len());
         let (pending, failed) = (Vec::new(), ErrorCode::NONE);
-        Appending { broker, image, request, version, may_write_internal, responses, pending, failed }
+        let told_left = TOLD_MAX;
+        Appending { broker, image, request, version, may_write_internal, responses, pending, failed, told_left }
     }
 
     /// Checks and appends one batch after the other, the first one in its turn if it has that; at least one, and then for
@@ -302,7 +307,9 @@ impl<'a> Appending<'a> {
         self.pending.extend(awaits.map(|awaits| PendingBatch { topic, partition, awaits }));
     }
 
-    fn refused(&mut self, topic: usize, index: i32, why: RefusedBatch) {
+    fn refused(&mut self, topic: usize, index: i32, mut why: RefusedBatch) {
+        why.tell_at_most(self.told_left);
+        self.told_left -= why.records.len();
         self.broker.metrics.produce_failed(why.code);
         self.failed = why.code;
         self.responses[topic].partition_responses.push(refused(index, why));

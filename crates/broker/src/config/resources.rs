@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fullbore_wire::did_you_mean;
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 
 use super::broker::BrokerConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
@@ -130,10 +130,22 @@ const TRAITS: [(&str, ClientTrait); 6] = [
 
 /// Characters of one pattern: a longer one would be slow to try on each client.
 const PATTERN_CHARS_MAX: usize = 1024;
+/// Patterns of one subscription; there are six names.
+const PATTERNS_MAX: usize = 16;
+/// Metrics of one subscription.
+const METRICS_MAX: usize = 1000;
+/// Memory of a compiled pattern, which has little to do with its length: `((a{99}){99}){9}` takes megabytes.
+const COMPILED_BYTES_MAX: usize = 64 << 10;
+/// The same of one that an older version took.
+const COMPILED_BYTES_KEPT: usize = 10 << 20;
 
 impl ClientMetricsConfig {
     /// The subscription with these settings.
     pub fn resolve(set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
+        Self::within(COMPILED_BYTES_KEPT, set)
+    }
+
+    fn within(compiled_max: usize, set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let nothing = DynamicConfig::default();
         let file = super::Properties::default();
         let broker = BrokerValues { properties: &file, dynamic: &nothing };
@@ -142,7 +154,7 @@ impl ClientMetricsConfig {
         Ok(Self {
             metrics: list("metrics"),
             interval_ms: values.number("interval.ms"),
-            patterns: list("match").iter().map(|pair| pattern(pair)).collect::<Result<_, _>>()?,
+            patterns: list("match").iter().map(|pair| pattern(pair, compiled_max)).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -151,7 +163,7 @@ fn elements(list: &str) -> Vec<String> {
     list.split(',').map(str::trim).filter(|element| !element.is_empty()).map(str::to_owned).collect()
 }
 
-fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
+fn pattern(pair: &str, compiled_max: usize) -> Result<(ClientTrait, Regex), ConfigError> {
     let refused = |message: String| ConfigError::of_value("match", pair, message);
     let named = pair.split_once('=').and_then(|(name, pattern)| {
         let (_, which) = TRAITS.iter().find(|(known, _)| *known == name.trim())?;
@@ -164,7 +176,8 @@ fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
     if pattern.chars().count() > PATTERN_CHARS_MAX {
         return Err(refused(format!("a pattern may have {PATTERN_CHARS_MAX} characters")));
     }
-    let regex = Regex::new(&format!("^(?:{pattern})$")).map_err(|error| refused(error.to_string()))?;
+    let compiled = RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(compiled_max).build();
+    let regex = compiled.map_err(|error| refused(error.to_string()))?;
     Ok((which, regex))
 }
 
@@ -186,7 +199,7 @@ pub fn check_resource(
 ) -> Result<BTreeMap<String, String>, ConfigError> {
     let checked = check_values(resource, set)?;
     match resource {
-        Resource::ClientMetrics => ClientMetricsConfig::resolve(&checked).map(drop)?,
+        Resource::ClientMetrics => check_client_metrics(&checked)?,
         Resource::Group => check_group(&reader(broker.values(dynamic)), &checked)?,
     }
     Ok(checked)
@@ -198,6 +211,17 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
         ConfigError::of_key(name, format!("unknown {} config name{meant}", resource.noun()))
     };
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
+}
+
+/// What a subscription costs is bounded. What was set before there were limits is read all the same.
+fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+    for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
+        let count = set.get(name).map_or(0, |list| elements(list).len());
+        if count > most {
+            return Err(ConfigError::of_key(name, format!("has {count} {of}, and {most} are allowed")));
+        }
+    }
+    ClientMetricsConfig::within(COMPILED_BYTES_MAX, set).map(drop)
 }
 
 /// What a group sets lies within the broker's limits.
@@ -301,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_subscriptions_refusals_say_what_is_allowed() {
-        let refused = |name, value| refusal(Resource::ClientMetrics, name, value);
+        let refused = |name: &str, value: &str| refusal(Resource::ClientMetrics, name, value);
         for value in ["99", "3600001"] {
             assert_eq!(refused("interval.ms", value), format!("interval.ms={value}: must be between 100 and 3600000"));
         }
@@ -309,6 +333,12 @@ mod tests {
             assert!(refused("match", value).starts_with(&format!("match={value}: must be name=pattern")));
         }
         assert!(refused("match", "client_id=[").starts_with("match=client_id=[: "));
+        let large = refused("match", "client_id=((a{99}){99}){9}");
+        assert!(large.starts_with("match=client_id=((a{99}){99}){9}: "), "{large}");
+        let many = refused("match", &["client_id=a"; 17].join(","));
+        assert_eq!(many, "match: has 17 patterns, and 16 are allowed");
+        let many = refused("metrics", &vec!["a"; 1001].join(","));
+        assert_eq!(many, "metrics: has 1001 elements, and 1000 are allowed");
         assert_eq!(refused("bogus", "1"), "bogus: unknown client metrics config name");
     }
 

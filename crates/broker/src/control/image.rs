@@ -63,6 +63,8 @@ pub struct Image {
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
+    /// The names that metrics may confuse, by what they are there.
+    by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
@@ -84,6 +86,11 @@ impl Image {
 
     pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
         self.by_name.get(name)
+    }
+
+    /// The topic whose name is the same as this one in metrics, where `.` and `_` are one.
+    pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.topic(self.by_metric.get(&in_metrics(name)?)?)
     }
 
     pub fn topic_by_id(&self, id: Uuid) -> Option<&Arc<Topic>> {
@@ -190,6 +197,9 @@ impl Image {
         self.remove(&topic.name);
         self.partitions += topic.partitions.len();
         self.by_id.insert(topic.id, Arc::clone(&topic));
+        if let Some(metric) = in_metrics(&topic.name) {
+            self.by_metric.insert(metric, topic.name.clone());
+        }
         self.by_name.insert(topic.name.clone(), topic);
     }
 
@@ -197,6 +207,14 @@ impl Image {
         if let Some(topic) = self.by_name.remove(name) {
             self.partitions -= topic.partitions.len();
             self.by_id.remove(&topic.id);
+            if let Some(metric) = in_metrics(name) {
+                self.by_metric.remove(&metric);
+            }
         }
     }
+}
+
+/// What a name becomes in metrics, if others may become the same.
+fn in_metrics(name: &str) -> Option<String> {
+    name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }

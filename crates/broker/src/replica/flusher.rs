@@ -48,11 +48,13 @@ pub struct Flusher {
 #[derive(Debug, Default)]
 struct FlushQueue {
     ready: VecDeque<Arc<dyn Flushable>>,
-    /// By due time, and a number to tell equal times apart.
-    timed: BTreeMap<(Instant, u64), (Arc<dyn Flushable>, Reason)>,
+    timed: BTreeMap<Due, (Arc<dyn Flushable>, Reason)>,
     numbers: u64,
     stopping: bool,
 }
+
+/// When something is due, and a number to tell equal times apart.
+pub type Due = (Instant, u64);
 
 /// Why a partition is to be flushed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,16 +107,23 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Has one of the threads tell this after a while that it is due. The caller sees to it that it asks once.
-    pub fn push_after(&self, flushable: Arc<dyn Flushable>, reason: Reason, delay: Duration) {
-        let Some(due) = Instant::now().checked_add(delay) else {
-            return;
-        };
+    /// Has one of the threads tell this after a while that it is due. The caller sees to it that it asks once, and takes it back
+    /// once nobody wants that any more. `None` if the time never comes.
+    pub fn push_after(&self, flushable: Arc<dyn Flushable>, reason: Reason, delay: Duration) -> Option<Due> {
+        let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();
         queue.numbers += 1;
-        let number = queue.numbers;
-        queue.timed.insert((due, number), (flushable, reason));
+        let due = (time, queue.numbers);
+        queue.timed.insert(due, (flushable, reason));
         self.changed.notify_one();
+        Some(due)
+    }
+
+    /// What was to be told is not, if it has not been yet.
+    pub fn take_back(&self, due: Due) {
+        let taken = self.queue.lock().timed.remove(&due);
+        // Not under the lock: it may be the last of its partition.
+        drop(taken);
     }
 
     fn run(&self) {

@@ -46,9 +46,10 @@ impl Replica {
             self.ask_to_flush(state, ticket.is_some());
         }
         if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && !outcome.is_duplicate)
-            && !std::mem::replace(&mut state.flush.is_timed, true)
+            && state.flush.timed.is_none()
         {
-            self.log_dir.flusher.push_after(self.clone(), Reason::FlushMs, Duration::from_millis(flush_ms));
+            let delay = Duration::from_millis(flush_ms);
+            state.flush.timed = self.log_dir.flusher.push_after(self.clone(), Reason::FlushMs, delay);
         }
         ticket
     }
@@ -60,10 +61,10 @@ impl Flushable for Replica {
         state.flush.is_wanted = false;
         let active = std::mem::take(&mut state.flush.of_active);
         if let Err(FlushError::Unopened(error)) = flush_log(&mut state, active)
-            && !std::mem::replace(&mut state.flush.is_to_be_tried_again, true)
+            && state.flush.again.is_none()
         {
             tracing::warn!(topic = self.topic(), partition = self.index(), %error, "not flushed yet, tried again");
-            self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
+            state.flush.again = self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);
         if state.flush.is_wanted {
@@ -76,8 +77,8 @@ impl Flushable for Replica {
     fn fall_due(self: Arc<Self>, reason: Reason) {
         let mut state = self.lock();
         match reason {
-            Reason::FlushMs => state.flush.is_timed = false,
-            Reason::Again => state.flush.is_to_be_tried_again = false,
+            Reason::FlushMs => state.flush.timed = None,
+            Reason::Again => state.flush.again = None,
         }
         self.ask_to_flush(&mut state, true);
     }
@@ -147,6 +148,31 @@ mod tests {
         let partition = partition_of(&logs, ("rolling", Uuid([2; 16]), 0), rolling);
         (0..5).for_each(|_| append(&partition));
         wait_for(&partition, 4);
+        logs.close();
+    }
+
+    #[test]
+    fn a_deleted_partition_is_not_kept_until_the_time_of_its_flush() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..broker.topic_defaults.clone() };
+        let id = Uuid([1; 16]);
+        let partition = partition_of(&logs, ("t", id, 0), yearly);
+        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
+        let left = Arc::downgrade(&partition);
+        drop(partition);
+        logs.delete_topic(id);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(logs.deleted(id));
+        let start = Instant::now();
+        while left.strong_count() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "somebody keeps it");
+            std::thread::sleep(Duration::from_millis(2));
+        }
         logs.close();
     }
 

@@ -115,7 +115,10 @@ impl Replica {
         let left = self.put(&mut state, LogState::Gone);
         state.failed = None;
         let parked = state.parked.take();
+        let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);
+        // Or a topic that is flushed once a year would be kept for as long.
+        due.into_iter().flatten().for_each(|due| self.log_dir.flusher.take_back(due));
         if let Some(parked) = parked {
             parked.refuse(why);
         }

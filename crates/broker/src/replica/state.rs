@@ -9,6 +9,7 @@ use fullbore_rules::replica::{self, Brokers, Now};
 
 use super::cluster::ClusterView;
 use super::failures::{Failures, Mark};
+use super::flusher::Due;
 use super::reorder::Parked;
 use super::ticket::Acks;
 use crate::log::Log;
@@ -44,10 +45,10 @@ pub struct Flushing {
     /// Whether a flush was asked for that has not begun, and whether of the active segment, too.
     pub is_wanted: bool,
     pub of_active: bool,
-    /// Whether the flusher will look at it when flush.ms has passed.
-    pub is_timed: bool,
-    /// Whether it will, because a flush could not open what it needed.
-    pub is_to_be_tried_again: bool,
+    /// When flush.ms has passed.
+    pub timed: Option<Due>,
+    /// When it is tried again, because a flush could not open what it needed.
+    pub again: Option<Due>,
 }
 
 impl ReplicaState {

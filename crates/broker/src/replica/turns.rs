@@ -38,6 +38,10 @@ impl Replica {
             return self.append_locked(state, batch, acks, now_ms).map(BatchAdmission::Appended);
         }
         log.note_use();
+        if log.is_broken() {
+            // What it waits for cannot come.
+            return Err(AppendError::Storage);
+        }
         let reordering = reordering.ok_or(OUT_OF_ORDER)?;
         if reordering.is_closed() {
             return Err(AppendError::Gone);

@@ -16,3 +16,4 @@ pub use destination::Destination;
 pub use refused::RefusedBatch;
 pub use valid::{InvalidBatch, ValidBatch};
 pub use validate::{Invalid, SHORT_MAX, Sender, validate, work_of};
+pub use wrong_records::TOLD_MAX;

@@ -17,6 +17,14 @@ impl RefusedBatch {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         RefusedBatch { code, message: message.into(), records: Vec::new() }
     }
+
+    /// Keeps so many of the records that are told one by one, and no memory of the others.
+    pub fn tell_at_most(&mut self, most: usize) {
+        if self.records.len() > most {
+            self.records.truncate(most);
+            self.records.shrink_to_fit();
+        }
+    }
 }
 
 impl From<InvalidBatch> for RefusedBatch {

@@ -9,8 +9,8 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Records that are told one by one.
-const TOLD_MAX: usize = 1000;
+/// Records that are told one by one, of a batch and in an answer.
+pub const TOLD_MAX: usize = 1000;
 
 /// Refuses a batch with a record that has no key; `payload` is its records without compression.
 pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {

@@ -8,7 +8,7 @@ use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, ParkedAnswe
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
-use super::folder::{Folder, NOW, idempotent, offset, read_all, valid};
+use super::folder::{Folder, NOW, append, idempotent, offset, read_all, valid};
 
 fn reordering(settings: &str) -> Arc<Reordering> {
     let typed = Properties::parse(settings).expect("properties");
@@ -114,4 +114,21 @@ async fn one_task_sees_to_it_that_a_partitions_batches_expire() {
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
+}
+
+/// A batch that is early on a partition out of service is refused for what is wrong, and not held until it is out of order.
+#[tokio::test]
+async fn where_an_fsync_has_failed_nothing_is_parked() {
+    let reordering = reordering("fullbore.reorder.wait.ms=3600000");
+    let folder = Folder::new();
+    let partition = folder.partition();
+    assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
+    // Its files are written, but there is no folder to sync their names in.
+    std::fs::remove_dir_all(folder.file("")).expect("removed");
+    let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
+    partition.follow(&partition.registered(), &Arc::new(flushing));
+    let ticket = append(&partition, &idempotent(1, 0, 2, 1)).expect("appended").ticket.expect("to be flushed");
+    assert_eq!(ticket.wait(tokio::time::Instant::now()).await, Err(AppendError::Storage));
+    let refused = admit(&partition, &idempotent(1, 0, 9, 1), &reordering).expect_err("out of service");
+    assert_eq!((refused, reordering.bytes()), (AppendError::Storage, 0));
 }

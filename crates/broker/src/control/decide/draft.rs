@@ -24,6 +24,8 @@ pub const PRODUCER_ID_BLOCK: i64 = 1000;
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
+    /// The image that others have seen.
+    published: &'a Image,
     drafted: Drafted,
 }
 
@@ -40,11 +42,12 @@ impl<'a> Draft<'a> {
     /// On this image, for a broker that has these producer ids. New topics get ids from `new_id`.
     pub fn new(
         broker: &'a BrokerConfig,
-        image: &Image,
+        published: &'a Image,
         producer_ids: Range<i64>,
         new_id: &'a mut dyn FnMut() -> Uuid,
     ) -> Self {
-        Self { broker, new_id, drafted: Drafted { image: image.clone(), changes: Vec::new(), producer_ids } }
+        let drafted = Drafted { image: published.clone(), changes: Vec::new(), producer_ids };
+        Self { broker, new_id, published, drafted }
     }
 
     /// What all commands came to.
@@ -101,6 +104,10 @@ impl<'a> Draft<'a> {
             refuse_repeated(&repeated, &topic.id)?;
             let partitions = topic.partition_count();
             self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
+            if self.published.topic_by_id(topic.id).is_none() {
+                // Who follows the images never hears of it.
+                self.make(Change::DeletionFinished { topic: topic.id })?;
+            }
             Ok(topic)
         };
         found.into_iter().map(&mut one).collect()

@@ -20,7 +20,7 @@ use super::command::{
 };
 use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
-use crate::config::{BrokerConfig, ConfigError, Key, TOPIC_KEYS, Type};
+use crate::config::{BrokerConfig, ConfigError, Key, Resource, TOPIC_KEYS, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 #[cfg(test)]
@@ -37,6 +37,8 @@ use register::register;
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
 /// Groups and subscriptions to clients' metrics that set something.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
+/// Subscriptions to clients' metrics: each has compiled patterns, which are tried on each client that asks.
+pub const SUBSCRIPTIONS_MAX: usize = 100;
 
 /// The topic that `wanted` would become, with this id. Its settings are checked where that is applied.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
@@ -114,6 +116,11 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
         let message = format!("{CONFIGURED_RESOURCES_MAX} groups and subscriptions have settings; that is the limit.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
+    let is_subscription = resource == Resource::ClientMetrics;
+    if before.is_none() && is_subscription && image.resource_names(resource).count() >= SUBSCRIPTIONS_MAX {
+        let message = format!("There are {SUBSCRIPTIONS_MAX} subscriptions to clients' metrics; that is the limit.");
+        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
+    }
     let mut overrides = before.map(|before| before.overrides.clone()).unwrap_or_default();
     for (name, change) in &wanted.changes {
         let list = |overrides: &BTreeMap<String, String>| Ok(overrides.get(name).cloned());
@@ -159,21 +166,13 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
         return Err(Refusal::new(ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
     }
-    if !name.contains(['.', '_']) {
-        return Ok(());
-    }
-    match image.topics().find(|topic| collide(&topic.name, name)) {
+    match image.topic_colliding_with(name) {
         None => Ok(()),
         Some(other) => {
             let message = format!("Topic '{name}' collides with existing topic: {}", other.name);
             Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message))
         }
     }
-}
-
-fn collide(one: &str, other: &str) -> bool {
-    let folded = |byte: u8| if byte == b'.' { b'_' } else { byte };
-    one.len() == other.len() && one.bytes().map(folded).eq(other.bytes().map(folded))
 }
 
 /// The new topic's partitions, each with its replicas.

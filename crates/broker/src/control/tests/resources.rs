@@ -78,3 +78,19 @@ async fn a_refused_change_changes_nothing() {
     assert!(control.image().resource(Resource::Group, "g").is_none());
     assert_eq!(control.image().epoch(), 1, "the broker registered");
 }
+
+#[tokio::test]
+async fn subscriptions_are_as_many_as_can_be_tried_on_each_client() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = &open(folder.path()).control;
+    let interval = |value: &str| [("interval.ms", to(value))];
+    for number in 0..100 {
+        set(control, Resource::ClientMetrics, &number.to_string(), &interval("500")).await.expect("set");
+    }
+    let refusal = set(control, Resource::ClientMetrics, "more", &interval("500")).await.expect_err("too many");
+    assert_eq!(refusal.code, ErrorCode::POLICY_VIOLATION);
+    set(control, Resource::ClientMetrics, "7", &interval("600")).await.expect("one that is there");
+    set(control, Resource::Group, "more", &[(SESSION, to("46000"))]).await.expect("a group");
+    set(control, Resource::ClientMetrics, "7", &[("interval.ms", ConfigChange::Delete)]).await.expect("deleted");
+    set(control, Resource::ClientMetrics, "more", &interval("500")).await.expect("there is room");
+}

@@ -199,6 +199,22 @@ fn who_decides_knows_what_another_writer_changed() {
     two_writers([sqlite(folder.path()), sqlite(folder.path())]);
 }
 
+/// Who follows the images never hears of such a topic, and so nobody would ever say that nothing is left of it.
+#[test]
+fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (mut owner, images) = registered(sqlite(folder.path()), counted());
+    let (create, delete) = (create_command("t"), Command::DeleteTopics(vec![TopicRef::Name("t".into())]));
+    let ids = owner.transact(&[&create, &delete, &create, &delete, &create]).expect("done");
+    assert!(ids.into_iter().all(|outcome| created(vec![outcome]).is_ok()));
+    assert_eq!((images.borrow().topics().len(), images.borrow().deleted().len()), (1, 0));
+    let last = images.borrow().topic("t").expect("there").id;
+    owner.transact(&[&delete, &create, &delete]).expect("done");
+    let left: Vec<_> = images.borrow().deleted().keys().copied().collect();
+    assert_eq!(left, [last], "it may have folders");
+    assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
+}
+
 /// An owner of a store that others have, too.
 fn over(memory: &Memory) -> (Owner<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))
