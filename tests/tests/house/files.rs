@@ -35,6 +35,24 @@ pub fn crates() -> Vec<Crate> {
     crates
 }
 
+/// The source files of all crates in whose text the word stands, below `crates/`.
+pub fn naming(word: &str) -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let (mut folders, mut found) = (vec![crates.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && fs::read_to_string(&path).is_ok_and(|text| text.contains(word))
+            {
+                found.push(path.strip_prefix(&crates).expect("it is below").to_string_lossy().into_owned());
+            }
+        }
+    }
+    found
+}
+
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     entries.map(|entry| entry.expect("it can be listed").path()).collect()

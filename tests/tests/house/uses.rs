@@ -260,19 +260,6 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Whether the file names the word, in tests, too.
-pub fn names(file: &File, word: &str) -> bool {
-    struct Word<'a>(&'a str, bool);
-    impl Visit<'_> for Word<'_> {
-        fn visit_ident(&mut self, ident: &syn::Ident) {
-            self.1 |= ident == self.0;
-        }
-    }
-    let mut look = Word(word, false);
-    look.visit_file(&file.syntax);
-    look.1
-}
-
 /// A function outside of tests.
 pub struct Function {
     pub name: String,

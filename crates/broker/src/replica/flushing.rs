@@ -103,15 +103,31 @@ fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use bytes::BytesMut;
     use fullbore_wire::Uuid;
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
-
-    use std::time::Instant;
+    use tempfile::TempDir;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
     use crate::validation::ValidBatch;
+
+    fn opened() -> (TempDir, Arc<Partitions>, TopicConfig) {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        (folder, logs, broker.topic_defaults)
+    }
+
+    /// A batch of one record.
+    fn sealed(value: &[u8]) -> BytesMut {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(0, None, Some(value), &[]);
+        builder.seal(Stamp::NONE).expect("sealed").0
+    }
 
     fn partition_of(logs: &Partitions, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Replica> {
         logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
@@ -120,12 +136,8 @@ mod tests {
 
     #[test]
     fn flush_ms_flushes_without_being_asked_again_and_a_rolled_segment_is_flushed_without_being_asked_at_all() {
-        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(&[1; 700]), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let (_folder, logs, defaults) = opened();
+        let bytes = sealed(&[1; 700]);
         let wait_for = |partition: &Replica, recovery_point: i64| {
             let start = Instant::now();
             while !matches!(&partition.lock().log, LogState::Open(log) if log.recovery_point() == recovery_point) {
@@ -138,13 +150,13 @@ mod tests {
             assert!(appended.ticket.is_none());
         };
 
-        let timed = TopicConfig { flush_ms: Some(10), ..broker.topic_defaults.clone() };
+        let timed = TopicConfig { flush_ms: Some(10), ..defaults.clone() };
         let partition = partition_of(&logs, ("timed", Uuid([1; 16]), 0), timed);
         for round in 1..=3 {
             append(&partition);
             wait_for(&partition, round);
         }
-        let rolling = TopicConfig { segment_bytes: 1000, ..broker.topic_defaults.clone() };
+        let rolling = TopicConfig { segment_bytes: 1000, ..defaults.clone() };
         let partition = partition_of(&logs, ("rolling", Uuid([2; 16]), 0), rolling);
         (0..5).for_each(|_| append(&partition));
         wait_for(&partition, 4);
@@ -153,13 +165,9 @@ mod tests {
 
     #[test]
     fn a_deleted_partition_is_not_kept_until_the_time_of_its_flush() {
-        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..broker.topic_defaults.clone() };
+        let (_folder, logs, defaults) = opened();
+        let bytes = sealed(b"v");
+        let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
         let id = Uuid([1; 16]);
         let partition = partition_of(&logs, ("t", id, 0), yearly);
         partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
@@ -178,16 +186,12 @@ mod tests {
 
     #[test]
     fn a_partition_whose_flush_failed_is_counted_once_until_it_is_deleted() {
-        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let (_folder, logs, defaults) = opened();
+        let bytes = sealed(b"v");
         let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
-            let partition = partition_of(&logs, ("t", id, index), broker.topic_defaults.clone());
+            let partition = partition_of(&logs, ("t", id, index), defaults.clone());
             append(&partition).expect("appended");
             // Its files are written, but there is no folder to sync their names in.
             std::fs::remove_dir_all(partition.dir()).expect("removed");

@@ -6,7 +6,6 @@ use super::open::CHECKPOINT_PAGES;
 use super::*;
 use crate::control::owner::random_id;
 use fullbore_rules::replica::PartitionRegistration;
-use std::path::Path;
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
@@ -115,23 +114,4 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
     // A page and what SQLite writes before it.
     let pages = log / (4096 + 24);
     assert!(pages <= CHECKPOINT_PAGES as usize + TRANSACTION_PAGES, "{pages} pages");
-}
-
-/// What the seam is for: who knows SQLite is in this folder.
-#[test]
-fn nobody_else_knows_sqlite() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut folders = vec![source.clone()];
-    let mut others = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("listed") {
-            let path = entry.expect("listed").path();
-            if path.is_dir() && path != source.join("control/sqlite") {
-                folders.push(path);
-            } else if path.is_file() && std::fs::read_to_string(&path).is_ok_and(|text| text.contains("rusqlite")) {
-                others.push(path);
-            }
-        }
-    }
-    assert!(others.is_empty(), "{others:?}");
 }
