@@ -71,9 +71,8 @@ impl Replica {
         let mut failed = failed;
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
-            let batch = early.batch().clone();
-            stamp = batch.stamp();
-            match self.append_one(state, &batch, early.acks(), now_ms) {
+            stamp = early.batch().stamp();
+            match self.append_one(state, early.batch(), early.acks(), now_ms) {
                 Ok((appended, _)) => early.appended(&appended),
                 Err(error) => {
                     failed = Some(error);
