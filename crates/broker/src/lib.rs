@@ -27,4 +27,4 @@ pub mod telemetry;
 mod validation;
 
 pub use error::StartError;
-pub use start::Broker;
+pub use start::{Broker, Starting, Stopping};

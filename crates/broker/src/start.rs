@@ -26,6 +26,7 @@ use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -45,20 +46,31 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
+/// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate makes it once,
+/// and not each program and each test that starts a broker.
+pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
+
+/// A broker that stops.
+pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 impl Broker {
     /// Starts a broker; when this returns, clients can connect.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
-    pub async fn start(config: BrokerConfig) -> Result<Broker, StartError> {
-        Broker::start_with(config, Loggers::default()).await
+    pub fn start(config: BrokerConfig) -> Starting {
+        Broker::start_with(config, Loggers::default())
     }
 
     /// Starts a broker whose clients may change the levels of a log; when this returns, they can connect.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
-    pub async fn start_with(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
+    pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
+        Box::pin(Broker::assemble(config, loggers))
+    }
+
+    async fn assemble(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
@@ -143,7 +155,11 @@ impl Broker {
     }
 
     /// Stops cleanly: what was admitted is answered, what was appended is on disk.
-    pub async fn shutdown(self) {
+    pub fn shutdown(self) -> Stopping {
+        Box::pin(self.stop())
+    }
+
+    async fn stop(self) {
         self.node.stop.send_replace(true);
         self.node.reordering.close();
         self.node.groups.close();

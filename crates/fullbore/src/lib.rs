@@ -1,0 +1,160 @@
+//! What the user types, and one file per command. What the commands do is in the other crates.
+//!
+//! A library with a binary of one line, since cargo compiles a library beside those that it uses, and a binary after them.
+//!
+//! Invariant: a command that fails prints one sentence to standard error and exits with 1; a command line that cannot
+//! be read exits with 2, a command that was interrupted with 130.
+
+mod action;
+mod client;
+mod client_id;
+mod completions;
+mod configs;
+mod consume;
+mod demo;
+mod failure;
+mod groups;
+mod log;
+mod man;
+mod output;
+mod perf;
+mod pipe;
+mod produce;
+mod serve;
+mod stop;
+mod table;
+mod topics;
+mod troubles;
+mod usage;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// A Kafka-compatible broker, an idempotent producer and the tools that measure the way between them.
+#[derive(Parser, Debug)]
+#[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
+struct Cli {
+    /// Log to standard error what goes over connections.
+    #[arg(long, global = true, value_name = "WHAT")]
+    debug: Vec<log::Debug>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Serve(serve::Serve),
+    Demo(demo::Demo),
+    Topics(topics::TopicsArgs),
+    Configs(configs::Configs),
+    Groups(groups::GroupsArgs),
+    Produce(Box<produce::ProduceArgs>),
+    Consume(Box<consume::Consume>),
+    Perf(perf::Perf),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+/// The program, from its command line to its exit status.
+pub fn main() -> ExitCode {
+    let typed: Vec<_> = std::env::args_os().collect();
+    output::Format { json: usage::wants_json(&typed) }.choose();
+    let cli = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
+        Ok(cli) => cli,
+        Err(error) => return usage::tell(&error, &typed),
+    };
+    let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
+        Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
+        None => Ok(()),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{}", output::failure(&failure.to_string()));
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
+    if !matches!(command, Command::Serve(_)) {
+        log::of_client(debug)?;
+    }
+    match command {
+        Command::Serve(serve) => serve::run(serve, debug),
+        Command::Demo(demo) => demo::run(demo),
+        Command::Topics(topics) => topics::run(topics),
+        Command::Configs(configs) => configs::run(configs),
+        Command::Groups(groups) => groups::run(groups),
+        Command::Produce(produce) => produce::run(*produce),
+        Command::Consume(consume) => consume::run(*consume),
+        Command::Perf(perf) => perf::run(perf),
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command line as it is typed, with single quotes.
+    pub fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        let quoted = line.split('\'').enumerate();
+        let mut words = Vec::new();
+        for (at, part) in quoted {
+            match at % 2 {
+                0 => words.extend(part.split_whitespace().map(str::to_owned)),
+                _ => words.push(part.to_owned()),
+            }
+        }
+        words
+    }
+
+    /// The examples of a command's help and of all below it, each as it is typed.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let typed = |line: &str| {
+            let line = line.trim().trim_start_matches("Example: ");
+            line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
+        };
+        // A line that ends with a backslash goes on.
+        let mut found: Vec<String> = help.replace("\\\n", " ").lines().filter_map(typed).collect();
+        found.extend(command.get_subcommands().flat_map(examples));
+        found
+    }
+
+    #[test]
+    fn every_example_of_the_help_can_be_typed() {
+        let all = examples(&Cli::command());
+        assert!(all.len() > 20, "{all:#?}");
+        for example in all {
+            // Piped into something, or what something is piped into.
+            let example = example.split(" | ").next().unwrap_or_default();
+            let placeholder = example.contains("<COMMAND>");
+            assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let has_own = command.get_after_help().is_some_and(|help| help.to_string().contains("fullbore "));
+            assert!(has_own || command.has_subcommands(), "{path} has none");
+            command.get_subcommands().for_each(|below| check(below, &path));
+        }
+        check(&Cli::command(), "");
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}
