@@ -115,6 +115,37 @@ fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
 }
 
 #[test]
+fn a_partition_that_is_refused_is_shown_and_found_as_unavailable() {
+    let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
+    let mut client = broker.client();
+    client.create_topic("t", 2, &[]);
+    client.produced("t", 1, &Batch::of(&["flushed by the stop"]));
+    broker.stop();
+    let log = broker.partition_dir("t", 1).join(format!("{:020}.log", 0));
+    let mut bytes = std::fs::read(&log).expect("there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, &bytes).expect("damaged");
+    broker.restart();
+    broker.kill();
+    broker.restart();
+    let refused = |page: String| page.lines().any(|line| line == "fullbore_partitions_refused 1");
+    wait_until("it is found", Duration::from_secs(30), || refused(broker.admin_page("/metrics")));
+    let describe = |flags: &[&str]| {
+        let mut command = Command::new(fullbore_tests::binary());
+        command
+            .args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()])
+            .args(flags);
+        String::from_utf8(command.output().expect("it runs").stdout).expect("text")
+    };
+    let shown = describe(&["--unavailable-partitions"]);
+    assert!(shown.lines().count() == 1 && shown.ends_with("\tRefused: damaged\n"), "{shown}");
+    assert!(shown.contains("Partition: 1\t"), "{shown}");
+    assert_eq!(describe(&["--json"]).matches(r#""refused":true"#).count(), 1);
+    assert_eq!(std::fs::read(&log).expect("there"), bytes, "nothing of it is cut off");
+}
+
+#[test]
 fn a_data_folder_that_cannot_be_read_is_a_storage_error() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -78,6 +78,7 @@ fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<De
             partition_size,
             set_aside_files: i64::try_from(aside.files).unwrap_or(i64::MAX),
             set_aside_bytes: i64::try_from(aside.bytes).unwrap_or(i64::MAX),
+            is_refused: log.is_refused(),
             ..Default::default()
         }))
     };

@@ -136,8 +136,8 @@ pub enum StorageError {
     },
     /// A file holds what no broker writes, and records that were acknowledged follow it.
     #[error(
-        "{path}: corrupt at byte {position}, and records follow: {why}; restore the file, or move it and \
-         those after it away to go on without their records"
+        "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
+         and those after it away to go on without their records"
     )]
     Corrupt {
         /// The segment.

@@ -3,10 +3,10 @@
 //! After a clean shutdown the files are believed. After a crash every batch past the recovery point, or in the page
 //! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
 //! no batch are
-//! - a torn tail, and cut off, if no batch that could continue the log follows them;
-//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there: what
-//!   follows is set aside ([`super::aside`]), and cut off as well;
-//! - corruption otherwise: acknowledged records follow, so the partition is refused and the error names
+//! - a torn tail, and cut off, if they were not flushed and no batch that could continue the log follows them;
+//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there, or the page in
+//!   which that ends was torn: what is there is set aside ([`super::aside`]), and cut off as well;
+//! - corruption otherwise: acknowledged records follow, or these were acknowledged, so the partition is refused and the error names
 //!   the file and the byte. Nothing is changed on the disk.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
@@ -201,8 +201,7 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the log where a segment's last good batch does, unless records follow what was acknowledged and cannot be
-    /// gone.
+    /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and cannot be gone.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -213,9 +212,12 @@ impl Log {
     ) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
-        if self.has_records_after(stop, index, walk).map_err(failed)? {
+        let follows = self.has_records_after(stop, index, walk).map_err(failed)?;
+        let was_flushed = walk.next_offset < known.recovery_point;
+        if follows || was_flushed {
             let corrupt = |why| StorageError::Corrupt { path: path.clone(), position: walk.end, why };
-            if !walk.may_be_lost(known) {
+            let may_be_lost = if follows { walk.may_be_lost(known) } else { known.rebooted };
+            if !may_be_lost {
                 return Err(corrupt(why));
             }
             let aside = self.set_aside(stop, index, walk.end, walk.next_offset).map_err(|error| match error {
@@ -226,7 +228,7 @@ impl Log {
                 path = %path.display(),
                 byte = walk.end,
                 %why,
-                lost = ?(walk.next_offset..aside.end_offset),
+                lost = ?(walk.next_offset..aside.end_offset.max(known.recovery_point)),
                 files = aside.files,
                 aside = %aside.first.display(),
                 "the machine stopped before this was flushed; cut off here, and what follows is set aside"

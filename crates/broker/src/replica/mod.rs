@@ -166,6 +166,11 @@ impl Replica {
         self.log_dir.aside.of(&self.dir())
     }
 
+    /// Whether its files were found damaged: it is neither read nor written until somebody repairs them.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.lock().log, LogState::Refused(_))
+    }
+
     /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
     /// registration is dropped. Register, then look, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {

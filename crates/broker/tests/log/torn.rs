@@ -115,9 +115,8 @@ fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to()
     assert_eq!(folder.files(".log"), [SEGMENT]);
 }
 
-/// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
-#[test]
-fn the_page_before_the_recovery_point_is_checked_as_well() {
+/// A folder with 40 records that were flushed by a clean stop, the last of which is damaged since.
+fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..40).for_each(|n| drop(append(&partition, &idempotent(1, 0, n, 1)).expect("appended")));
@@ -126,8 +125,27 @@ fn the_page_before_the_recovery_point_is_checked_as_well() {
     let path = folder.file(SEGMENT);
     let mut bytes = fs::read(&path).expect("read");
     *bytes.last_mut().expect("not empty") ^= 1;
-    fs::write(&path, bytes).expect("damaged");
-    // The marker of the clean shutdown is gone: this is a crash after it.
+    fs::write(&path, &bytes).expect("damaged");
+    (folder, bytes)
+}
+
+/// The marker of the clean shutdown is gone: this is a crash after it, and no torn tail.
+#[test]
+fn a_last_batch_that_was_flushed_is_refused_when_it_is_damaged() {
+    let (mut folder, bytes) = flushed_and_damaged();
     let partition = folder.crash();
+    assert_eq!(append(&partition, &idempotent(1, 0, 40, 1)).expect_err("refused"), AppendError::Storage);
+    assert_eq!(fs::read(folder.file(SEGMENT)).expect("read"), bytes, "nothing is changed");
+}
+
+/// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
+#[test]
+fn the_page_before_the_recovery_point_may_be_torn_by_a_power_cut_and_is_set_aside() {
+    let (mut folder, bytes) = flushed_and_damaged();
+    let partition = folder.power_cut();
     assert_eq!(partition.offsets().expect("recovered").log_end, 39);
+    let left = fs::read(folder.file(SEGMENT)).expect("read");
+    let aside = folder.files(".log.aside-1");
+    assert_eq!(aside.len(), 1);
+    assert_eq!(fs::read(folder.file(&aside[0])).expect("read"), bytes[left.len()..]);
 }

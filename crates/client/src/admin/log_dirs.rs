@@ -15,12 +15,23 @@ pub struct SetAside {
     pub bytes: i64,
 }
 
-/// What was set aside of these topics, each with so many partitions, on the broker that is asked; partitions without any are
-/// left out. Only Fullbore's broker tells it.
+/// What is wrong with the log of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogDamage {
+    pub set_aside: Option<SetAside>,
+    /// Whether it is neither read nor written until somebody repairs it.
+    pub is_refused: bool,
+}
+
+/// What is wrong with the logs of these topics, each with so many partitions, on the broker that is asked; partitions with which nothing
+/// is are left out. Only Fullbore's broker tells it.
 ///
 /// # Errors
 /// As [`Cluster::ask`].
-pub fn set_aside(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<HashMap<(Text, i32), SetAside>, ClientError> {
+pub fn log_damage(
+    cluster: &mut Cluster,
+    topics: &[(Text, i32)],
+) -> Result<HashMap<(Text, i32), LogDamage>, ClientError> {
     let of_topic = |(topic, partitions): &(Text, i32)| DescribableLogDirTopic {
         topic: topic.clone(),
         partitions: (0..*partitions).collect(),
@@ -32,11 +43,12 @@ pub fn set_aside(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<HashMa
         let name = topic.name;
         topic.partitions.into_iter().map(move |partition| (name.clone(), partition))
     });
-    let told = partitions.filter(|(_, partition)| partition.set_aside_files > 0);
-    Ok(told
+    let damaged = partitions.filter(|(_, partition)| partition.set_aside_files > 0 || partition.is_refused);
+    Ok(damaged
         .map(|(topic, partition)| {
             let aside = SetAside { files: partition.set_aside_files, bytes: partition.set_aside_bytes };
-            ((topic, partition.partition_index), aside)
+            let set_aside = (aside.files > 0).then_some(aside);
+            ((topic, partition.partition_index), LogDamage { set_aside, is_refused: partition.is_refused })
         })
         .collect())
 }

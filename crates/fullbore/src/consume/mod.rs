@@ -84,7 +84,9 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         }
         // Reading without an end is ended like this.
         _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
-            Some(unread) => Err(Failure::new(format!("{unread}; {}", records_were_written(written)))),
+            Some(unread) => {
+                Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), records_were_written(written))))
+            }
             None => Ok(()),
         },
     }

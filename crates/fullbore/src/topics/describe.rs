@@ -7,14 +7,14 @@ use crate::output::line;
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{
-    PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartitionInfo, describe_topics, set_aside, topic_name,
+    LogDamage, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartitionInfo, describe_topics, log_damage, topic_name,
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 use std::collections::HashMap;
 
 /// What power cuts have left beside the logs, by topic and partition; most have nothing.
-type Aside = HashMap<(Text, i32), SetAside>;
+type Damage = HashMap<(Text, i32), LogDamage>;
 
 #[derive(Args, Debug)]
 pub struct DescribeTopicsArgs {
@@ -59,8 +59,8 @@ impl Only {
     }
 
     /// Whether a partition of a topic with this min.insync.replicas is meant.
-    fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>) -> bool {
-        let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none());
+    fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>, is_refused: bool) -> bool {
+        let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none() || is_refused);
         (self.under_replicated_partitions && in_sync < partition.replicas.len())
             || (self.unavailable_partitions && headless)
             || (self.at_min_isr_partitions && min_in_sync == Some(in_sync))
@@ -90,11 +90,11 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
     // A broker that does not let everybody know its folders has nothing to tell here either.
-    let aside = set_aside(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
+    let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
-        line(&document(&topics, &describe, &aside));
+        line(&document(&topics, &describe, &damage));
     } else {
-        topics.iter().flat_map(|topic| description(topic, &describe, &aside)).for_each(|text| line(&text));
+        topics.iter().flat_map(|topic| description(topic, &describe, &damage)).for_each(|text| line(&text));
     }
     Ok(())
 }
@@ -107,29 +107,31 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
 }
 
 /// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
-fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, aside: &Aside) -> Vec<String> {
+fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &Damage) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
     if !only.is_any() && (!overrides || !topic.configs.is_empty()) {
         lines.push(topic_line(topic));
     }
-    lines.extend(shown(topic, describe).map(|partition| {
-        let aside = aside.get(&(topic.name.clone(), partition.partition));
-        partition_line(&topic.name, partition) + &aside.map(aside_words).unwrap_or_default()
+    lines.extend(shown(topic, describe, damage).map(|(partition, damage)| {
+        partition_line(&topic.name, partition) + &damage.map(damage_words).unwrap_or_default()
     }));
     lines
 }
 
-/// The partitions that are asked for.
+/// The partitions that are asked for, each with what is wrong with its log.
 fn shown<'a>(
     topic: &'a TopicDescription,
     describe: &'a DescribeTopicsArgs,
-) -> impl Iterator<Item = &'a TopicPartitionInfo> {
+    damage: &'a Damage,
+) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a LogDamage>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
-    let is_shown = move |partition: &&TopicPartitionInfo| {
-        !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync))
+    let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&LogDamage>)| {
+        let is_refused = damage.is_some_and(|damage| damage.is_refused);
+        !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
     };
-    topic.partitions.iter().filter(is_shown)
+    let damage_of = move |partition: &TopicPartitionInfo| damage.get(&(topic.name.clone(), partition.partition));
+    topic.partitions.iter().map(move |partition| (partition, damage_of(partition))).filter(is_shown)
 }
 
 fn joined(ids: &[i32]) -> String {
@@ -161,19 +163,24 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// What the line of a partition that has some ends with; Kafka knows nothing like it.
-fn aside_words(aside: &SetAside) -> String {
-    let files = if aside.files == 1 { "file" } else { "files" };
-    format!("\tSetAside: {} {files}, {} bytes", aside.files, aside.bytes)
+/// What the line of a partition ends with whose log is damaged; Kafka knows nothing like it.
+fn damage_words(damage: &LogDamage) -> String {
+    let aside = damage.set_aside.map(|aside| {
+        let files = if aside.files == 1 { "file" } else { "files" };
+        format!("\tSetAside: {} {files}, {} bytes", aside.files, aside.bytes)
+    });
+    let refused = if damage.is_refused { "\tRefused: damaged" } else { "" };
+    aside.unwrap_or_default() + refused
 }
 
 /// The same as JSON; a topic is left out where nothing of it is asked for.
-fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, aside: &Aside) -> String {
+fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &Damage) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
-    let partition = |topic: &Text, partition: &TopicPartitionInfo| {
-        let aside = aside.get(&(topic.clone(), partition.partition));
+    let partition = |(partition, damage): (&TopicPartitionInfo, Option<&LogDamage>)| {
+        let aside = damage.and_then(|damage| damage.set_aside);
         let aside = aside.map(|aside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]));
+        let refused = damage.is_some_and(|damage| damage.is_refused).then(|| true.to_string());
         let members = [
             ("partition", partition.partition.to_string()),
             ("leader", plain(partition.leader)),
@@ -182,7 +189,8 @@ fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, aside: &
             ("elr", or_null(&partition.eligible)),
             ("last_known_elr", or_null(&partition.last_known_eligible)),
         ];
-        object(members.into_iter().chain(aside.map(|aside| ("set_aside", aside))))
+        let aside = aside.map(|aside| ("set_aside", aside));
+        object(members.into_iter().chain(aside).chain(refused.map(|refused| ("refused", refused))))
     };
     let topic = |topic: &TopicDescription| {
         let configs = topic.configs.iter().map(|(key, value)| (&**key, string(value)));
@@ -192,10 +200,10 @@ fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, aside: &
             ("partition_count", topic.partitions.len().to_string()),
             ("replication_factor", topic.partitions.first().map_or(0, |first| first.replicas.len()).to_string()),
             ("configs", object(configs)),
-            ("partitions", array(shown(topic, describe).map(|shown| partition(&topic.name, shown)))),
+            ("partitions", array(shown(topic, describe, damage).map(partition))),
         ])
     };
-    let is_asked = |topic: &&TopicDescription| !description(topic, describe, aside).is_empty();
+    let is_asked = |topic: &&TopicDescription| !description(topic, describe, damage).is_empty();
     object([("topics", array(topics.iter().filter(is_asked).map(topic)))])
 }
 
@@ -269,7 +277,7 @@ mod tests {
                 panic!("{flags}");
             };
             let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
-            description(&topic, &describe, &Aside::new())
+            description(&topic, &describe, &Damage::new())
                 .into_iter()
                 .map(|line| number(line).unwrap_or("topic".into()))
                 .collect()

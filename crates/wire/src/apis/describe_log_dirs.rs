@@ -69,5 +69,7 @@ message! {
         set_aside_files: i64, 2.., tag 1000;
         /// Fullbore's own: their size, in bytes.
         set_aside_bytes: i64, 2.., tag 1001;
+        /// Fullbore's own: whether the log is damaged, and neither read nor written until somebody repairs it.
+        is_refused: bool, 2.., tag 1002;
     }
 }

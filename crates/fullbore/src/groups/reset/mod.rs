@@ -176,7 +176,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
         line("");
         table(done).iter().for_each(|text| line(text));
     }
-    if !reset.execute && !reset.dry_run && !done.is_empty() {
+    if !reset.execute && !reset.dry_run && !reset.export && !done.is_empty() {
         eprintln!("Nothing was changed; add --execute to set these offsets, or --dry-run to leave this line out.");
     }
 }

@@ -91,7 +91,7 @@ fn at(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result
     let late: Vec<(Text, i32)> =
         offsets.iter().filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect();
     for (topic, partition) in &late {
-        eprintln!("Partition {partition} of topic {topic} has no record that late; its end is taken.");
+        eprintln!("No record of partition {partition} of topic {topic} is that late; its end is taken.");
     }
     offsets.extend(found(groups, &late, LATEST)?);
     Ok(offsets)
