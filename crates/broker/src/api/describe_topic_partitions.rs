@@ -86,7 +86,7 @@ fn describe(
             isr_nodes: registered.isr.clone(),
             // Nullable, but the Java client fails on a null.
             eligible_leader_replicas: Some(registered.elr.clone()),
-            last_known_elr: Some(Vec::new()),
+            last_known_elr: Some(registered.lost.clone()),
             offline_replicas: nodes::offline(image, registered),
             ..Default::default()
         })

@@ -10,6 +10,7 @@
 //! - `state`: the ISR, and the one change of it that is asked for.
 //! - `follower`: what a leader knows of one follower.
 //! - [`epochs`]: where two logs part, and what a follower truncates to.
+//! - [`pipe`]: how a follower keeps several fetches under way.
 //!
 //! What it is not: it knows no log, no sockets and no metadata store, and elects nobody. It relies on these: leaders
 //! are elected from the ISR; a leader epoch has one leader; a change of the ISR is carried out only where leader
@@ -28,6 +29,7 @@ mod events;
 mod follower;
 mod leader;
 mod partition;
+pub mod pipe;
 mod registration;
 mod state;
 

@@ -17,6 +17,9 @@ pub struct PartitionRegistration {
     /// Replicas that left the ISR below the least one and still have every record below the high watermark (KIP-966).
     /// Who elects needs it; no rule here does.
     pub elr: Vec<i32>,
+    /// Replicas that left ISR or ELR because their log lost its end (Kafka's `lastKnownElr`). They lead again by an election that says
+    /// so.
+    pub lost: Vec<i32>,
     /// The leader, if there is one.
     pub leader: Option<i32>,
     /// Goes up with each election.

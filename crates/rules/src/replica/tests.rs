@@ -22,6 +22,7 @@ fn registration(leader: i32, replicas: &[i32], isr: &[i32], epochs: (i32, i32)) 
         replicas: replicas.into(),
         isr: isr.into(),
         elr: vec![],
+        lost: vec![],
         leader,
         leader_epoch,
         partition_epoch,

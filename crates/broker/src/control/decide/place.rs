@@ -41,10 +41,8 @@ fn new(replicas: &[i32]) -> PartitionRegistration {
     PartitionRegistration {
         replicas: replicas.to_vec(),
         isr: replicas.to_vec(),
-        elr: Vec::new(),
         leader: replicas.first().copied(),
-        leader_epoch: 0,
-        partition_epoch: 0,
+        ..PartitionRegistration::default()
     }
 }
 

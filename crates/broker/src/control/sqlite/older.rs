@@ -10,6 +10,11 @@ use super::open::FILE;
 /// Makes the database of this folder one of an older schema.
 pub(super) fn age(folder: &Path, schema: usize) -> Connection {
     let connection = Connection::open(folder.join(FILE)).expect("opens");
+    connection.execute_batch("ALTER TABLE partitions DROP COLUMN lost").expect("it was there");
+    if schema == 7 {
+        connection.pragma_update(None, "user_version", schema).expect("as it was");
+        return connection;
+    }
     connection.execute_batch("DROP TABLE versions").expect("it was there");
     if schema == 6 {
         connection.pragma_update(None, "user_version", schema).expect("as it was");

@@ -14,7 +14,7 @@ use crate::space::Space;
 
 pub const FILE: &str = "control.db";
 /// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 7] = [
+const SCHEMAS: [&str; 8] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -23,6 +23,7 @@ const SCHEMAS: [&str; 7] = [
     "",
     include_str!("schema_6.sql"),
     include_str!("schema_7.sql"),
+    include_str!("schema_8.sql"),
 ];
 const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.

@@ -12,7 +12,7 @@ use super::super::change::Partitions;
 /// All of them, by the id of the topic.
 pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
     let mut query = connection.prepare(
-        "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count FROM partitions
+        "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count, lost FROM partitions
          ORDER BY topic_id, first",
     )?;
     let mut rows = query.query([])?;
@@ -34,6 +34,7 @@ fn registration(row: &Row<'_>) -> rusqlite::Result<PartitionRegistration> {
         replicas: ids(row, 1)?,
         isr: ids(row, 2)?,
         elr: ids(row, 3)?,
+        lost: ids(row, 8)?,
         leader: row.get(4)?,
         leader_epoch: row.get(5)?,
         partition_epoch: row.get(6)?,
@@ -66,7 +67,7 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
     let before = connection.prepare_cached(before)?.query_row(params![topic.0, at], read).optional()?;
     let Some((first, count)) = before.filter(|(first, count)| first + count > at) else { return Ok(()) };
     let behind = "INSERT INTO partitions
-                  SELECT topic_id, ?3, ?4, replicas, isr, elr, leader, leader_epoch, partition_epoch
+                  SELECT topic_id, ?3, ?4, replicas, isr, elr, leader, leader_epoch, partition_epoch, lost
                   FROM partitions WHERE topic_id = ?1 AND first = ?2";
     connection.prepare_cached(behind)?.execute(params![topic.0, first, at, first + count - at])?;
     let shorter = "UPDATE partitions SET count = ?3 WHERE topic_id = ?1 AND first = ?2";
@@ -75,10 +76,12 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
 
 /// Writes those of a topic from the number `first` on, of which there are none.
 pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?;
+    let mut insert =
+        connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
     let mut write = |first: usize, count: usize, of: &PartitionRegistration| {
-        let [replicas, isr, elr] = [&of.replicas, &of.isr, &of.elr].map(|ids| list(ids));
-        let row = params![topic.0, first, count, replicas, isr, elr, of.leader, of.leader_epoch, of.partition_epoch];
+        let [replicas, isr, elr, lost] = [&of.replicas, &of.isr, &of.elr, &of.lost].map(|ids| list(ids));
+        let epochs = (of.leader_epoch, of.partition_epoch);
+        let row = params![topic.0, first, count, replicas, isr, elr, of.leader, epochs.0, epochs.1, lost];
         insert.execute(row).map(drop)
     };
     let mut alike: Option<(usize, &Arc<PartitionRegistration>)> = None;

@@ -135,7 +135,10 @@ proptest! {
         let topic = images.borrow().topic("t").expect("there").id;
         for (at, leaders) in changed {
             let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
-            let led = |leader| Arc::new(PartitionRegistration { leader: Some(leader), ..Default::default() });
+            let led = |id: i32| {
+                let (isr, elr, lost) = (vec![id], vec![id + 1], vec![id + 2, id + 3]);
+                Arc::new(PartitionRegistration { leader: Some(id), isr, elr, lost, ..Default::default() })
+            };
             let partitions: Partitions = leaders.into_iter().map(led).collect::<Vector<_>>();
             let change = Change::PartitionsChanged { topic, first: at.min(count), partitions };
             commit_beside(&mut owner.store, newest, change);

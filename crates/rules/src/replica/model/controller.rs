@@ -20,6 +20,7 @@ impl Controller {
             replicas: ids.to_vec(),
             isr: ids.to_vec(),
             elr: Vec::new(),
+            lost: Vec::new(),
             leader: Some(ids[0]),
             leader_epoch: 0,
             partition_epoch: 0,

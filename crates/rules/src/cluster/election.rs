@@ -1,0 +1,168 @@
+//! Who leads a partition, and who leaves its ISR, by who is there.
+
+use fullbore_wire::ErrorCode;
+
+use crate::replica::epochs::Position;
+use crate::replica::{Brokers, PartitionRegistration};
+
+/// Where a replica's log ends, as its broker of this epoch says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    /// The broker.
+    pub broker_id: i32,
+    /// The broker's epoch: another process may have lost more.
+    pub broker_epoch: i64,
+    /// The end, and the epoch of the last record.
+    pub position: Position,
+}
+
+/// The least ISR in force: `min.insync.replicas`, and not more than there are replicas (Kafka 3.7).
+pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize) -> usize {
+    min_insync_replicas.min(partition.replicas.len())
+}
+
+/// The partition by who is there now: a leader that lives stays, else the first lives on that has every committed record;
+/// who is gone leaves the ISR where somebody leads. `None` if that changes nothing.
+pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
+    let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
+    let stays = |id: &i32| lives(id) && brokers.get(id).is_some_and(|broker| !broker.is_shutting_down);
+    let first = |of: &[i32], may: &dyn Fn(&i32) -> bool| {
+        partition.replicas.iter().copied().find(|id| of.contains(id) && may(id))
+    };
+    let leader = partition
+        .leader
+        .filter(stays)
+        .or_else(|| first(&partition.isr, &stays))
+        .or_else(|| first(&partition.elr, &stays))
+        // Better one that is about to stop than none.
+        .or_else(|| partition.leader.filter(lives))
+        .or_else(|| first(&partition.isr, &lives))
+        .or_else(|| first(&partition.elr, &lives));
+    let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
+    let isr: Vec<i32> = match partition.isr.contains(&leader) {
+        true => partition.isr.iter().copied().filter(|id| *id == leader || stays(id)).collect(),
+        false => vec![leader],
+    };
+    elected(partition, Some(leader), &isr, min_isr)
+}
+
+/// The partition led by its first replica, if that may.
+///
+/// # Errors
+/// ELECTION_NOT_NEEDED; PREFERRED_LEADER_NOT_AVAILABLE.
+pub fn elect_preferred(
+    partition: &PartitionRegistration,
+    brokers: &Brokers,
+    min_isr: usize,
+) -> Result<PartitionRegistration, ErrorCode> {
+    let preferred = partition.replicas.first().copied().ok_or(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE)?;
+    let may = brokers.get(&preferred).is_some_and(|broker| !broker.is_fenced && !broker.is_shutting_down);
+    if partition.leader == Some(preferred) {
+        return Err(ErrorCode::ELECTION_NOT_NEEDED);
+    }
+    if !may || !partition.isr.contains(&preferred) {
+        return Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE);
+    }
+    elected(partition, Some(preferred), &partition.isr, min_isr).ok_or(ErrorCode::ELECTION_NOT_NEEDED)
+}
+
+/// The partition led by the first replica that is there, whatever its log lacks (`unclean.leader.election.enable`, or asked for).
+///
+/// # Errors
+/// ELECTION_NOT_NEEDED where one leads that lives; ELIGIBLE_LEADERS_NOT_AVAILABLE.
+pub fn elect_unclean(
+    partition: &PartitionRegistration,
+    brokers: &Brokers,
+    min_isr: usize,
+) -> Result<PartitionRegistration, ErrorCode> {
+    if let Some(settled) = settle(partition, brokers, min_isr).filter(|settled| settled.leader.is_some()) {
+        return Ok(settled);
+    }
+    if partition.leader.is_some() {
+        return Err(ErrorCode::ELECTION_NOT_NEEDED);
+    }
+    let lives = |id: &&i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
+    let leader = *partition.replicas.iter().find(lives).ok_or(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)?;
+    Ok(begun_anew(partition, leader))
+}
+
+/// The partition led by whose log ends last, where everybody that had all records has lost its log's end and is back. Ends are told by
+/// the brokers themselves.
+///
+/// # Errors
+/// ELECTION_NOT_NEEDED where that is not so; ELIGIBLE_LEADERS_NOT_AVAILABLE where one of them is not there, or has not
+/// said where its log ends.
+pub fn elect_among_lost(
+    partition: &PartitionRegistration,
+    brokers: &Brokers,
+    ends: &[LogEnd],
+) -> Result<PartitionRegistration, ErrorCode> {
+    if partition.leader.is_some() || !partition.isr.is_empty() || !partition.elr.is_empty() {
+        return Err(ErrorCode::ELECTION_NOT_NEEDED);
+    }
+    let mut last: Option<(Position, i32)> = None;
+    for id in partition.replicas.iter().filter(|id| partition.lost.contains(id)) {
+        let broker = brokers.get(id).filter(|broker| !broker.is_fenced);
+        let of_it =
+            |end: &&LogEnd| end.broker_id == *id && broker.is_some_and(|broker| broker.epoch == end.broker_epoch);
+        let end = ends.iter().find(of_it).ok_or(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)?.position;
+        let is_later = |(other, _): &(Position, i32)| (end.last_epoch, end.offset) > (other.last_epoch, other.offset);
+        if last.as_ref().is_none_or(is_later) {
+            last = Some((end, *id));
+        }
+    }
+    let (_, leader) = last.ok_or(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)?;
+    Ok(begun_anew(partition, leader))
+}
+
+/// Its log is the partition from now on: nobody else's is known to be as good.
+fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegistration {
+    PartitionRegistration {
+        replicas: partition.replicas.clone(),
+        isr: vec![leader],
+        elr: Vec::new(),
+        lost: Vec::new(),
+        leader: Some(leader),
+        leader_epoch: partition.leader_epoch + 1,
+        partition_epoch: partition.partition_epoch + 1,
+    }
+}
+
+/// The partition with this leader and this ISR, if it is not that already.
+fn elected(
+    partition: &PartitionRegistration,
+    leader: Option<i32>,
+    isr: &[i32],
+    min_isr: usize,
+) -> Option<PartitionRegistration> {
+    let mut next = partition.clone();
+    next.leader = leader;
+    if leader.is_some() {
+        set_isr(&mut next, isr.to_vec(), min_isr);
+    }
+    let is_election = next.leader != partition.leader;
+    (next != *partition).then(|| {
+        next.leader_epoch += i32::from(is_election);
+        next.partition_epoch += 1;
+        next
+    })
+}
+
+/// Replaces the ISR. Who leaves one that is below its least still has every committed record, since nothing is committed
+/// while it is: the ELR. With enough in sync nobody else has.
+pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
+    let before = std::mem::replace(&mut partition.isr, isr);
+    let isr = &partition.isr;
+    if isr.len() >= min_insync(partition, min_isr) {
+        partition.elr.clear();
+        partition.lost.clear();
+        return;
+    }
+    for id in before {
+        if !partition.elr.contains(&id) {
+            partition.elr.push(id);
+        }
+    }
+    partition.elr.retain(|id| !isr.contains(id));
+    partition.lost.retain(|id| !isr.contains(id));
+}

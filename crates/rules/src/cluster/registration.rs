@@ -1,0 +1,85 @@
+//! A broker joins the cluster: the end of the process that had its id before, and what its log may have lost with that.
+
+use fullbore_wire::ErrorCode;
+
+use crate::replica::{BrokerRegistration, PartitionRegistration};
+
+/// How the process before this one ended, as the data folder shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormerEnd {
+    /// It closed its logs.
+    Clean,
+    /// It was killed; the machine has not booted since, so that everything it wrote is there.
+    Killed,
+    /// The machine booted since, or the folder is empty or another: what was not flushed may be gone.
+    Lost,
+}
+
+/// A broker of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// What decisions about replicas need.
+    pub registration: BrokerRegistration,
+    /// The data folder, by the id that is written in it.
+    pub folder: u128,
+    /// The process, by a random number (Kafka's incarnation id).
+    pub process: u128,
+}
+
+/// A process that asks for its broker's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joining {
+    /// As [`Member::folder`].
+    pub folder: u128,
+    /// As [`Member::process`].
+    pub process: u128,
+    /// How the process before it ended, as it says.
+    pub ended: FormerEnd,
+}
+
+/// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all before;
+/// and what the logs of its folder have lost, whatever the process says.
+///
+/// Asked again by the same process it is as it was: the answer to the first may have been lost.
+///
+/// # Errors
+/// DUPLICATE_BROKER_REGISTRATION: the broker lives, and has another folder.
+pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> Result<(Member, FormerEnd), ErrorCode> {
+    let Some(before) = before else { return Ok((fenced(joining, next_epoch), FormerEnd::Lost)) };
+    if before.process == joining.process {
+        return Ok((*before, FormerEnd::Clean));
+    }
+    let is_same_folder = before.folder == joining.folder;
+    if !is_same_folder && !before.registration.is_fenced {
+        return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);
+    }
+    let ended = if is_same_folder { joining.ended } else { FormerEnd::Lost };
+    Ok((fenced(joining, next_epoch.max(before.registration.epoch + 1)), ended))
+}
+
+fn fenced(joining: &Joining, epoch: i64) -> Member {
+    let registration = BrokerRegistration { epoch, is_fenced: true, is_shutting_down: false };
+    Member { registration, folder: joining.folder, process: joining.process }
+}
+
+/// The partition once this broker's log has lost its end: it is in no ISR and ELR. `None` if that changes nothing.
+///
+/// Who leads is then to be settled (see [`super::settle`]).
+pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
+    let was_whole = partition.isr.contains(&broker_id) || partition.elr.contains(&broker_id);
+    was_whole.then(|| {
+        let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
+        let mut lost = partition.lost.clone();
+        lost.push(broker_id);
+        let leader = partition.leader.filter(|leader| *leader != broker_id);
+        PartitionRegistration {
+            isr: without(&partition.isr),
+            elr: without(&partition.elr),
+            lost,
+            leader,
+            leader_epoch: partition.leader_epoch + i32::from(leader != partition.leader),
+            partition_epoch: partition.partition_epoch + 1,
+            replicas: partition.replicas.clone(),
+        }
+    })
+}

@@ -1,0 +1,170 @@
+//! Each rule by itself. All of them together: `sim/`.
+
+use fullbore_wire::ErrorCode;
+
+use super::*;
+use crate::replica::epochs::Position;
+use crate::replica::{AlterPartition, BrokerRegistration, BrokerState, Brokers, PartitionRegistration};
+
+fn brokers(fenced: &[i32]) -> Brokers {
+    let broker = |id: i32| BrokerRegistration { epoch: 10, is_fenced: fenced.contains(&id), is_shutting_down: false };
+    (1..=5).map(|id| (id, broker(id))).collect()
+}
+
+fn partition(isr: &[i32], elr: &[i32], leader: Option<i32>) -> PartitionRegistration {
+    PartitionRegistration {
+        replicas: vec![1, 2, 3],
+        isr: isr.to_vec(),
+        elr: elr.to_vec(),
+        leader,
+        leader_epoch: 4,
+        partition_epoch: 7,
+        ..PartitionRegistration::default()
+    }
+}
+
+fn shown(partition: &PartitionRegistration) -> (Option<i32>, &[i32], &[i32], i32, i32) {
+    let PartitionRegistration { isr, elr, leader, leader_epoch, partition_epoch, .. } = partition;
+    (*leader, isr, elr, *leader_epoch, *partition_epoch)
+}
+
+#[test]
+fn what_is_settled_is_not_changed_again() {
+    let of = partition(&[1, 2, 3], &[], Some(1));
+    assert_eq!(settle(&of, &brokers(&[]), 2), None);
+    let settled = settle(&of, &brokers(&[1]), 2).expect("its leader is gone");
+    assert_eq!(shown(&settled), (Some(2), &[2, 3][..], &[][..], 5, 8));
+    assert_eq!(settle(&settled, &brokers(&[1]), 2), None);
+}
+
+#[test]
+fn a_dead_follower_leaves_without_an_election() {
+    let settled = settle(&partition(&[1, 2, 3], &[], Some(1)), &brokers(&[3]), 2).expect("it leaves");
+    assert_eq!(shown(&settled), (Some(1), &[1, 2][..], &[][..], 4, 8));
+}
+
+#[test]
+fn who_leaves_an_isr_below_its_least_may_still_lead() {
+    let settled = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[2]), 2).expect("it leaves");
+    assert_eq!(shown(&settled), (Some(1), &[1][..], &[2][..], 4, 8));
+    let led_by_2 = settle(&settled, &brokers(&[1]), 2).expect("2 has every committed record");
+    assert_eq!(shown(&led_by_2), (Some(2), &[2][..], &[1][..], 5, 9));
+    // With a least ISR of one, 1 may have committed by itself.
+    let alone = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[2]), 1).expect("it leaves");
+    assert_eq!(shown(&alone), (Some(1), &[1][..], &[][..], 4, 8));
+}
+
+#[test]
+fn the_last_isr_stays_where_nobody_lives_and_the_first_back_leads() {
+    let nobody = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[1, 2, 3]), 2).expect("nobody leads");
+    assert_eq!(shown(&nobody), (None, &[1, 2][..], &[][..], 5, 8));
+    assert_eq!(settle(&nobody, &brokers(&[1, 2]), 2), None, "3 was not in sync");
+    let back = settle(&nobody, &brokers(&[1]), 2).expect("2 is back");
+    assert_eq!(shown(&back), (Some(2), &[2][..], &[1][..], 6, 9));
+}
+
+#[test]
+fn one_that_stops_hands_over_and_leads_where_nobody_else_can() {
+    let mut brokers = brokers(&[]);
+    brokers.get_mut(&1).expect("1 is there").is_shutting_down = true;
+    let settled = settle(&partition(&[1, 2], &[], Some(1)), &brokers, 1).expect("2 leads");
+    assert_eq!(shown(&settled), (Some(2), &[2][..], &[][..], 5, 8));
+    assert_eq!(settle(&partition(&[1], &[], Some(1)), &brokers, 1), None);
+}
+
+#[test]
+fn who_lost_its_logs_end_leads_only_if_all_have_and_then_the_last_end_does() {
+    let all = partition(&[1, 2], &[], None);
+    let first = lose(&all, 1).expect("it was in sync");
+    assert_eq!((&first.isr[..], &first.lost[..]), (&[2][..], &[1][..]));
+    assert_eq!(settle(&first, &brokers(&[2]), 1), None, "2 may come back whole");
+    let both = lose(&first, 2).expect("it was in sync");
+    assert_eq!(settle(&both, &brokers(&[]), 1), None);
+    let end = |broker_id, last_epoch, offset| LogEnd {
+        broker_id,
+        broker_epoch: 10,
+        position: Position { offset, last_epoch: Some(last_epoch) },
+    };
+    let ends = [end(1, 3, 90), end(2, 4, 80), end(3, 4, 99)];
+    assert_eq!(elect_among_lost(&first, &brokers(&[]), &ends), Err(ErrorCode::ELECTION_NOT_NEEDED));
+    let missing = Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE);
+    assert_eq!(elect_among_lost(&both, &brokers(&[2]), &ends), missing);
+    assert_eq!(elect_among_lost(&both, &brokers(&[]), &ends[1..]), missing);
+    let older = LogEnd { broker_epoch: 9, ..ends[0] };
+    assert_eq!(elect_among_lost(&both, &brokers(&[]), &[older, ends[1]]), missing, "another process said that");
+    let elected = elect_among_lost(&both, &brokers(&[]), &ends).expect("both are back");
+    assert_eq!(shown(&elected), (Some(2), &[2][..], &[][..], 5, 10));
+    assert_eq!(elected.lost, []);
+}
+
+#[test]
+fn an_unclean_election_is_the_last_resort() {
+    let nobody = partition(&[1], &[], None);
+    assert_eq!(elect_unclean(&partition(&[1], &[], Some(1)), &brokers(&[]), 1), Err(ErrorCode::ELECTION_NOT_NEEDED));
+    let clean = elect_unclean(&nobody, &brokers(&[]), 1).expect("1 is there");
+    assert_eq!(shown(&clean), (Some(1), &[1][..], &[][..], 5, 8));
+    let unclean = elect_unclean(&nobody, &brokers(&[1]), 1).expect("2 is there");
+    assert_eq!(shown(&unclean), (Some(2), &[2][..], &[][..], 5, 8));
+    assert_eq!(elect_unclean(&nobody, &brokers(&[1, 2, 3]), 1), Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE));
+}
+
+#[test]
+fn the_preferred_leader_must_be_in_sync() {
+    let not_now = Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE);
+    assert_eq!(elect_preferred(&partition(&[2, 3], &[], Some(2)), &brokers(&[]), 1), not_now);
+    assert_eq!(elect_preferred(&partition(&[1, 2], &[], Some(2)), &brokers(&[1]), 1), not_now);
+    let needless = Err(ErrorCode::ELECTION_NOT_NEEDED);
+    assert_eq!(elect_preferred(&partition(&[1, 2], &[], Some(1)), &brokers(&[]), 1), needless);
+    let led = elect_preferred(&partition(&[1, 2], &[], Some(2)), &brokers(&[]), 1).expect("1 is in sync");
+    assert_eq!(shown(&led), (Some(1), &[1, 2][..], &[][..], 5, 8));
+}
+
+#[test]
+fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
+    let of = partition(&[1, 2], &[], Some(1));
+    let from = BrokerState { broker_id: 1, broker_epoch: 10 };
+    let asked = |isr: &[i32]| AlterPartition {
+        leader_epoch: 4,
+        partition_epoch: 7,
+        new_isr: isr.iter().map(|id| BrokerState { broker_id: *id, broker_epoch: 10 }).collect(),
+    };
+    let alter = |from, asked: &AlterPartition, fenced: &[i32]| alter_isr(&of, &brokers(fenced), 2, from, asked);
+    let joined = alter(from, &asked(&[1, 2, 3]), &[]).expect("3 may join");
+    assert_eq!(shown(&joined), (Some(1), &[1, 2, 3][..], &[][..], 4, 8));
+    assert_eq!(alter(from, &asked(&[1, 2]), &[]), Ok(of.clone()), "it is so already");
+    let left = alter(from, &asked(&[1]), &[]).expect("2 may leave");
+    assert_eq!(shown(&left), (Some(1), &[1][..], &[2][..], 4, 8));
+    let older = BrokerState { broker_epoch: 9, ..from };
+    assert_eq!(alter(older, &asked(&[1]), &[]), Err(ErrorCode::STALE_BROKER_EPOCH));
+    let other = BrokerState { broker_id: 2, ..from };
+    assert_eq!(alter(other, &asked(&[2]), &[]), Err(ErrorCode::FENCED_LEADER_EPOCH));
+    let late = AlterPartition { partition_epoch: 6, ..asked(&[1]) };
+    assert_eq!(alter(from, &late, &[]), Err(ErrorCode::INVALID_UPDATE_VERSION));
+    for isr in [&[2][..], &[1, 4], &[1, 2, 2]] {
+        assert_eq!(alter(from, &asked(isr), &[]), Err(ErrorCode::INVALID_REQUEST), "{isr:?}");
+    }
+    assert_eq!(alter(from, &asked(&[1, 2, 3]), &[3]), Err(ErrorCode::INELIGIBLE_REPLICA));
+    let mut replaced = asked(&[1, 2, 3]);
+    replaced.new_isr[2].broker_epoch = 9;
+    assert_eq!(alter(from, &replaced, &[]), Err(ErrorCode::INELIGIBLE_REPLICA));
+}
+
+#[test]
+fn a_process_takes_its_brokers_place_by_its_folder() {
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed };
+    let (first, ended) = register(None, &joining, 1).expect("nobody was there");
+    assert_eq!(
+        (first.registration, ended),
+        (BrokerRegistration { epoch: 1, is_fenced: true, is_shutting_down: false }, FormerEnd::Lost)
+    );
+    assert_eq!(register(Some(&first), &joining, 5), Ok((first, FormerEnd::Clean)), "it asks again");
+    let mut living = first;
+    living.registration.is_fenced = false;
+    let again = Joining { process: 12, ..joining };
+    let (second, ended) = register(Some(&living), &again, 5).expect("it is its folder");
+    assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, FormerEnd::Killed));
+    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean };
+    assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
+    let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
+    assert_eq!(ended, FormerEnd::Lost, "an other folder has nothing of the logs");
+}
