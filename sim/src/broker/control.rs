@@ -1,0 +1,286 @@
+//! The control plane's side: registration, beats, commands one at a time, images, and whom this broker holds for dead.
+
+use fullbore_rules::cluster::lease::PeerSigns;
+use fullbore_rules::cluster::{FormerEnd, Joining, LogEnd, Member};
+use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
+use fullbore_wire::ErrorCode;
+
+use super::{Broker, Process, position};
+use crate::cluster::{Command, Snapshot};
+use crate::context::Context;
+use crate::database::UNKNOWN_OUTCOME;
+use crate::fault::Fault;
+use crate::message::{Beaten, Message};
+use crate::network::{ConnectionId, Node};
+
+/// A command that the database has not answered.
+#[derive(Debug)]
+pub struct Outstanding {
+    number: u64,
+    command: Command,
+    since_us: i64,
+}
+
+/// Commands that wait, at most: what is not asked for now is asked for again.
+const COMMANDS_MAX: usize = 16;
+
+/// A millisecond of the lease is a tenth of one here, so that what takes seconds takes tenths.
+const LEASE_MS_US: i64 = 100;
+
+impl Broker {
+    pub(super) fn beat_or_register(&mut self, context: &mut Context) {
+        let (node, now, overdue_us) = (self.node(), context.now, context.settings.overdue_us);
+        let Some(process) = &mut self.process else { return };
+        if process.outstanding.as_ref().is_some_and(|outstanding| now - outstanding.since_us > overdue_us) {
+            if let Some(connection) = process.transactions.take() {
+                context.close(connection, node);
+            }
+            self.unknown_outcome(context);
+        }
+        let Some(process) = &mut self.process else { return };
+        if now - process.last_beat_us > overdue_us
+            && let Some(connection) = process.beats.take()
+        {
+            context.close(connection, node);
+        }
+        if process.beats.is_none() {
+            process.beats = context.open(node, Node::Database);
+            process.last_beat_us = now;
+        }
+        if process.broker_epoch.is_some() {
+            self.beat(context);
+        } else if process.outstanding.is_none() && process.commands.is_empty() {
+            let lies = context.settings.fault == Some(Fault::ElectsLostTail) && self.disk.ended == FormerEnd::Lost;
+            let ended = if lies { FormerEnd::Killed } else { self.disk.ended };
+            let joining = Joining { folder: self.disk.folder, process: u128::from(process.life), ended };
+            process.commands.push_back(Command::Register { id: self.id, joining });
+        }
+        self.pump(context);
+    }
+
+    pub(super) fn beat(&mut self, context: &mut Context) {
+        let (node, known) = (self.node(), self.disk.known);
+        let Some(Process { beats: Some(connection), broker_epoch: Some(_), .. }) = self.process else { return };
+        context.send(connection, node, Message::Beat { id: self.id, known });
+    }
+
+    pub(super) fn beaten(&mut self, context: &mut Context, beaten: Beaten) {
+        let now_ms = context.now / LEASE_MS_US;
+        let Some(process) = &mut self.process else { return };
+        process.last_beat_us = context.now;
+        process.judge.beat(now_ms);
+        let brokers = beaten.snapshot.cluster.brokers.clone();
+        self.image(context, beaten.snapshot);
+        for (id, age, beat) in beaten.ages {
+            let Some(broker) = brokers.get(&id).filter(|broker| !broker.is_fenced) else { continue };
+            let refuses = !context.running.contains_key(&id) && context.network.reaches(self.node(), Node::Broker(id));
+            let beat_age_ms = age / LEASE_MS_US;
+            let is_dead = match context.settings.fault {
+                Some(Fault::JudgesAfterOutage) => beat_age_ms * LEASE_MS_US >= context.settings.session_timeout_us,
+                _ => self
+                    .process
+                    .as_ref()
+                    .is_some_and(|process| process.judge.is_dead(&PeerSigns { beat_age_ms, refuses }, now_ms)),
+            };
+            if is_dead {
+                let whom = BrokerState { broker_id: id, broker_epoch: broker.epoch };
+                self.ask(context, Command::Fence { whom, beat });
+            }
+        }
+        self.ask_for_oneself(context);
+    }
+
+    /// What the metadata does not say yet of this broker.
+    fn ask_for_oneself(&mut self, context: &mut Context) {
+        let Some(state) = self.state() else { return };
+        let Some(Process { image: Some(image), partition: Some(partition), is_stopping, .. }) = &self.process else {
+            return;
+        };
+        let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
+            return;
+        };
+        let has_told = |end: &LogEnd| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
+        let command = if *is_stopping {
+            match (own.is_shutting_down, partition.is_leader()) {
+                (false, _) => Command::ShutDown(state),
+                (true, true) if image.cluster.partition.leader == Some(self.id) && context.rng.u8(0..8) > 0 => return,
+                (true, _) => Command::Stopped(state),
+            }
+        } else if own.is_fenced {
+            Command::Unfence(state)
+        } else if image.cluster.partition.lost.contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
+            let position = position(&self.disk.log);
+            Command::TellEnd(LogEnd { broker_id: self.id, broker_epoch: state.broker_epoch, position })
+        } else {
+            return;
+        };
+        self.ask(context, command);
+    }
+
+    /// Stops cleanly: leaderships first.
+    pub fn stop(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.is_stopping = true;
+        }
+    }
+
+    pub(super) fn propose(&mut self, context: &mut Context, asked: AlterPartition) {
+        let Some(from) = self.state() else { return };
+        if context.settings.fault == Some(Fault::ShrinksBeforeCommit) {
+            self.shrink_at_once(context, &asked);
+        }
+        self.ask(context, Command::Alter { from, asked });
+    }
+
+    fn shrink_at_once(&mut self, context: &mut Context, asked: &AlterPartition) {
+        let Some(Process { partition: Some(partition), image: Some(image), .. }) = &self.process else { return };
+        let isr: Vec<i32> = asked.new_isr.iter().map(|member| member.broker_id).collect();
+        if isr.len() < partition.isr().len() {
+            let believed = PartitionRegistration {
+                isr,
+                leader_epoch: asked.leader_epoch,
+                partition_epoch: asked.partition_epoch + 1,
+                ..image.cluster.partition.clone()
+            };
+            self.event(context, |partition, now| partition.apply(&believed, now));
+        }
+    }
+
+    /// The connection over which it asks the database for something.
+    pub fn transactions(&self) -> Option<ConnectionId> {
+        self.process.as_ref()?.transactions
+    }
+
+    /// Whether an ISR is asked for of which nobody is left by this.
+    pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
+        let Some(process) = &self.process else { return false };
+        let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
+        outstanding.chain(&process.commands).any(|command| match command {
+            Command::Alter { asked, .. } => {
+                let isr: Vec<i32> = asked.new_isr.iter().map(|member| member.broker_id).collect();
+                !is_kept(&isr)
+            }
+            _ => false,
+        })
+    }
+
+    /// Has the database carry out a command, unless the same waits already.
+    pub fn ask(&mut self, context: &mut Context, command: Command) {
+        let Some(process) = &mut self.process else { return };
+        let kind = std::mem::discriminant(&command);
+        let is_same = |other: &Command| std::mem::discriminant(other) == kind;
+        let is_asked = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
+            || process.commands.iter().any(is_same);
+        // One of a kind at a time is enough, but a change of the ISR is asked for once.
+        if (!is_asked || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
+            process.commands.push_back(command);
+        }
+        self.pump(context);
+    }
+
+    fn pump(&mut self, context: &mut Context) {
+        let (node, known) = (self.node(), self.disk.known);
+        let Some(process) = &mut self.process else { return };
+        if process.outstanding.is_some() || process.commands.is_empty() {
+            return;
+        }
+        if process.transactions.is_none() {
+            process.transactions = context.open(node, Node::Database);
+        }
+        let Some(connection) = process.transactions else { return };
+        let Some(command) = process.commands.pop_front() else { return };
+        process.last_number += 1;
+        let number = process.last_number;
+        process.outstanding = Some(Outstanding { number, command: command.clone(), since_us: context.now });
+        context.send(connection, node, Message::Transact { number, command, known });
+    }
+
+    pub(super) fn transacted(
+        &mut self,
+        context: &mut Context,
+        number: u64,
+        result: Result<(), ErrorCode>,
+        snapshot: Snapshot,
+    ) {
+        let Some(process) = &mut self.process else { return };
+        let outstanding = process.outstanding.take_if(|outstanding| outstanding.number == number);
+        let Some(Outstanding { command, .. }) = outstanding else { return };
+        match command {
+            Command::Register { .. } => return self.registered(context, result, snapshot),
+            Command::Stopped(_) if result.is_ok() => return self.stopped(context),
+            _ => {}
+        }
+        let partition = snapshot.cluster.partition.clone();
+        self.image(context, snapshot);
+        if let Command::Alter { asked, .. } = command {
+            let answer = result.as_ref().map(|()| &partition).map_err(|error| *error);
+            self.event(context, |partition, now| partition.altered(&asked, answer, now));
+        }
+        self.pump(context);
+    }
+
+    fn registered(&mut self, context: &mut Context, result: Result<(), ErrorCode>, snapshot: Snapshot) {
+        let Some(process) = &mut self.process else { return };
+        let member = snapshot.cluster.members.get(&self.id).copied();
+        match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
+            None => self.kill(context),
+            Some(member) => {
+                process.broker_epoch = Some(member.registration.epoch);
+                process.last_beat_us = context.now;
+                self.disk.ended = FormerEnd::Killed;
+                self.disk.has_lost = false;
+                let settings = context.settings;
+                self.open_log(ReplicaSettings {
+                    min_insync_replicas: settings.min_insync_replicas,
+                    replica_lag_time_max_ms: settings.lag_us,
+                });
+                self.image(context, snapshot);
+                self.ask_for_oneself(context);
+            }
+        }
+    }
+
+    fn stopped(&mut self, context: &mut Context) {
+        self.kill(context);
+        self.disk.flushed = self.disk.log.len();
+        self.disk.ended = FormerEnd::Clean;
+    }
+
+    /// Nobody knows whether the command that has no answer was carried out.
+    pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
+        let Some(process) = &mut self.process else { return };
+        let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };
+        if let Command::Alter { asked, .. } = command {
+            let error = match context.settings.fault {
+                Some(Fault::TakesUnknownForFailure) => ErrorCode::INELIGIBLE_REPLICA,
+                _ => UNKNOWN_OUTCOME,
+            };
+            self.event(context, |partition, now| partition.altered(&asked, Err(error), now));
+        }
+    }
+
+    /// The database is not the one of before. A process that starts ends, one that runs goes on as without a database.
+    pub(super) fn went_back(&mut self, context: &mut Context) {
+        match self.process.as_ref().is_some_and(|process| process.broker_epoch.is_some()) {
+            true => self.unknown_outcome(context),
+            false => self.kill(context),
+        }
+    }
+
+    fn image(&mut self, context: &mut Context, snapshot: Snapshot) {
+        let Some(process) = &mut self.process else { return };
+        let is_newer = process.image.as_ref().is_none_or(|image| image.number < snapshot.number);
+        if !is_newer || process.broker_epoch.is_none() {
+            return;
+        }
+        let is_another = |member: &Member| member.process != u128::from(process.life);
+        if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
+            // Another process has its place, or one of before it that asked late: it ends, and may be started anew.
+            return self.kill(context);
+        }
+        self.disk.known = Some((snapshot.number, snapshot.mark));
+        let partition = snapshot.cluster.partition.clone();
+        process.image = Some(snapshot);
+        self.event(context, |replica, now| replica.apply(&partition, now));
+    }
+}

@@ -1,0 +1,111 @@
+//! As follower: fetches, several under way, and what is done with the answers.
+
+use fullbore_rules::replica::epochs::truncation;
+use fullbore_rules::replica::pipe::FetchPipe;
+
+use super::{Broker, Process, epochs, position, remember};
+use crate::context::Context;
+use crate::fault::Fault;
+use crate::message::{Fetch, Fetched, Found, Message, Record};
+use crate::network::{ConnectionId, Node};
+
+/// The connection to a leader.
+#[derive(Debug)]
+pub struct Following {
+    pub connection: ConnectionId,
+    pipe: FetchPipe,
+    /// Nothing came with the last answer: one fetch at a time is enough.
+    is_idle: bool,
+    last_answer_us: i64,
+}
+
+impl Broker {
+    /// Follows, if there is somebody to follow and no connection; gives one up that does not answer.
+    pub(super) fn follow(&mut self, context: &mut Context) {
+        let node = self.node();
+        let (id, overdue_us) = (self.id, context.settings.overdue_us);
+        let Some(Process { partition: Some(partition), following, .. }) = &mut self.process else { return };
+        let leader = partition.leader().filter(|leader| *leader != id);
+        let is_overdue = |of: &mut Following| context.now - of.last_answer_us > overdue_us && of.pipe.outstanding() > 0;
+        if let Some(given_up) = following.take_if(is_overdue) {
+            context.close(given_up.connection, node);
+        }
+        let (Some(leader), None) = (leader, &following) else { return };
+        let Some(connection) = context.open(node, Node::Broker(leader)) else { return };
+        let pipe = FetchPipe::new(context.settings.fetches);
+        *following = Some(Following { connection, pipe, is_idle: false, last_answer_us: context.now });
+        self.send_fetches(context);
+    }
+
+    fn send_fetches(&mut self, context: &mut Context) {
+        let node = self.node();
+        let Some(Process { partition: Some(partition), following: Some(following), broker_epoch, .. }) =
+            &mut self.process
+        else {
+            return;
+        };
+        while let Some(ask) = following.pipe.next() {
+            if following.is_idle && following.pipe.outstanding() > 0 {
+                break;
+            }
+            let fetch = Fetch {
+                broker_id: self.id,
+                broker_epoch: broker_epoch.unwrap_or(-1),
+                leader_epoch: partition.leader_epoch(),
+                position: position(&self.disk.log),
+                ask,
+            };
+            following.pipe.sent();
+            context.send(following.connection, node, Message::Fetch(fetch));
+        }
+    }
+
+    pub(super) fn fetched(&mut self, context: &mut Context, connection: ConnectionId, answer: Fetched) {
+        let node = self.node();
+        let Some(Process { partition: Some(partition), following: Some(following), .. }) = &mut self.process else {
+            return;
+        };
+        if following.connection != connection {
+            return;
+        }
+        let epoch = match context.settings.fault {
+            Some(Fault::ComparesNoEpoch) => partition.leader_epoch(),
+            _ => answer.leader_epoch,
+        };
+        following.last_answer_us = context.now;
+        let log_end = self.disk.log.len() as i64;
+        let is_of_now = partition.check_following(epoch).is_ok();
+        let fits = is_of_now && answer.from == log_end && matches!(answer.found, Ok(Found::Records(_)));
+        let takes = following.pipe.answered(fits);
+        match answer.found {
+            Ok(Found::Records(records)) if takes => {
+                following.is_idle = records.is_empty();
+                self.take(context, epoch, records, answer.high_watermark);
+            }
+            Ok(Found::Diverging(end)) if is_of_now => {
+                if let Some(to) = truncation(&epochs(&self.disk.log), log_end, answer.asked, end) {
+                    context.check.truncates(self.id, to);
+                    self.truncate(to);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => {
+                if let Some(Process { following, .. }) = &mut self.process {
+                    *following = None;
+                }
+                context.close(connection, node);
+            }
+        }
+        self.send_fetches(context);
+    }
+
+    fn take(&mut self, context: &mut Context, epoch: i32, records: Vec<Record>, high_watermark: i64) {
+        let Some(Process { producers, .. }) = &mut self.process else { return };
+        for record in records {
+            remember(producers, &record, self.disk.log.len() as i64);
+            self.disk.log.push(record);
+        }
+        let log_end = self.disk.log.len() as i64;
+        self.event(context, |partition, _| partition.replicated(epoch, log_end, high_watermark).unwrap_or_default());
+    }
+}

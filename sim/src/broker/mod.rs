@@ -1,0 +1,296 @@
+//! A broker: its disk, which outlives processes, and its process, if one runs.
+//!
+//! - `serve`: as leader, produces and fetches.
+//! - `follow`: as follower, fetches of its own.
+//! - `control`: registration, beats, commands, images, and whom it holds for dead.
+
+mod control;
+mod follow;
+mod serve;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fullbore_rules::cluster::FormerEnd;
+use fullbore_rules::cluster::lease::Judge;
+use fullbore_rules::replica::epochs::Position;
+use fullbore_rules::replica::{BrokerState, Brokers, Effects, LocalLog, Now, Partition, ReplicaSettings, RoleChange};
+use fullbore_rules::sequence::{Producers, Stamp};
+
+use crate::cluster::{Command, Known, Snapshot};
+use crate::context::{Context, Held, Timer};
+use crate::fault::Fault;
+use crate::message::{Message, Record};
+use crate::network::{ConnectionId, Node};
+
+/// What is on the disk, and in the page cache.
+#[derive(Debug)]
+pub struct Disk {
+    pub log: Vec<Record>,
+    /// As much of the log survives a power cut.
+    pub flushed: usize,
+    pub checkpoint: i64,
+    /// The last version seen of the database.
+    known: Known,
+    ended: FormerEnd,
+    folder: u128,
+    /// Records were lost, and the cluster does not know it yet.
+    pub has_lost: bool,
+}
+
+#[derive(Debug)]
+pub struct Broker {
+    pub id: i32,
+    pub disk: Disk,
+    pub process: Option<Process>,
+    pub is_paused: bool,
+    pub held: Vec<Held>,
+}
+
+/// A process, which knows of the cluster what it was told.
+#[derive(Debug)]
+pub struct Process {
+    pub life: u64,
+    broker_epoch: Option<i64>,
+    pub partition: Option<Partition>,
+    image: Option<Snapshot>,
+    producers: Producers,
+    tickets: Vec<serve::Ticket>,
+    sessions: BTreeMap<ConnectionId, serve::Session>,
+    following: Option<follow::Following>,
+    beats: Option<ConnectionId>,
+    transactions: Option<ConnectionId>,
+    commands: VecDeque<Command>,
+    outstanding: Option<control::Outstanding>,
+    last_number: u64,
+    last_beat_us: i64,
+    judge: Judge,
+    is_stopping: bool,
+}
+
+pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
+    // The newest epochs are at the end, and a log of one epoch is the rule.
+    let mut epochs: Vec<(i32, i64)> = Vec::new();
+    let mut end = log.len();
+    while let Some(last) = log[..end].last() {
+        let start = log[..end].partition_point(|record| record.epoch < last.epoch);
+        epochs.push((last.epoch, start as i64));
+        end = start;
+    }
+    epochs.reverse();
+    epochs
+}
+
+pub fn position(log: &[Record]) -> Position {
+    Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
+}
+
+/// Batches that are remembered of a producer.
+const WINDOW: usize = 5;
+
+fn remember(producers: &mut Producers, record: &Record, offset: i64) {
+    if let Some((producer_id, base_sequence)) = record.stamp {
+        let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
+        producers.append(&stamp, offset, 0, 0, WINDOW);
+    }
+}
+
+fn replay(log: &[Record]) -> Producers {
+    let mut producers = Producers::default();
+    log.iter().zip(0..).for_each(|(record, offset)| remember(&mut producers, record, offset));
+    producers
+}
+
+impl Broker {
+    pub fn new(id: i32) -> Broker {
+        let disk = Disk {
+            log: Vec::new(),
+            flushed: 0,
+            checkpoint: 0,
+            known: None,
+            ended: FormerEnd::Clean,
+            folder: id as u128,
+            has_lost: false,
+        };
+        Broker { id, disk, process: None, is_paused: false, held: Vec::new() }
+    }
+
+    fn node(&self) -> Node {
+        Node::Broker(self.id)
+    }
+
+    pub fn known(&self) -> Known {
+        self.disk.known
+    }
+
+    /// Starts a process, if none runs.
+    pub fn start(&mut self, context: &mut Context) {
+        if self.process.is_some() {
+            return;
+        }
+        let life = context.rng.u64(..);
+        context.running.insert(self.id, life);
+        self.process = Some(Process {
+            life,
+            broker_epoch: None,
+            partition: None,
+            image: None,
+            producers: replay(&self.disk.log),
+            tickets: Vec::new(),
+            sessions: BTreeMap::new(),
+            following: None,
+            beats: None,
+            transactions: None,
+            commands: VecDeque::new(),
+            outstanding: None,
+            last_number: 0,
+            last_beat_us: context.now,
+            judge: Judge::new(context.settings.session_timeout_us),
+            is_stopping: false,
+        });
+        let (node, settings) = (self.node(), context.settings);
+        context.after(0, node, life, Timer::Beat);
+        context.after(settings.lag_us / 2, node, life, Timer::Tick);
+        context.after(0, node, life, Timer::Follow);
+    }
+
+    /// Kills the process; what it wrote is there.
+    pub fn kill(&mut self, context: &mut Context) {
+        let Some(process) = self.process.take() else { return };
+        if process.broker_epoch.is_some() {
+            self.disk.ended = FormerEnd::Killed;
+        }
+        if let Some(partition) = process.partition {
+            // The checkpoint is of some time before.
+            self.disk.checkpoint = partition.high_watermark() / 2;
+        }
+        self.is_paused = false;
+        self.held.clear();
+        context.running.remove(&self.id);
+        context.close_all(self.node());
+    }
+
+    /// The power fails: what was not flushed may be gone.
+    pub fn power_cut(&mut self, context: &mut Context) {
+        self.kill(context);
+        let kept = context.rng.usize(self.disk.flushed..=self.disk.log.len());
+        self.disk.has_lost |= kept < self.disk.log.len();
+        self.disk.log.truncate(kept);
+        self.disk.flushed = kept;
+        self.disk.ended = FormerEnd::Lost;
+    }
+
+    pub fn deliver(&mut self, context: &mut Context, connection: ConnectionId, message: Message) {
+        if self.process.is_none() {
+            return;
+        }
+        match message {
+            Message::Fetch(fetch) => self.fetch(context, connection, fetch),
+            Message::Fetched(answer) => self.fetched(context, connection, answer),
+            Message::Produce { value, stamp, is_acks_all } => {
+                self.produce(context, connection, value, stamp, is_acks_all);
+            }
+            Message::WhoLeads => {
+                let leader = self.process.as_ref().and_then(|process| process.partition.as_ref()?.leader());
+                context.send(connection, self.node(), Message::Leads(leader));
+            }
+            Message::Beaten(beaten) => self.beaten(context, *beaten),
+            Message::Transacted { number, result, snapshot } => self.transacted(context, number, result, snapshot),
+            Message::Notify => self.beat(context),
+            Message::WentBack => self.went_back(context),
+            _ => {}
+        }
+    }
+
+    pub fn closed(&mut self, context: &mut Context, connection: ConnectionId) {
+        let Some(process) = &mut self.process else { return };
+        process.sessions.remove(&connection);
+        process.tickets.retain(|ticket| ticket.connection != connection);
+        process.following.take_if(|following| following.connection == connection);
+        process.beats.take_if(|beats| *beats == connection);
+        if process.transactions.take_if(|transactions| *transactions == connection).is_some() {
+            self.unknown_outcome(context);
+        }
+    }
+
+    pub fn on_timer(&mut self, context: &mut Context, life: u64, timer: Timer) {
+        if self.process.as_ref().is_none_or(|process| process.life != life) {
+            return;
+        }
+        let (node, settings) = (self.node(), context.settings);
+        match timer {
+            Timer::Beat => {
+                context.after(settings.beat_us, node, life, Timer::Beat);
+                self.beat_or_register(context);
+            }
+            Timer::Tick => {
+                context.after(settings.lag_us / 2, node, life, Timer::Tick);
+                if context.rng.bool() {
+                    self.disk.flushed = self.disk.log.len();
+                }
+                self.event(context, |partition, now| partition.tick(now));
+            }
+            Timer::Follow => {
+                context.after(10_000, node, life, Timer::Follow);
+                self.follow(context);
+            }
+            Timer::Serve => self.serve(context),
+            Timer::Produce => {}
+        }
+    }
+
+    /// This process, as the cluster knows it.
+    fn state(&self) -> Option<BrokerState> {
+        let broker_epoch = self.process.as_ref()?.broker_epoch?;
+        Some(BrokerState { broker_id: self.id, broker_epoch })
+    }
+
+    /// The partition over what is on the disk.
+    fn open_log(&mut self, settings: ReplicaSettings) {
+        let end_offset = self.disk.log.len() as i64;
+        let found = LocalLog { start_offset: 0, end_offset, high_watermark: self.disk.checkpoint };
+        let partition = Partition::new(self.id, found, settings);
+        if let Some(process) = &mut self.process {
+            process.partition = Some(partition);
+        }
+    }
+
+    /// Tells the partition of an event, and does what follows.
+    fn event(&mut self, context: &mut Context, tell: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
+        let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
+        let none = Brokers::new();
+        let brokers = image.as_ref().map_or(&none, |image| &image.cluster.brokers);
+        let now = Now { ms: context.now, broker_epoch: broker_epoch.unwrap_or(-1), brokers };
+        let effects = tell(partition, &now);
+        match effects.role {
+            Some(RoleChange::Lead { epoch, .. }) => {
+                context.check.leads(epoch, self.id);
+                self.turn_away(context);
+            }
+            Some(RoleChange::Follow { .. } | RoleChange::Stop) => {
+                self.turn_away(context);
+                if context.settings.fault == Some(Fault::TruncatesToHighWatermark) {
+                    let high_watermark = self.partition().map_or(0, Partition::high_watermark);
+                    self.truncate(high_watermark);
+                }
+            }
+            None => {}
+        }
+        if let Some(asked) = effects.propose {
+            self.propose(context, asked);
+        }
+        self.answer_tickets(context);
+    }
+
+    fn partition(&self) -> Option<&Partition> {
+        self.process.as_ref()?.partition.as_ref()
+    }
+
+    /// Cuts the log off, as a follower.
+    fn truncate(&mut self, to: i64) {
+        let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else { return };
+        self.disk.log.truncate(to as usize);
+        self.disk.flushed = self.disk.flushed.min(self.disk.log.len());
+        *producers = replay(&self.disk.log);
+        partition.truncated(self.disk.log.len() as i64);
+    }
+}

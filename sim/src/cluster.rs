@@ -1,0 +1,143 @@
+//! The metadata and its commands: what the control plane's decisions come to, by the rules.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_rules::cluster::{
+    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_among_lost, elect_preferred, lose, register, settle,
+};
+use fullbore_rules::replica::{AlterPartition, BrokerState, Brokers, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+
+use crate::fault::Fault;
+
+/// One version of the metadata: the brokers and the one partition.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub members: BTreeMap<i32, Member>,
+    pub brokers: Brokers,
+    pub partition: PartitionRegistration,
+    /// What brokers that lost their logs' ends said since.
+    pub ends: Vec<LogEnd>,
+    pub min_insync_replicas: usize,
+}
+
+/// Number and mark of a version.
+pub type Known = Option<(usize, u64)>;
+
+/// One version, as the database has it.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub number: usize,
+    pub mark: u64,
+    pub cluster: Arc<Cluster>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Register {
+        id: i32,
+        joining: Joining,
+    },
+    /// A broker that is fenced has the metadata.
+    Unfence(BrokerState),
+    /// A broker is held for dead, whose last beat was this.
+    Fence {
+        whom: BrokerState,
+        beat: u64,
+    },
+    /// A broker is about to stop.
+    ShutDown(BrokerState),
+    /// It has stopped.
+    Stopped(BrokerState),
+    Alter {
+        from: BrokerState,
+        asked: AlterPartition,
+    },
+    TellEnd(LogEnd),
+    ElectPreferred,
+}
+
+impl Cluster {
+    /// Partition 0 on the first `replicas` of the brokers 1 to `brokers`, none of which has registered.
+    pub fn new(replicas: i32, min_insync_replicas: usize) -> Cluster {
+        let partition = PartitionRegistration {
+            replicas: (1..=replicas).collect(),
+            isr: (1..=replicas).collect(),
+            ..PartitionRegistration::default()
+        };
+        let (members, brokers) = (BTreeMap::new(), Brokers::new());
+        Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
+    }
+
+    /// The cluster after the command; `None` if that changes nothing. `last_beat` tells a broker's last one.
+    pub fn decide(
+        &self,
+        command: &Command,
+        last_beat: impl Fn(i32) -> u64,
+        fault: Option<Fault>,
+    ) -> Result<Option<Cluster>, ErrorCode> {
+        let mut next = self.clone();
+        match command {
+            Command::Register { id, joining } => {
+                let before = self.members.get(id);
+                if before.is_some_and(|before| before.process == joining.process) {
+                    return Ok(None);
+                }
+                let epoch = 1 + self.members.values().map(|member| member.registration.epoch).max().unwrap_or(0);
+                let (member, ended) = register(before, joining, epoch)?;
+                next.members.insert(*id, member);
+                if let Some(lost) = lose(&next.partition, *id).filter(|_| ended == FormerEnd::Lost && before.is_some())
+                {
+                    next.partition = lost;
+                }
+            }
+            Command::Unfence(of) => next.of(of)?.registration.is_fenced = false,
+            Command::Fence { whom, beat } if last_beat(whom.broker_id) == *beat => {
+                next.of(whom)?.registration.is_fenced = true;
+            }
+            Command::Fence { .. } => return Ok(None),
+            Command::ShutDown(of) => next.of(of)?.registration.is_shutting_down = true,
+            Command::Stopped(of) => next.of(of)?.registration.is_fenced = true,
+            Command::Alter { from, asked } => {
+                let mut asked = asked.clone();
+                if fault == Some(Fault::AdmitsOldBrokerEpoch) {
+                    asked.new_isr.iter_mut().for_each(|member| member.broker_epoch = -1);
+                }
+                if fault == Some(Fault::ComparesNoEpoch) {
+                    asked.leader_epoch = self.partition.leader_epoch;
+                    asked.partition_epoch = self.partition.partition_epoch;
+                }
+                next.partition = alter_isr(&self.partition, &self.brokers, self.min_insync_replicas, *from, &asked)?;
+                return Ok((next.partition != self.partition).then_some(next));
+            }
+            Command::TellEnd(end) => {
+                next.ends.retain(|other| other.broker_id != end.broker_id);
+                next.ends.push(*end);
+            }
+            Command::ElectPreferred => {
+                next.partition = elect_preferred(&self.partition, &self.brokers, self.min_insync_replicas)?;
+            }
+        }
+        next.follow_up();
+        Ok(Some(next))
+    }
+
+    fn of(&mut self, broker: &BrokerState) -> Result<&mut Member, ErrorCode> {
+        let member = self.members.get_mut(&broker.broker_id).ok_or(ErrorCode::BROKER_ID_NOT_REGISTERED)?;
+        let is_same = member.registration.epoch == broker.broker_epoch;
+        if is_same { Ok(member) } else { Err(ErrorCode::STALE_BROKER_EPOCH) }
+    }
+
+    /// What follows for the partition.
+    fn follow_up(&mut self) {
+        self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
+        if let Some(settled) = settle(&self.partition, &self.brokers, self.min_insync_replicas) {
+            self.partition = settled;
+        }
+        if let Ok(elected) = elect_among_lost(&self.partition, &self.brokers, &self.ends) {
+            self.partition = elected;
+            self.ends.clear();
+        }
+    }
+}

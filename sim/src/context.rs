@@ -1,0 +1,182 @@
+//! What everybody has a hand in: time, the network, the database, and what is to happen. One queue: the order of events is the seed's.
+
+use std::collections::BTreeMap;
+
+use crate::befalling::Befalling;
+use crate::check::Check;
+use crate::database::Database;
+use crate::message::Message;
+use crate::network::{ConnectionId, Network, Node};
+use crate::settings::Settings;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// Of a broker: beat, and see whether an answer of the database is overdue.
+    Beat,
+    /// Who lags; flush.
+    Tick,
+    /// Follow, if there is no connection.
+    Follow,
+    /// Answer fetches that wait.
+    Serve,
+    /// Of a client.
+    Produce,
+}
+
+#[derive(Debug)]
+pub enum Event {
+    Deliver { to: Node, connection: ConnectionId, message: Message },
+    Closed { to: Node, connection: ConnectionId },
+    Timer { of: Node, life: u64, timer: Timer },
+    Befall(Befalling),
+}
+
+/// What everybody has a hand in.
+#[derive(Debug)]
+pub struct Context {
+    pub now: i64,
+    pub rng: fastrand::Rng,
+    pub settings: Settings,
+    pub network: Network,
+    pub database: Database,
+    pub check: Check,
+    /// Brokers whose process runs.
+    pub running: BTreeMap<i32, u64>,
+    /// The answer to the next commit is lost.
+    pub loses_answer: bool,
+    queue: BTreeMap<(i64, u64), Event>,
+    events: u64,
+    /// Of when what happened: two runs of a seed have the same.
+    digest: u64,
+}
+
+impl Context {
+    /// At the beginning, when nothing is to happen yet.
+    pub fn new(settings: Settings, rng: fastrand::Rng, database: Database, network: Network) -> Context {
+        Context {
+            now: 0,
+            rng,
+            settings,
+            network,
+            database,
+            check: Check::new(settings),
+            running: BTreeMap::new(),
+            loses_answer: false,
+            queue: BTreeMap::new(),
+            events: 0,
+            digest: 0,
+        }
+    }
+
+    /// What happens next, if that is before this time: from now on it is that time.
+    pub fn next_before(&mut self, end: i64) -> Option<Event> {
+        let entry = self.queue.first_entry().filter(|entry| entry.key().0 <= end)?;
+        let ((at, number), event) = entry.remove_entry();
+        self.now = self.now.max(at);
+        let mixed = self.digest ^ (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number;
+        self.digest = mixed.wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        Some(event)
+    }
+
+    /// How many events there were.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// A number that other events, or other times of them, would make another.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Has this happen at its time.
+    pub fn push(&mut self, at: i64, event: Event) {
+        self.events += 1;
+        self.queue.insert((at, self.events), event);
+    }
+
+    pub fn send(&mut self, connection: ConnectionId, from: Node, message: Message) {
+        if let Some((to, at)) = self.network.send(connection, from, self.now, &mut self.rng) {
+            self.push(at, Event::Deliver { to, connection, message });
+        }
+    }
+
+    /// Opens a connection to a process that runs and can be reached.
+    pub fn open(&mut self, from: Node, to: Node) -> Option<ConnectionId> {
+        let answers = match to {
+            Node::Broker(id) => self.running.contains_key(&id),
+            Node::Database => !self.database.is_down,
+            Node::Client(_) => false,
+        };
+        (answers && self.network.reaches(from, to)).then(|| self.network.open(from, to))
+    }
+
+    /// Closes a connection; the other end is told once it has what was sent before.
+    pub fn close(&mut self, connection: ConnectionId, by: Node) {
+        if let Some((to, last)) = self.network.close(connection, by) {
+            let at = last.max(self.now + self.rng.i64(0..20_000)) + 1;
+            self.push(at, Event::Closed { to, connection });
+        }
+    }
+
+    /// Breaks a connection; both ends are told some time later.
+    pub fn break_off(&mut self, connection: ConnectionId) {
+        let Some((a, b)) = self.network.break_off(connection) else { return };
+        for to in [a, b] {
+            let at = self.now + self.rng.i64(0..20_000);
+            self.push(at, Event::Closed { to, connection });
+        }
+    }
+
+    /// Closes every connection of a node.
+    pub fn close_all(&mut self, of: Node) {
+        for connection in self.network.of(of) {
+            self.close(connection, of);
+        }
+    }
+
+    pub fn after(&mut self, delay: i64, of: Node, life: u64, timer: Timer) {
+        self.push(self.now + delay, Event::Timer { of, life, timer });
+    }
+
+    pub fn befall(&mut self, at: i64, what: Befalling) {
+        self.push(at, Event::Befall(what));
+    }
+
+    /// What arrives at the database.
+    pub fn ask_database(&mut self, connection: ConnectionId, message: Message) {
+        if self.database.is_down {
+            return self.close(connection, Node::Database);
+        }
+        match message {
+            Message::Beat { id, known } => {
+                let answer = self.database.beat(id, known, self.now);
+                self.send(connection, Node::Database, answer);
+            }
+            Message::Transact { number, command, known } => {
+                let mark = self.rng.u64(..);
+                let before = self.database.newest();
+                let fault = self.settings.fault;
+                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, mark), fault);
+                if is_new {
+                    self.check.committed_version(&command, &before, self.now);
+                    self.notify();
+                }
+                match is_new && std::mem::take(&mut self.loses_answer) {
+                    true => self.close(connection, Node::Database),
+                    false => self.send(connection, Node::Database, answer),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn notify(&mut self) {
+        for connection in self.network.of(Node::Database) {
+            self.send(connection, Node::Database, Message::Notify);
+        }
+    }
+}
+
+/// An event that a paused process has yet to see.
+#[derive(Debug)]
+pub struct Held(pub Event);

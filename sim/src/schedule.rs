@@ -1,0 +1,188 @@
+//! What befalls a cluster, all of it drawn from a seed; and that in the end, when nothing more does, all is well.
+
+use crate::befalling::Befalling;
+use crate::broker::Broker;
+use crate::client::Client;
+use crate::cluster::Cluster;
+use crate::database::Database;
+use crate::fault::Fault;
+use crate::network::{Network, Node};
+use crate::settings::Settings;
+use crate::world::World;
+
+/// What a schedule came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub events: u64,
+    /// Of what happened when: a seed has one.
+    pub digest: u64,
+    pub acknowledged: u64,
+    pub committed: usize,
+    pub leader_epochs: i32,
+}
+
+/// How long things go wrong, and how long they may take to become well.
+const TROUBLE_US: i64 = 5_000_000;
+const RECOVERY_US: i64 = 20_000_000;
+
+/// Runs the schedule of this seed.
+///
+/// # Errors
+/// What was wrong first.
+pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
+    let mut world = begin(seed, fault);
+    let end = TROUBLE_US;
+    world.run_until(end)?;
+    world.recover(end)?;
+    let partition = &world.context.database.newest().cluster.partition;
+    Ok(Report {
+        events: world.context.events(),
+        digest: world.context.digest(),
+        acknowledged: world.context.check.acknowledgements,
+        committed: world.context.check.committed(),
+        leader_epochs: partition.leader_epoch,
+    })
+}
+
+fn begin(seed: u64, fault: Option<Fault>) -> World {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let brokers = rng.i32(3..=5);
+    let replicas = rng.i32(2..=3);
+    let settings = Settings {
+        min_insync_replicas: rng.usize(1..=2),
+        session_timeout_us: 900_000,
+        beat_us: 50_000,
+        lag_us: rng.i64(100_000..600_000),
+        overdue_us: 300_000,
+        fetches: [1, 2, 8][rng.usize(0..3)],
+        fault,
+    };
+    let database = Database::new(Cluster::new(replicas, settings.min_insync_replicas), rng.u64(..));
+    let network = Network::new(rng.i64(100..5_000));
+    let mut world = World::new(settings, rng, database, network);
+    for id in 1..=brokers {
+        let mut broker = Broker::new(id);
+        broker.start(&mut world.context);
+        world.context.check.unwell(id, 0);
+        world.brokers.insert(id, broker);
+    }
+    for at in 0..3 {
+        let client = Client::new(at, at < 2);
+        client.start(&mut world.context);
+        world.clients.push(client);
+    }
+    let mut at = 300_000;
+    while at < TROUBLE_US {
+        for (after, what) in draw(&mut world.context.rng, brokers) {
+            world.context.befall(at + after, what);
+        }
+        at += world.context.rng.i64(1_000..400_000);
+    }
+    world
+}
+
+/// What befalls the cluster next, and when from then.
+fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
+    let id = rng.i32(1..=brokers);
+    let one = match rng.u32(0..100) {
+        0..8 => Befalling::Kill(id),
+        8..30 => Befalling::Start(id),
+        30..35 => Befalling::Stop(id),
+        35..40 => Befalling::PowerCut(id),
+        40..48 => Befalling::Pause(id, rng.i64(10_000..2_000_000)),
+        48..53 => Befalling::Break,
+        53..60 => Befalling::Stall(rng.i64(10_000..2_000_000)),
+        60..65 => Befalling::Cut(node(rng, brokers), node(rng, brokers)),
+        65..73 => Befalling::Heal,
+        73..75 => Befalling::DatabaseDown,
+        75..79 => Befalling::DatabaseUp,
+        79..83 => Befalling::LoseAnswer,
+        83..84 => Befalling::RestoreOlder(rng.usize(1..4)),
+        84..85 => Befalling::RestoreNewest,
+        85..89 => Befalling::Prefer(id),
+        89..93 => return restarts(rng, id),
+        93..97 => return outage(rng),
+        _ => return late_commands(rng, id),
+    };
+    vec![(0, one)]
+}
+
+/// A broker is back within milliseconds, and then without its log's end, while what others ask for on the way is late.
+fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
+    let mut at = 0;
+    let mut after = |us| {
+        at += rng.i64(1_000..us);
+        at
+    };
+    vec![
+        (0, Befalling::Kill(id)),
+        (after(20_000), Befalling::Start(id)),
+        (after(100_000), Befalling::StallCommands(200_000)),
+        (after(100_000), Befalling::PowerCut(id)),
+        (after(20_000), Befalling::Start(id)),
+    ]
+}
+
+/// The database is away for longer than a session lasts.
+fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, Befalling)> {
+    vec![(0, Befalling::DatabaseDown), (rng.i64(100_000..2_000_000), Befalling::DatabaseUp)]
+}
+
+/// Somebody lags, and what is asked for about it is late, or done without an answer.
+fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
+    let lost = if rng.bool() { Befalling::LoseAnswer } else { Befalling::StallCommands(rng.i64(10_000..1_000_000)) };
+    vec![(0, Befalling::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
+}
+
+fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
+    match rng.i32(0..=brokers) {
+        0 => Node::Database,
+        id => Node::Broker(id),
+    }
+}
+
+impl World {
+    /// Nothing more goes wrong: everybody is in sync, all logs are one, everything is acknowledged.
+    fn recover(&mut self, since: i64) -> Result<(), String> {
+        self.befall(Befalling::Heal);
+        self.befall(Befalling::RestoreNewest);
+        self.befall(Befalling::DatabaseUp);
+        self.context.loses_answer = false;
+        let ids: Vec<i32> = self.brokers.keys().copied().collect();
+        ids.iter().for_each(|id| self.resume(*id));
+        let before = self.context.check.acknowledgements;
+        let mut at = since;
+        while at < since + RECOVERY_US {
+            at += 100_000;
+            ids.iter().for_each(|id| self.start(*id));
+            self.run_until(at)?;
+            let has_new = self.context.check.acknowledgements > before + 10;
+            self.clients.iter_mut().for_each(|client| client.is_closing = has_new);
+            if has_new && self.is_well() {
+                return Ok(());
+            }
+        }
+        Err(format!("not well after {RECOVERY_US} us: {}", self.state()))
+    }
+
+    fn is_well(&self) -> bool {
+        let newest = self.context.database.newest();
+        let partition = &newest.cluster.partition;
+        let committed = self.context.check.committed();
+        let mut logs = partition.replicas.iter().map(|id| &self.brokers[id].disk.log);
+        partition.isr.len() == partition.replicas.len()
+            && logs.all(|log| log.len() == committed)
+            && self.clients.iter().all(|client| client.pending() == 0)
+    }
+
+    fn state(&self) -> String {
+        let newest = self.context.database.newest();
+        let logs: Vec<_> = self.brokers.values().map(|broker| broker.disk.log.len()).collect();
+        let pending: Vec<_> = self.clients.iter().map(Client::pending).collect();
+        let (partition, committed) = (&newest.cluster.partition, self.context.check.committed());
+        format!(
+            "{partition:?}, {:?}, logs {logs:?}, committed {committed}, pending {pending:?}",
+            newest.cluster.brokers
+        )
+    }
+}

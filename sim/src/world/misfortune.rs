@@ -1,0 +1,115 @@
+//! What a misfortune does to the cluster, and which would prove nothing: what nobody could survive does not happen.
+
+use fullbore_rules::replica::PartitionRegistration;
+
+use super::World;
+use crate::befalling::Befalling;
+use crate::broker::Broker;
+use crate::cluster::Command;
+use crate::context::Context;
+use crate::network::Node;
+
+impl World {
+    pub fn befall(&mut self, what: Befalling) {
+        let (now, timeout) = (self.context.now, self.context.settings.session_timeout_us);
+        match what {
+            Befalling::Start(id) => self.start(id),
+            Befalling::Kill(id) => self.of(id, |broker, context| broker.kill(context)),
+            Befalling::Stop(id) => self.of(id, |broker, _| broker.stop()),
+            Befalling::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| {
+                // With a least ISR of one a record may be committed on one disk alone: who leaves the ISR while its leader has died, and
+                // nobody knows it yet, is forgotten. Then only what is flushed is safe.
+                if context.settings.min_insync_replicas == 1 {
+                    broker.disk.flushed = broker.disk.log.len();
+                }
+                broker.power_cut(context);
+            }),
+            Befalling::PowerCut(_) => {}
+            Befalling::Pause(id, us) => {
+                self.of(id, |broker, context| {
+                    broker.is_paused = broker.process.is_some();
+                    context.check.unwell(id, now + us);
+                });
+                self.context.befall(now + us, Befalling::Resume(id));
+            }
+            Befalling::Resume(id) => self.resume(id),
+            Befalling::Break => {
+                if let Some(connection) = self.context.network.any(&mut self.context.rng) {
+                    self.context.break_off(connection);
+                }
+            }
+            Befalling::Stall(us) => {
+                if let Some(connection) = self.context.network.any(&mut self.context.rng) {
+                    self.context.network.stall(connection, now + us);
+                    // It may be one that the broker beats over.
+                    self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
+                }
+            }
+            Befalling::StallCommands(us) => {
+                for connection in self.brokers.values().filter_map(Broker::transactions) {
+                    self.context.network.stall(connection, now + us);
+                }
+            }
+            Befalling::Cut(from, to) => {
+                self.context.network.cut(from, to);
+                self.all_unwell(i64::MAX / 2, &[from, to]);
+            }
+            Befalling::Heal => {
+                self.context.network.heal();
+                for (id, _) in self.context.running.clone() {
+                    self.context.check.heal(id, now + timeout);
+                }
+            }
+            Befalling::DatabaseDown => {
+                self.context.database.is_down = true;
+                self.context.close_all(Node::Database);
+            }
+            Befalling::DatabaseUp => self.context.database.is_down = false,
+            Befalling::LoseAnswer => self.context.loses_answer = true,
+            Befalling::RestoreOlder(by) if self.all_know_more(by) => self.context.database.restore_older(by),
+            Befalling::RestoreOlder(_) => {}
+            Befalling::RestoreNewest => self.context.database.restore_newest(),
+            Befalling::Prefer(id) => self.of(id, |broker, context| broker.ask(context, Command::ElectPreferred)),
+        }
+    }
+
+    fn of(&mut self, id: i32, what: impl FnOnce(&mut Broker, &mut Context)) {
+        let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
+        what(broker, &mut self.context);
+        let now = self.context.now;
+        self.context.check.unwell(id, now);
+    }
+
+    /// Starts the broker, if it does not run.
+    pub fn start(&mut self, id: i32) {
+        self.of(id, |broker, context| broker.start(context));
+    }
+
+    fn all_unwell(&mut self, until: i64, of: &[Node]) {
+        if of.contains(&Node::Database) {
+            for node in of {
+                if let Node::Broker(id) = node {
+                    self.context.check.unwell(*id, until);
+                }
+            }
+        }
+    }
+
+    /// Whether somebody else has every committed record, and goes on having it whatever is under way: what only one disk has, a power cut
+    /// takes from anybody's.
+    fn may_lose(&self, id: i32) -> bool {
+        let newest = self.context.database.newest();
+        let partition: &PartitionRegistration = &newest.cluster.partition;
+        let is_kept = |ids: &[i32]| ids.iter().any(|other| *other != id && !self.brokers[other].disk.has_lost);
+        let may_lead = [&partition.isr[..], &partition.elr].concat();
+        let is_alone_soon = self.brokers.values().any(|broker| broker.asks_for_isr_without(&is_kept));
+        !self.context.database.is_older() && is_kept(&may_lead) && !is_alone_soon
+    }
+
+    /// Whether everybody has seen a newer version than the one that so many before the newest are: who has not would take the older
+    /// database for the newest, as it is for him.
+    fn all_know_more(&self, by: usize) -> bool {
+        let newest = self.context.database.newest().number;
+        self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))
+    }
+}
