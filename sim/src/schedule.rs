@@ -48,8 +48,11 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let mut rng = fastrand::Rng::with_seed(seed);
     let brokers = rng.i32(3..=5);
     let replicas = rng.i32(2..=3);
+    let min_insync_replicas = rng.usize(1..=2);
     let settings = Settings {
-        min_insync_replicas: rng.usize(1..=2),
+        min_insync_replicas,
+        // A record that is committed on one disk alone is lost with it.
+        flushes: min_insync_replicas == 1 || rng.bool(),
         session_timeout_us: 900_000,
         beat_us: 50_000,
         lag_us: rng.i64(100_000..600_000),

@@ -37,6 +37,13 @@ pub struct Disk {
     pub has_lost: bool,
 }
 
+impl Disk {
+    /// Whether its power has not failed since the cluster last heard of it. One that lost nothing is held for one that did.
+    pub fn is_whole(&self) -> bool {
+        self.ended != FormerEnd::Lost
+    }
+}
+
 #[derive(Debug)]
 pub struct Broker {
     pub id: i32,
@@ -172,6 +179,9 @@ impl Broker {
     /// The power fails: what was not flushed may be gone.
     pub fn power_cut(&mut self, context: &mut Context) {
         self.kill(context);
+        if context.settings.flushes {
+            self.disk.flushed = self.disk.log.len();
+        }
         let kept = context.rng.usize(self.disk.flushed..=self.disk.log.len());
         self.disk.has_lost |= kept < self.disk.log.len();
         self.disk.log.truncate(kept);

@@ -16,14 +16,7 @@ impl World {
             Befalling::Start(id) => self.start(id),
             Befalling::Kill(id) => self.of(id, |broker, context| broker.kill(context)),
             Befalling::Stop(id) => self.of(id, |broker, _| broker.stop()),
-            Befalling::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| {
-                // With a least ISR of one a record may be committed on one disk alone: who leaves the ISR while its leader has died, and
-                // nobody knows it yet, is forgotten. Then only what is flushed is safe.
-                if context.settings.min_insync_replicas == 1 {
-                    broker.disk.flushed = broker.disk.log.len();
-                }
-                broker.power_cut(context);
-            }),
+            Befalling::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| broker.power_cut(context)),
             Befalling::PowerCut(_) => {}
             Befalling::Pause(id, us) => {
                 self.of(id, |broker, context| {
@@ -95,15 +88,19 @@ impl World {
         }
     }
 
-    /// Whether somebody else has every committed record, and goes on having it whatever is under way: what only one disk has, a power cut
-    /// takes from anybody's.
+    /// Whether the power of this broker may fail. What is not flushed is kept by the others, as long as it is one machine at a time of which
+    /// the cluster does not know yet, and there are enough of them, whatever is under way.
     fn may_lose(&self, id: i32) -> bool {
+        if self.context.settings.flushes {
+            return true;
+        }
         let newest = self.context.database.newest();
         let partition: &PartitionRegistration = &newest.cluster.partition;
-        let is_kept = |ids: &[i32]| ids.iter().any(|other| *other != id && !self.brokers[other].disk.has_lost);
+        let is_kept = |ids: &[i32]| ids.iter().any(|other| *other != id && self.brokers[other].disk.is_whole());
         let may_lead = [&partition.isr[..], &partition.elr].concat();
         let is_alone_soon = self.brokers.values().any(|broker| broker.asks_for_isr_without(&is_kept));
-        !self.context.database.is_older() && is_kept(&may_lead) && !is_alone_soon
+        let is_one = self.brokers.values().all(|broker| broker.id == id || broker.disk.is_whole());
+        !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
     /// Whether everybody has seen a newer version than the one that so many before the newest are: who has not would take the older
