@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use fullbore_rules::replica::epochs::{Divergence, divergence};
 use fullbore_rules::replica::pipe::Ask;
+use fullbore_rules::replica::spacing::Spacing;
 use fullbore_rules::replica::{Acknowledgement, FollowerFetch, NO_BROKER_EPOCH, Partition};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
@@ -28,17 +29,14 @@ pub struct Ticket {
 pub struct Session {
     /// The follower has been sent everything before it.
     cursor: i64,
-    acknowledged: i64,
+    spacing: Spacing,
     waiting: VecDeque<(Fetch, i64)>,
-    last_answer_us: i64,
 }
 
 /// Records in one answer to a fetch.
 const FETCHED_MAX: usize = 8;
 /// How long a fetch waits for records.
 const FETCH_WAIT_US: i64 = 200_000;
-/// Between two answers, where the follower has not acknowledged the last one.
-const SPACING_US: i64 = 1_000;
 
 impl Broker {
     pub(super) fn produce(
@@ -155,10 +153,11 @@ impl Broker {
                 Divergence::OutOfRange => return Err(Err(ErrorCode::OFFSET_OUT_OF_RANGE)),
             }
             let (cursor, waiting) = (fetch.position.offset, VecDeque::new());
-            sessions.insert(connection, Session { cursor, acknowledged: cursor, waiting, last_answer_us: 0 });
+            let spacing = Spacing::new(context.settings.fetches, cursor);
+            sessions.insert(connection, Session { cursor, spacing, waiting });
         }
         let session = sessions.get_mut(&connection).ok_or(Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND))?;
-        session.acknowledged = fetch.position.offset;
+        session.spacing.acknowledged(fetch.position.offset, context.now);
         session.waiting.push_back((*fetch, context.now));
         let offset = if fault == Some(Fault::CountsWhatWasSent) { session.cursor } else { fetch.position.offset };
         let broker_epoch = match fault {
@@ -195,11 +194,7 @@ impl Broker {
         for (connection, session) in sessions {
             while let Some((fetch, since)) = session.waiting.front() {
                 let has_more = session.cursor < log.len() as i64;
-                let due = match has_more {
-                    true if session.acknowledged >= session.cursor => now,
-                    true => session.last_answer_us + SPACING_US,
-                    false => since + FETCH_WAIT_US,
-                };
+                let due = if has_more { session.spacing.due_us(0, now) } else { since + FETCH_WAIT_US };
                 if due > now {
                     wait_us = wait_us.min(due - now);
                     break;
@@ -209,7 +204,7 @@ impl Broker {
                 let records = log[from as usize..end].to_vec();
                 answers.push((*connection, *fetch, from, records));
                 session.cursor = end as i64;
-                session.last_answer_us = now;
+                session.spacing.answered(session.cursor, now);
                 session.waiting.pop_front();
             }
         }

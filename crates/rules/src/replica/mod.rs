@@ -10,7 +10,7 @@
 //! - `state`: the ISR, and the one change of it that is asked for.
 //! - `follower`: what a leader knows of one follower.
 //! - [`epochs`]: where two logs part, and what a follower truncates to.
-//! - [`pipe`]: how a follower keeps several fetches under way.
+//! - [`pipe`]: how a follower keeps several fetches under way; [`spacing`]: when its leader answers them.
 //!
 //! What it is not: it knows no log, no sockets and no metadata store, and elects nobody. It relies on these: leaders
 //! are elected from the ISR; a leader epoch has one leader; a change of the ISR is carried out only where leader
@@ -31,6 +31,7 @@ mod leader;
 mod partition;
 pub mod pipe;
 mod registration;
+pub mod spacing;
 mod state;
 
 #[cfg(test)]

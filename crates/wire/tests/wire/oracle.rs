@@ -34,6 +34,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::DescribeLogDirs, "iscordoned"),
     (ApiKey::DescribeLogDirs, "setasidefiles"),
     (ApiKey::DescribeLogDirs, "setasidebytes"),
+    (ApiKey::DescribeLogDirs, "isrefused"),
     (ApiKey::DeleteGroups, "errormessage"),
     // It has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),
