@@ -1,6 +1,6 @@
 //! kill -9 while several connections commit and a group rebalances over and over: what was acknowledged is there afterwards, or
 //! something newer (invariants: committed offsets never go back unless reset; no generation is given twice).
-//! `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 60).
+//! `FULLBORE_COMMIT_ROUNDS` says how often (by default 4, in `make soak` 200).
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::api::Request;
@@ -128,7 +128,7 @@ fn call<R: Request>(client: &mut Client, request: &R, version: i16) -> Option<R:
 
 #[test]
 fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
-    let rounds = fullbore_tests::rounds("FULLBORE_COMMIT_ROUNDS", 4, 60);
+    let rounds = fullbore_tests::rounds("FULLBORE_COMMIT_ROUNDS", 4, 200);
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     broker.client().create_topic("t", 1, &[]);
     let next = AtomicI64::new(1);
