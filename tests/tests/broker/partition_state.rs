@@ -71,6 +71,13 @@ fn sizes_are_those_of_the_files_before_and_after_a_restart() {
     assert!(broker.descriptors() <= descriptors + 1, "no log is opened for its size");
 }
 
+/// What `fullbore topics describe` says of topic "t".
+fn described(broker: &Broker, flags: &[&str]) -> String {
+    let mut command = Command::new(fullbore_tests::binary());
+    command.args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()]).args(flags);
+    String::from_utf8(command.output().expect("it runs").stdout).expect("text")
+}
+
 #[test]
 fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
     let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
@@ -96,13 +103,7 @@ fn what_a_power_cut_has_left_beside_a_log_is_counted_and_shown() {
         let expected = if version < 2 { [(0, 0), (0, 0)] } else { [(0, 0), (1, 5)] };
         assert_eq!(told, expected, "version {version}");
     }
-    let describe = |flags: &[&str]| {
-        let mut command = Command::new(fullbore_tests::binary());
-        command
-            .args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()])
-            .args(flags);
-        String::from_utf8(command.output().expect("it runs").stdout).expect("text")
-    };
+    let describe = |flags: &[&str]| described(&broker, flags);
     let shown = describe(&[]);
     let lines: Vec<&str> = shown.lines().collect();
     assert!(lines.len() == 3 && !lines[1].contains("SetAside"), "{shown}");
@@ -131,13 +132,7 @@ fn a_partition_that_is_refused_is_shown_and_found_as_unavailable() {
     broker.restart();
     let refused = |page: String| page.lines().any(|line| line == "fullbore_partitions_refused 1");
     wait_until("it is found", Duration::from_secs(30), || refused(broker.admin_page("/metrics")));
-    let describe = |flags: &[&str]| {
-        let mut command = Command::new(fullbore_tests::binary());
-        command
-            .args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()])
-            .args(flags);
-        String::from_utf8(command.output().expect("it runs").stdout).expect("text")
-    };
+    let describe = |flags: &[&str]| described(&broker, flags);
     let shown = describe(&["--unavailable-partitions"]);
     assert!(shown.lines().count() == 1 && shown.ends_with("\tRefused: damaged\n"), "{shown}");
     assert!(shown.contains("Partition: 1\t"), "{shown}");
