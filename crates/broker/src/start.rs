@@ -9,10 +9,11 @@
 use crate::admin;
 use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
-use crate::control::{Control, Endpoint, FolderLock};
+use crate::control::{Arrival, Control, Endpoint, FolderLock};
 use crate::error::StartError;
 use crate::follow_image;
 use crate::groups::Groups;
+use crate::log::boot::former_end;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
@@ -77,7 +78,8 @@ impl Broker {
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
-        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), endpoints(&config, &listeners))?;
+        let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
+        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         follow_images(&control, &partitions, &config);

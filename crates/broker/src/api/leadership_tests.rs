@@ -54,7 +54,7 @@ impl Opened {
         self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let endpoints = [(listener.to_owned(), at)].into();
-            image.put_node(OTHER, RegisteredBroker { registration: Default::default(), rack: None, endpoints });
+            image.put_node(OTHER, RegisteredBroker { endpoints, ..RegisteredBroker::default() });
             let topic = Arc::clone(image.topic(TOPIC).expect("there"));
             let mut registered = PartitionRegistration::clone(&topic.partitions[0]);
             change(&mut registered);

@@ -177,10 +177,7 @@ const KEYS: &[Key] = &[
         .allow(ZSTD_LEVELS)
         .dynamic(),
     Key::int("min.insync.replicas", Some("1"), 1, "Replicas in sync that acks=all asks for: with fewer it fails. Not more than a partition has replicas.").dynamic(),
-    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead.")
-        .allow(Allowed::OneOf(&["false"]))
-        .differs("not offered")
-        .dynamic(),
+    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead, where no other is there.").dynamic(),
     // Producers and consumers.
     Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
     Key::long("replica.lag.time.max.ms", Some("30000"), 0, "How long a follower may be behind before it leaves the replicas in sync, in milliseconds."),

@@ -88,6 +88,8 @@ pub struct TopicConfig {
     /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
     pub message_timestamp_after_max_ms: i64,
     pub min_insync_replicas: usize,
+    /// Whether a replica that lacks acknowledged records may lead, where no other is there.
+    pub unclean_leader_election_enable: bool,
     /// Batches remembered per producer and partition (KIP-1269).
     pub producer_state_batches_to_retain: usize,
 }
@@ -141,6 +143,7 @@ impl TopicConfig {
             message_timestamp_before_max_ms: values.number("message.timestamp.before.max.ms"),
             message_timestamp_after_max_ms: values.number("message.timestamp.after.max.ms"),
             min_insync_replicas: values.number("min.insync.replicas"),
+            unclean_leader_election_enable: values.text("unclean.leader.election.enable").as_deref() == Some("true"),
             producer_state_batches_to_retain: values.number("producer.state.batches.to.retain"),
         }
     }
@@ -242,6 +245,7 @@ mod tests {
             message_timestamp_before_max_ms: i64::MAX,
             message_timestamp_after_max_ms: 3_600_000,
             min_insync_replicas: 1,
+            unclean_leader_election_enable: false,
             producer_state_batches_to_retain: 5,
         };
         assert_eq!(topic, expected);

@@ -121,11 +121,9 @@ pub static TOPIC_KEYS: &[Key] = &[
     Key::boolean(
         "unclean.leader.election.enable",
         "false",
-        "Whether a replica that lacks acknowledged records may lead.",
+        "Whether a replica that lacks acknowledged records may lead, where no other is there.",
     )
-    .allow(Allowed::OneOf(&["false"]))
-    .or_else(&["unclean.leader.election.enable"])
-    .differs("not offered"),
+    .or_else(&["unclean.leader.election.enable"]),
     // Known, and of one value here.
     Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
     Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::Joining;
+use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
 use super::image::Topic;
@@ -26,8 +28,14 @@ pub enum Command {
     InitProducerId,
     /// What older versions kept of groups is elsewhere now.
     ForgetKept,
-    /// A broker starts.
+    /// A process takes a broker's place.
     RegisterBroker(RegisterBroker),
+    /// A broker's state changes.
+    ChangeBroker(BrokerState, BrokerChange),
+    /// A leader asks for ISRs.
+    AlterIsr(AlterIsr),
+    /// Partitions are to be led by another replica.
+    ElectLeaders(ElectLeaders),
 }
 
 /// What became of a command; the lists are in the order asked.
@@ -37,17 +45,58 @@ pub enum Outcome {
     Configured(Vec<Result<(), Refusal>>),
     ProducerId(Result<i64, Refusal>),
     Done(Result<(), Refusal>),
+    Registered(Vec<Result<Arc<PartitionRegistration>, Refusal>>),
 }
 
 /// A broker that starts, and where its clients reach it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RegisterBroker {
     /// `node.id`
     pub id: i32,
+    /// Its folder, its process, and how the one before it ended.
+    pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
     /// By the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// What becomes of a broker that is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BrokerChange {
+    /// It is held for dead, or has stopped: it leads nothing, and is in an ISR only where nobody else leads.
+    Fence,
+    /// It lives, and was held for dead.
+    Unfence,
+    /// It is about to stop, and hands over what it leads.
+    ShutDown,
+}
+
+/// The ISRs that a leader asks for, each for itself (KIP-497).
+#[derive(Debug, Clone)]
+pub struct AlterIsr {
+    /// Who asks.
+    pub from: BrokerState,
+    /// A partition of a topic, by id and number, and what is asked for it.
+    pub partitions: Vec<(Uuid, i32, AlterPartition)>,
+}
+
+/// Elections that somebody asks for (KIP-460).
+#[derive(Debug, Clone)]
+pub struct ElectLeaders {
+    /// Which replica is to lead.
+    pub kind: ElectionKind,
+    /// Partitions by topic name and number.
+    pub partitions: Vec<(String, i32)>,
+}
+
+/// Kafka's `ElectionType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElectionKind {
+    /// The first replica, if it is in sync.
+    Preferred,
+    /// Any that lives, where none leads.
+    Unclean,
 }
 
 /// Topics to create, each for itself: one refused does not stop the others.

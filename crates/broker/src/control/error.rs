@@ -28,6 +28,8 @@ pub enum OpenError {
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
     #[error("{}: {source}", file.display())]
     Inapplicable { file: PathBuf, source: Inapplicable },
+    #[error("{0}")]
+    NotRegistered(String),
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
 }

@@ -30,6 +30,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -44,9 +46,9 @@ use store::Store;
 
 pub use change::DeletedTopic;
 pub use command::{
-    AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics, GrowTopic,
-    Outcome, Refusal, RegisterBroker, TopicRef,
+    AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
+    AlterTopicConfigs, BrokerChange, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics,
+    ElectLeaders, ElectionKind, GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -75,7 +77,9 @@ pub struct Control {
 
 struct Shared {
     cluster_id: Uuid,
+    node_id: i32,
     broker_epoch: i64,
+    process: Uuid,
     image: watch::Receiver<Arc<Image>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
@@ -89,41 +93,61 @@ struct Shared {
 /// What a store is asked when it is opened, besides its metadata.
 struct Identity {
     cluster_id: Uuid,
+    /// That of this broker's data folder.
+    folder: Uuid,
     /// What older versions kept of groups.
     kept: Option<KeptInDatabase>,
     /// How it is called where it cannot be used.
     file: PathBuf,
 }
 
+/// What a broker that starts says of itself.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Where clients reach it, by the name of the listener.
+    pub endpoints: BTreeMap<String, Endpoint>,
+    /// How the process before it ended.
+    pub ended: FormerEnd,
+}
+
+#[cfg(test)]
+impl Arrival {
+    /// That of a broker that nobody reaches, and that has lost nothing.
+    pub(crate) fn nowhere() -> Self {
+        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed }
+    }
+}
+
 /// What is known once the broker is registered.
 struct Started {
     identity: Identity,
+    process: Uuid,
     images: watch::Receiver<Arc<Image>>,
 }
 
 impl Control {
     /// Opens `control.db` in the locked folder, or creates it with a new cluster id, and registers this broker. On a full disk the reserve is
-    /// for this. `endpoints` is where clients reach this broker, by the name of the listener.
+    /// for this.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<Space>,
-        endpoints: BTreeMap<String, Endpoint>,
+        arrival: Arrival,
     ) -> Result<Self, OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
-        Control::start(broker, endpoints, move || Sqlite::open(&folder, &config, space, random_id()))
+        Control::start(broker, arrival, move || Sqlite::open(&folder, &config, space, random_id()))
     }
 
     /// Starts the owner's thread, on which the store is opened and used.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,
-        endpoints: BTreeMap<String, Endpoint>,
+        arrival: Arrival,
         open: impl FnOnce() -> Result<(S, Identity), OpenError> + Send + 'static,
     ) -> Result<Self, OpenError> {
         let id = broker.node_id;
         let (queue, served) = queue::queue();
         let (tell, told) = mpsc::sync_channel(1);
-        let work = move || match started(broker, endpoints, open) {
+        let work = move || match started(broker, arrival, open) {
             Ok((owner, started)) => {
                 let _ = tell.send(Ok(started));
                 served.run(owner);
@@ -132,7 +156,7 @@ impl Control {
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(work).map_err(OpenError::Thread)?;
         let ended = |_| Err(OpenError::Thread(std::io::Error::other("it has panicked")));
-        let Started { identity, images } = match told.recv().unwrap_or_else(ended) {
+        let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
                 // Then the file is closed.
@@ -143,6 +167,8 @@ impl Control {
         let image = Arc::clone(&images.borrow());
         let shared = Shared {
             cluster_id: identity.cluster_id,
+            node_id: id,
+            process,
             broker_epoch: image.node(id).map_or(0, |node| node.registration.epoch),
             kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
@@ -168,9 +194,19 @@ impl Control {
         self.shared.cluster_id
     }
 
-    /// One more at each start; counts from 1.
+    /// Larger with each start.
     pub fn broker_epoch(&self) -> i64 {
         self.shared.broker_epoch
+    }
+
+    /// What this process drew when it started; what the metadata has where it is the broker's.
+    pub fn process(&self) -> Uuid {
+        self.shared.process
+    }
+
+    /// This broker in the epoch in which this process is registered.
+    pub fn broker_state(&self) -> BrokerState {
+        BrokerState { broker_id: self.shared.node_id, broker_epoch: self.shared.broker_epoch }
     }
 
     /// The metadata now. Costs a reference count.
@@ -258,6 +294,38 @@ impl Control {
         self.ask_configs(Command::AlterResourceConfigs(resources)).await
     }
 
+    /// The partitions as they are registered now, in the order asked, or why the ISR is not as asked. UNKNOWN outcomes are
+    /// [`ErrorCode::REQUEST_TIMED_OUT`].
+    pub async fn alter_isr(
+        &self,
+        partitions: Vec<(Uuid, i32, AlterPartition)>,
+    ) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        self.ask_registered(Command::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
+    }
+
+    /// The partitions as they are registered now, in the order asked, or why they are not led by another replica.
+    pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        self.ask_registered(Command::ElectLeaders(asked)).await
+    }
+
+    async fn ask_registered(&self, command: Command) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        match self.ask(command).await {
+            Outcome::Registered(each) => each,
+            _ => unreachable!("a command on partitions is answered for each"),
+        }
+    }
+
+    /// Changes the state of a broker of the cluster.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; BROKER_ID_NOT_REGISTERED; the store.
+    pub async fn change_broker(&self, broker: BrokerState, change: BrokerChange) -> Result<(), Refusal> {
+        match self.ask(Command::ChangeBroker(broker, change)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("a change of a broker is answered with whether it was done"),
+        }
+    }
+
     async fn ask_configs(&self, command: Command) -> Vec<Result<(), Refusal>> {
         match self.ask(command).await {
             Outcome::Configured(each) => each,
@@ -320,12 +388,15 @@ impl Control {
 /// Opens the store, reads it and registers the broker.
 fn started<S: Store>(
     broker: Arc<BrokerConfig>,
-    endpoints: BTreeMap<String, Endpoint>,
+    arrival: Arrival,
     open: impl FnOnce() -> Result<(S, Identity), OpenError>,
 ) -> Result<(Owner<S>, Started), OpenError> {
     let rack = broker.rack.as_deref().map(Text::from);
-    let register = Command::RegisterBroker(RegisterBroker { id: broker.node_id, rack, endpoints });
     let (store, identity) = open()?;
+    let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
+    let joining = Joining { folder, process, ended: arrival.ended };
+    let endpoints = arrival.endpoints;
+    let register = Command::RegisterBroker(RegisterBroker { id: broker.node_id, joining, rack, endpoints });
     let refused = |failure: Failure| {
         let file = identity.file.clone();
         match failure {
@@ -336,8 +407,11 @@ fn started<S: Store>(
     };
     let (mut owner, images) =
         Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
-    owner.transact(&[&register]).map_err(refused)?;
-    Ok((owner, Started { identity, images }))
+    let outcome = owner.transact(&[&register]).map_err(refused)?.pop();
+    if let Some(Outcome::Done(Err(refusal))) = outcome {
+        return Err(OpenError::NotRegistered(refusal.message));
+    }
+    Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
 fn stopped() -> Refusal {

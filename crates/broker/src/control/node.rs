@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::Member;
 use fullbore_rules::replica::{BrokerRegistration, Brokers};
-use fullbore_wire::Text;
+use fullbore_wire::{Text, Uuid};
 
 /// One broker (Kafka's `BrokerRegistration`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredBroker {
     /// What decisions about replicas need.
     pub registration: BrokerRegistration,
+    /// The data folder, by the id that is written in it.
+    pub folder: Uuid,
+    /// The process, by the number it drew when it started (Kafka's incarnation id). Only brokers know it.
+    pub process: Uuid,
     /// broker.rack
     pub rack: Option<Text>,
     /// Where clients reach it, by the name of the listener.
@@ -18,6 +23,12 @@ pub struct RegisteredBroker {
 }
 
 impl RegisteredBroker {
+    /// As the rules of a cluster know it.
+    pub(super) fn member(&self) -> Member {
+        let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
+        Member { registration: self.registration, folder, process }
+    }
+
     /// Where a client reaches it that came over the listener of this name.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)

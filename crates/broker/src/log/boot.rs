@@ -11,12 +11,25 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use fullbore_rules::cluster::FormerEnd;
+
 use super::files;
 
 /// In the data folder.
 const FILE: &str = "boot-id";
 /// Linux's.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
+
+/// How the process that used the folder last has ended. To be asked before the folder is used again.
+pub fn former_end(data_dir: &Path) -> FormerEnd {
+    if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
+        FormerEnd::Clean
+    } else if Boots::look(data_dir).differ() {
+        FormerEnd::Lost
+    } else {
+        FormerEnd::Killed
+    }
+}
 
 /// The boot in which the folder was last used, and this one; `None` where that cannot be said.
 #[derive(Debug, PartialEq, Eq)]

@@ -100,6 +100,15 @@ pub fn elect_among_lost(
     if partition.leader.is_some() || !partition.isr.is_empty() || !partition.elr.is_empty() {
         return Err(ErrorCode::ELECTION_NOT_NEEDED);
     }
+    let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
+    if let [only] = partition.lost[..] {
+        // There is nothing to compare.
+        return if lives(&only) {
+            Ok(begun_anew(partition, only))
+        } else {
+            Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        };
+    }
     let mut last: Option<(Position, i32)> = None;
     for id in partition.replicas.iter().filter(|id| partition.lost.contains(id)) {
         let broker = brokers.get(id).filter(|broker| !broker.is_fenced);

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::super::change::{Change, DeletedTopic};
@@ -14,7 +15,10 @@ use super::super::command::{
     AlterTopicConfigs, Command, CreatePartitions, CreateTopic, CreateTopics, GrowTopic, Outcome, Refusal, TopicRef,
 };
 use super::super::image::{Image, Topic};
-use super::{alter, alter_broker, alter_resource, create, delete, grow, inapplicable, known, register, repeated};
+use super::{
+    alter, alter_broker, alter_isrs, alter_resource, change_broker, create, delete, elect, grow, inapplicable, known,
+    register, repeated,
+};
 use crate::config::BrokerConfig;
 
 /// Producer ids of one block: one write of the disk per this many producers.
@@ -68,8 +72,20 @@ impl<'a> Draft<'a> {
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
             Command::ForgetKept => Outcome::Done(self.make(Change::GroupsMoved)),
             Command::RegisterBroker(wanted) => {
-                let change = register(&self.drafted.image, wanted);
-                Outcome::Done(self.make(change))
+                let changes = register(&self.drafted.image, wanted);
+                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            }
+            Command::ChangeBroker(broker, change) => {
+                let changes = change_broker(&self.drafted.image, broker, *change);
+                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            }
+            Command::AlterIsr(asked) => {
+                let (changes, outcomes) = alter_isrs(&self.drafted.image, asked);
+                self.registered(changes, outcomes)
+            }
+            Command::ElectLeaders(asked) => {
+                let (changes, outcomes) = elect(&self.drafted.image, asked);
+                self.registered(changes, outcomes)
             }
         }
     }
@@ -165,6 +181,21 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
+    fn registered(
+        &mut self,
+        changes: Vec<Change>,
+        outcomes: Vec<Result<Arc<PartitionRegistration>, Refusal>>,
+    ) -> Outcome {
+        match self.make_all(changes) {
+            Ok(()) => Outcome::Registered(outcomes),
+            Err(refusal) => Outcome::Registered(vec![Err(refusal); outcomes.len()]),
+        }
+    }
+
+    fn make_all(&mut self, changes: Vec<Change>) -> Result<(), Refusal> {
+        changes.into_iter().try_for_each(|change| self.make(change))
+    }
+
     fn make(&mut self, change: Change) -> Result<(), Refusal> {
         self.after(change, false, |_| ())
     }
@@ -206,7 +237,9 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::AlterBrokerConfigs(wanted) => configured(wanted.brokers.len()),
         Command::AlterResourceConfigs(wanted) => configured(wanted.resources.len()),
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
-        Command::ForgetDeleted(_) | Command::ForgetKept | Command::RegisterBroker(_) => {
+        Command::AlterIsr(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
+        Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
+        Command::ForgetDeleted(_) | Command::ForgetKept | Command::RegisterBroker(_) | Command::ChangeBroker(..) => {
             Outcome::Done(Err(refusal.clone()))
         }
     }

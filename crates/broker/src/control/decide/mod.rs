@@ -6,8 +6,9 @@
 mod draft;
 mod grow;
 mod known;
+mod lead;
+mod members;
 mod place;
-mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,9 +30,10 @@ pub use draft::{Draft, Drafted, refuse_all};
 use grow::grow;
 use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
+use lead::{alter_isrs, elect};
+use members::{change_broker, register};
 pub use place::check_replicas;
 use place::{place, registered};
-use register::register;
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;

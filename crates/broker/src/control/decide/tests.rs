@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::config::Properties;
+use crate::control::change::Version;
+use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, RegisterBroker};
 use crate::control::{DeletedTopic, RegisteredBroker};
+use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::replica::{AlterPartition, BrokerState};
 use proptest::prelude::*;
 
 fn broker(text: &str) -> BrokerConfig {
@@ -30,7 +34,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
 
 fn one_broker(id: i32) -> Image {
     let mut image = Image::default();
-    image.put_node(id, RegisteredBroker { registration: Default::default(), rack: None, endpoints: BTreeMap::new() });
+    image.put_node(id, RegisteredBroker::default());
     image
 }
 
@@ -224,4 +228,146 @@ proptest! {
         image.apply(&broker(""), &Change::TopicDeleted(gone)).expect("applied");
         prop_assert!(super::create(&image, &broker(""), &wanted(&other), Uuid::ZERO).is_ok());
     }
+}
+
+/// Three brokers, and a topic of one partition on all of them, led by the first.
+fn cluster() -> Image {
+    let mut image = Image::empty(&broker("")).expect("valid");
+    for id in 1..=3 {
+        join(&mut image, id, 10 + u128::from(id.unsigned_abs()), FormerEnd::Killed).expect("joined");
+    }
+    let assignments = vec![(0, vec![1, 2, 3])];
+    let configs = vec![("min.insync.replicas".to_owned(), Some("2".to_owned()))];
+    let wanted = CreateTopic { assignments, configs, ..wanted("t") };
+    let topic = super::create(&image, &broker(""), &wanted, Uuid([1; 16])).expect("created");
+    image.apply(&broker(""), &topic).expect("applied");
+    image
+}
+
+fn apply(image: &mut Image, changes: Vec<Change>) {
+    for change in changes {
+        image.apply(&broker(""), &change).expect("applicable");
+    }
+    let version = Version { number: image.epoch() + 1, mark: 0 };
+    *image = image.clone().at(version);
+}
+
+fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
+    let joining = Joining { folder: id.unsigned_abs().into(), process: process, ended };
+    let wanted = RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() };
+    apply(image, register(image, &wanted)?);
+    Ok(())
+}
+
+fn change(image: &mut Image, id: i32, change: BrokerChange) {
+    let broker_epoch = image.node(id).expect("registered").registration.epoch;
+    let changes = change_broker(image, &BrokerState { broker_id: id, broker_epoch }, change).expect("carried out");
+    apply(image, changes);
+}
+
+/// Leader, leader epoch, ISR, ELR and those that lost their ends.
+fn state(image: &Image) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
+    let of = image.topic("t").expect("there").partition(0).expect("there");
+    (of.leader, of.leader_epoch, of.isr.clone(), of.elr.clone(), of.lost.clone())
+}
+
+#[test]
+fn who_is_fenced_or_about_to_stop_hands_over() {
+    let mut image = cluster();
+    assert_eq!(state(&image), (Some(1), 0, vec![1, 2, 3], vec![], vec![]));
+    change(&mut image, 1, BrokerChange::ShutDown);
+    assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
+    change(&mut image, 2, BrokerChange::Fence);
+    assert_eq!(state(&image), (Some(3), 2, vec![3], vec![2], vec![]), "below the least ISR who leaves has everything");
+    change(&mut image, 3, BrokerChange::Fence);
+    assert_eq!(state(&image), (None, 3, vec![3], vec![2], vec![]), "the last one stays in the ISR");
+}
+
+#[test]
+fn a_broker_that_comes_back_whole_leads_in_the_same_epoch_only_where_nobody_else_may() {
+    let mut image = cluster();
+    join(&mut image, 1, 21, FormerEnd::Killed).expect("joined");
+    assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
+    change(&mut image, 3, BrokerChange::Fence);
+    change(&mut image, 2, BrokerChange::Fence);
+    let before = state(&image);
+    assert_eq!(before, (None, 2, vec![2], vec![3], vec![]), "the last one stays in the ISR");
+    join(&mut image, 2, 22, FormerEnd::Clean).expect("joined");
+    assert_eq!(state(&image).0, Some(2));
+    let epoch = state(&image).1;
+    join(&mut image, 2, 23, FormerEnd::Killed).expect("joined");
+    assert_eq!((state(&image).0, state(&image).1), (Some(2), epoch), "nobody else may lead");
+}
+
+#[test]
+fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept_them() {
+    let mut image = cluster();
+    join(&mut image, 1, 21, FormerEnd::Lost).expect("joined");
+    assert_eq!(state(&image), (Some(2), 2, vec![2, 3], vec![], vec![]));
+    let mut alone = cluster();
+    for id in [2, 3] {
+        change(&mut alone, id, BrokerChange::Fence);
+    }
+    let before = state(&alone);
+    assert_eq!(before, (Some(1), 0, vec![1], vec![3], vec![]));
+    join(&mut alone, 1, 21, FormerEnd::Lost).expect("joined");
+    assert_eq!(state(&alone), (None, 1, vec![], vec![3], vec![1]));
+    change(&mut alone, 3, BrokerChange::Unfence);
+    assert_eq!(state(&alone).0, Some(3));
+}
+
+#[test]
+fn a_live_broker_of_another_folder_keeps_its_place() {
+    let mut image = cluster();
+    let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean };
+    let wanted = RegisterBroker { id: 1, joining, rack: None, endpoints: BTreeMap::new() };
+    let refusal = register(&image, &wanted).expect_err("refused");
+    assert_eq!(refusal.code, ErrorCode::DUPLICATE_BROKER_REGISTRATION);
+    change(&mut image, 1, BrokerChange::Fence);
+    apply_register(&mut image, &wanted);
+    assert!(state(&image).4.is_empty(), "who had left the ISR has nothing to lose");
+    assert_eq!(register(&image, &wanted).expect("the answer to the first was lost"), vec![]);
+}
+
+fn apply_register(image: &mut Image, wanted: &RegisterBroker) {
+    let changes = register(image, wanted).expect("registered");
+    apply(image, changes);
+}
+
+#[test]
+fn isrs_and_elections_are_asked_for_by_partition() {
+    let mut image = cluster();
+    let topic = image.topic("t").expect("there").id;
+    let member = |image: &Image, id| BrokerState {
+        broker_id: id,
+        broker_epoch: image.node(id).expect("registered").registration.epoch,
+    };
+    let shrink = |image: &Image, partition_epoch| AlterIsr {
+        from: member(image, 1),
+        partitions: vec![(
+            topic,
+            0,
+            AlterPartition { leader_epoch: 0, partition_epoch, new_isr: vec![member(image, 1), member(image, 2)] },
+        )],
+    };
+    let (changes, outcomes) = alter_isrs(&image, &shrink(&image, 0));
+    assert_eq!(outcomes[0].as_ref().expect("done").isr, [1, 2]);
+    apply(&mut image, changes);
+    let (changes, outcomes) = alter_isrs(&image, &shrink(&image, 0));
+    assert_eq!(outcomes[0].as_ref().expect_err("refused").code, ErrorCode::INVALID_UPDATE_VERSION);
+    assert!(changes.is_empty());
+    let asked = |name: &str, index, kind| ElectLeaders { kind, partitions: vec![(name.to_owned(), index)] };
+    let code = |image: &Image, asked: &ElectLeaders| elect(image, asked).1.remove(0).map_err(|refusal| refusal.code);
+    assert_eq!(code(&image, &asked("t", 0, ElectionKind::Preferred)), Err(ErrorCode::ELECTION_NOT_NEEDED));
+    assert_eq!(code(&image, &asked("t", 1, ElectionKind::Preferred)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    assert_eq!(code(&image, &asked("u", 0, ElectionKind::Unclean)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    change(&mut image, 1, BrokerChange::ShutDown);
+    let refused = code(&image, &asked("t", 0, ElectionKind::Preferred));
+    assert_eq!(refused, Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE));
+    for id in [2, 1] {
+        change(&mut image, id, BrokerChange::Fence);
+    }
+    assert_eq!(state(&image).0, None);
+    let elected = code(&image, &asked("t", 0, ElectionKind::Unclean)).expect("elected");
+    assert_eq!((elected.leader, elected.isr.as_slice()), (Some(3), &[3][..]));
 }

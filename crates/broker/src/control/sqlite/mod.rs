@@ -6,9 +6,10 @@
 //!
 //! - `open`: the file, its schema and what it says of itself.
 //! - `read`: rows as changes.
-//! - `write`: changes as rows; `partitions` has theirs.
+//! - `write`: changes as rows; `brokers` and `partitions` have theirs.
 //! - `kept`: what older versions kept of groups.
 
+mod brokers;
 mod error;
 mod kept;
 #[cfg(test)]
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::change::{Change, Version};
-use super::node::RegisteredBroker;
 use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
 use crate::space::Space;
 
@@ -36,8 +36,6 @@ pub struct Sqlite {
     connection: Connection,
     space: Arc<Space>,
     node_id: i32,
-    /// This broker as it is registered. Where clients reach it is told anew at each start, and has no rows.
-    node: Option<RegisteredBroker>,
 }
 
 /// The lock on the database, while it is open.
@@ -74,20 +72,8 @@ impl Sqlite {
                 return Err(StoreError::WentBack(at.number));
             }
         }
-        let mut changes = read::everything(&self.connection, self.node_id).map_err(failed)?;
-        for change in &mut changes {
-            self.complete(change);
-        }
+        let changes = read::everything(&self.connection, self.node_id).map_err(failed)?;
         Ok(Progress::Whole(Commit { version: newest, changes }))
-    }
-
-    /// Adds to this broker's registration what has no rows.
-    fn complete(&self, change: &mut Change) {
-        if let (Change::BrokerRegistered { node, .. }, Some(known)) = (change, &self.node)
-            && node.registration == known.registration
-        {
-            node.clone_from(known);
-        }
     }
 
     /// A statement that is not compiled again each time.
@@ -124,13 +110,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn commit(mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
-        self.make_room_for(changes, version)?;
-        for change in changes {
-            if let Change::BrokerRegistered { node, .. } = change {
-                self.store.node = Some(node.clone());
-            }
-        }
-        Ok(())
+        self.make_room_for(changes, version)
     }
 }
 

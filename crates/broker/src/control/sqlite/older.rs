@@ -10,6 +10,13 @@ use super::open::FILE;
 /// Makes the database of this folder one of an older schema.
 pub(super) fn age(folder: &Path, schema: usize) -> Connection {
     let connection = Connection::open(folder.join(FILE)).expect("opens");
+    let brokers = "DROP TABLE broker_endpoints; DROP TABLE brokers;
+        ALTER TABLE cluster ADD COLUMN broker_epoch INTEGER NOT NULL DEFAULT 2;";
+    connection.execute_batch(brokers).expect("as they were");
+    if schema == 8 {
+        connection.pragma_update(None, "user_version", schema).expect("as it was");
+        return connection;
+    }
     connection.execute_batch("ALTER TABLE partitions DROP COLUMN lost").expect("it was there");
     if schema == 7 {
         connection.pragma_update(None, "user_version", schema).expect("as it was");

@@ -14,7 +14,7 @@ use crate::space::Space;
 
 pub const FILE: &str = "control.db";
 /// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 8] = [
+const SCHEMAS: [&str; 9] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -24,6 +24,7 @@ const SCHEMAS: [&str; 8] = [
     include_str!("schema_6.sql"),
     include_str!("schema_7.sql"),
     include_str!("schema_8.sql"),
+    include_str!("schema_9.sql"),
 ];
 const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
@@ -44,7 +45,7 @@ impl Sqlite {
     ) -> Result<(Self, Identity), OpenError> {
         let open = || open(folder, broker, new_cluster_id);
         let (connection, identity) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
-        Ok((Self { connection, space, node_id: broker.node_id, node: None }, identity))
+        Ok((Self { connection, space, node_id: broker.node_id }, identity))
     }
 }
 
@@ -65,7 +66,8 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok((connection, Identity { cluster_id, kept, file }))
+    // The folder has the database of the one broker, and so its id.
+    Ok((connection, Identity { cluster_id, folder: cluster_id, kept, file }))
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {
@@ -115,7 +117,7 @@ fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
 /// Makes an empty file ours.
 fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0)", params![cluster_id.to_string(), node_id])?;
+    transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0)", params![cluster_id.to_string(), node_id])?;
     transaction.execute("INSERT INTO versions VALUES (0, random())", []).map(drop)
 }
 

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use fullbore_rules::replica::BrokerRegistration;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
-use super::super::node::RegisteredBroker;
-use super::partitions;
+use super::{brokers, partitions};
 use crate::config::Resource;
 
 type Id = [u8; 16];
@@ -31,24 +29,19 @@ pub fn mark(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64
 /// All there is, settings of brokers before what follows from them.
 pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
-    let cluster = "SELECT broker_epoch, next_producer_id FROM cluster";
-    let (epoch, next): (i64, i64) = connection.query_row(cluster, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if epoch > 0 {
-        let registration = BrokerRegistration { epoch, is_fenced: false, is_shutting_down: false };
-        let node = RegisteredBroker { registration, rack: None, endpoints: BTreeMap::new() };
-        changes.push(Change::BrokerRegistered { id: node_id, node });
-    }
+    brokers::load(connection, &mut changes)?;
+    let next: i64 = connection.query_row("SELECT next_producer_id FROM cluster", [], |row| row.get(0))?;
     if next > 0 {
         changes.push(Change::ProducerIdsTaken { next });
     }
-    brokers(connection, node_id, &mut changes)?;
+    broker_configs(connection, node_id, &mut changes)?;
     resources(connection, &mut changes)?;
     topics(connection, &mut changes)?;
     deleted(connection, &mut changes)?;
     Ok(changes)
 }
 
-fn brokers(connection: &Connection, node_id: i32, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+fn broker_configs(connection: &Connection, node_id: i32, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection.prepare("SELECT every_broker, name, value FROM broker_configs")?;
     let mut rows = query.query([])?;
     let mut set: BTreeMap<Option<i32>, Settings> = BTreeMap::new();

@@ -9,7 +9,7 @@ use fullbore_rules::replica::PartitionRegistration;
 
 #[tokio::test]
 async fn databases_of_every_older_schema_are_taken_over() {
-    for found in 1..=7 {
+    for found in 1..=8 {
         let folder = tempfile::tempdir().expect("tempdir");
         create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
         drop(older::age(folder.path(), found));
@@ -89,9 +89,9 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 9).expect("set");
+    connection.pragma_update(None, "user_version", 10).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 9, this one knows 8)"));
+    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 10, this one knows 9)"));
 }
 
 /// More than a change of one topic has.

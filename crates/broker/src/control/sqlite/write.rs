@@ -6,7 +6,7 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
 use super::super::change::{Change, Version};
-use super::{kept, partitions};
+use super::{brokers, kept, partitions};
 use crate::config::Resource;
 
 /// Versions whose marks are kept.
@@ -20,10 +20,7 @@ pub fn all(connection: &Connection, changes: &[Change], version: Version) -> rus
 
 fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
     match change {
-        Change::BrokerRegistered { node, .. } => {
-            let epoch = node.registration.epoch;
-            connection.execute("UPDATE cluster SET broker_epoch = ?1", params![epoch]).map(drop)
-        }
+        Change::BrokerRegistered { id, node } => brokers::put(connection, *id, node),
         Change::TopicCreated { topic, name, partitions, overrides } => {
             let insert = "INSERT INTO topics (id, name) VALUES (?1, ?2)";
             connection.prepare_cached(insert)?.execute(params![topic.0, name])?;

@@ -91,7 +91,7 @@ fn other_commands() -> impl Strategy<Value = Command> {
         Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })
     });
     let forget = (0..40_u8).prop_map(|id| Command::ForgetDeleted(vec![Uuid(u128::from(id).to_be_bytes())]));
-    let restart = Just(Command::RegisterBroker(RegisterBroker { id: 1, ..RegisterBroker::default() }));
+    let restart = (2..9_u128).prop_map(|process| register(1, process));
     prop_oneof![brokers, resources, forget, Just(Command::InitProducerId), restart]
 }
 
@@ -288,8 +288,9 @@ fn a_store_that_went_back_is_not_followed() {
 /// The control plane over a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
-    let identity = Identity { cluster_id, kept: None, file: PathBuf::from("memory") };
-    Control::start(broker(""), BTreeMap::new(), move || Ok((memory, identity))).expect("starts")
+    let identity =
+        Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), kept: None, file: PathBuf::from("memory") };
+    Control::start(broker(""), Arrival::nowhere(), move || Ok((memory, identity))).expect("starts")
 }
 
 #[tokio::test]

@@ -18,10 +18,7 @@ impl Opened {
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
-            image.put_node(
-                OTHER,
-                crate::control::RegisteredBroker { registration, rack: None, endpoints: Default::default() },
-            );
+            image.put_node(OTHER, crate::control::RegisteredBroker { registration, ..Default::default() });
             let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));
             let changed = topic.partitions.iter().map(|registered| {
                 let mut registered = PartitionRegistration::clone(registered);

@@ -1,0 +1,147 @@
+//! A broker joins, is held for dead, comes back, or is about to stop; and what follows for the partitions that it has a replica of.
+//!
+//! The rules are [`fullbore_rules::cluster`]'s. Here they are asked for every partition that it concerns, in one transaction.
+
+use std::sync::Arc;
+
+use fullbore_rules::cluster::{FormerEnd, elect_among_lost, elect_unclean, lose, settle};
+use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
+use fullbore_wire::{ErrorCode, Uuid};
+
+use super::super::change::{Change, Partitions};
+use super::super::command::{BrokerChange, Refusal, RegisterBroker};
+use super::super::image::{Image, Topic};
+use super::super::node::RegisteredBroker;
+
+/// A process in the place of the one that was this broker before. What that led, somebody else leads; where nobody else may, it is led
+/// again by this one, in the same epoch if its log lost nothing.
+pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, Refusal> {
+    let before = image.node(wanted.id).map(RegisteredBroker::member);
+    if before.is_some_and(|before| before.process == wanted.joining.process) {
+        return Ok(Vec::new());
+    }
+    // Larger than all before, whichever broker had them: that of a version of the metadata.
+    let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
+    let (mut member, ended) = fullbore_rules::cluster::register(before.as_ref(), &wanted.joining, epoch)
+        .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
+    let has_lost = before.is_some() && ended == FormerEnd::Lost;
+    let mut brokers = Brokers::clone(image.registrations());
+    brokers.insert(wanted.id, member.registration);
+    let fenced = Arc::new(brokers.clone());
+    member.registration.is_fenced = false;
+    brokers.insert(wanted.id, member.registration);
+    let node = RegisteredBroker {
+        registration: member.registration,
+        folder: Uuid(member.folder.to_be_bytes()),
+        process: Uuid(member.process.to_be_bytes()),
+        rack: wanted.rack.clone(),
+        endpoints: wanted.endpoints.clone(),
+    };
+    let mut changes = vec![Change::BrokerRegistered { id: wanted.id, node }];
+    changes.extend(each_of(image, wanted.id, |topic, partition| {
+        let min_isr = topic.config.min_insync_replicas;
+        let lost = if has_lost { lose(partition, wanted.id) } else { None };
+        let left = lost.as_ref().unwrap_or(partition);
+        let handed_over = settle(left, &fenced, min_isr).filter(|settled| settled.leader.is_some());
+        let left = handed_over.as_ref().unwrap_or(left);
+        let back = follow_up(topic, left, &brokers);
+        back.or(handed_over).or(lost)
+    }));
+    Ok(changes)
+}
+
+fn already_there(id: i32) -> String {
+    format!("A broker with node.id={id} lives, and has another data folder.")
+}
+
+/// What follows from a change of this broker's state.
+///
+/// # Errors
+/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place.
+pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Vec<Change>, Refusal> {
+    let id = broker.broker_id;
+    let refuse = |code: ErrorCode| Refusal::new(code, code.message());
+    let before = image.node(id).ok_or_else(|| refuse(ErrorCode::BROKER_ID_NOT_REGISTERED))?;
+    if before.registration.epoch != broker.broker_epoch {
+        return Err(refuse(ErrorCode::STALE_BROKER_EPOCH));
+    }
+    let mut node = before.clone();
+    match change {
+        BrokerChange::Fence => node.registration.is_fenced = true,
+        BrokerChange::Unfence => node.registration.is_fenced = false,
+        BrokerChange::ShutDown => node.registration.is_shutting_down = true,
+    }
+    if node == *before {
+        return Ok(Vec::new());
+    }
+    let mut brokers = Brokers::clone(image.registrations());
+    brokers.insert(id, node.registration);
+    let mut changes = vec![Change::BrokerRegistered { id, node }];
+    changes.extend(each_of(image, id, |topic, partition| follow_up(topic, partition, &brokers)));
+    Ok(changes)
+}
+
+/// The partition once it is settled by who is there; `None` if that changes nothing.
+fn follow_up(topic: &Topic, partition: &PartitionRegistration, brokers: &Brokers) -> Option<PartitionRegistration> {
+    let min_isr = topic.config.min_insync_replicas;
+    let settled = settle(partition, brokers, min_isr);
+    let now = settled.as_ref().unwrap_or(partition);
+    if now.leader.is_some() {
+        return settled;
+    }
+    let elected = elect_among_lost(now, brokers, &[]).ok();
+    let unclean =
+        || topic.config.unclean_leader_election_enable.then(|| elect_unclean(now, brokers, min_isr).ok()).flatten();
+    elected.or_else(unclean).or(settled)
+}
+
+/// What changes of the partitions that this broker has a replica of. Neighbours that are registered alike are asked once.
+fn each_of(
+    image: &Image,
+    id: i32,
+    mut next: impl FnMut(&Topic, &PartitionRegistration) -> Option<PartitionRegistration>,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for topic in image.topics() {
+        let mut changed = Changed::default();
+        let mut last: Option<(&Arc<PartitionRegistration>, Option<Arc<PartitionRegistration>>)> = None;
+        for (number, registered) in topic.partitions.iter().enumerate() {
+            let after = match &last {
+                Some((same, after)) if Arc::ptr_eq(same, registered) => after.clone(),
+                _ if registered.replicas.contains(&id) => next(topic, registered).map(Arc::new),
+                _ => None,
+            };
+            if let Some(after) = &after {
+                changed.push(number, Arc::clone(after));
+            }
+            last = Some((registered, after));
+        }
+        changes.extend(changed.finish(topic.id));
+    }
+    changes
+}
+
+/// Partitions of one topic that are registered otherwise: a change for each stretch of neighbours.
+#[derive(Default)]
+pub struct Changed {
+    stretches: Vec<(usize, Partitions)>,
+}
+
+impl Changed {
+    /// The partition of this number, which is larger than all before, is registered like this.
+    pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
+        match self.stretches.last_mut() {
+            Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),
+            _ => self.stretches.push((number, Partitions::unit(registered))),
+        }
+    }
+
+    /// What all of them come to.
+    pub fn finish(self, topic: Uuid) -> impl Iterator<Item = Change> {
+        self.stretches.into_iter().map(move |(first, partitions)| Change::PartitionsChanged {
+            topic,
+            first,
+            partitions,
+        })
+    }
+}
