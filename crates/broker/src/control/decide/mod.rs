@@ -50,7 +50,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_new(image, &wanted.name)?;
-    let partitions = partitions(image, broker, wanted)?;
+    let partitions = partitions(image, broker, wanted, topic)?;
     let total = image.partition_count() + partitions.len();
     if total > PARTITIONS_MAX {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
@@ -178,7 +178,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
 }
 
 /// The new topic's partitions, each with its replicas.
-fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
+fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Partitions, Refusal> {
     if !wanted.assignments.is_empty() {
         return assigned(image, wanted);
     }
@@ -192,7 +192,7 @@ fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic) -> Res
     };
     let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
-    Ok(place(image, 0..partitions, factor))
+    place(image, topic, 0..partitions, factor)
 }
 
 fn check_factor(image: &Image, factor: i16) -> Result<usize, Refusal> {
@@ -233,7 +233,7 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     check_partitions(partitions)?;
     check_assignments(image, &wanted.assignments)?;
     let by_number: BTreeMap<i32, &Vec<i32>> = wanted.assignments.iter().map(|(index, of)| (*index, of)).collect();
-    Ok(registered(by_number.into_values().map(Vec::as_slice)))
+    registered(image, by_number.into_values().map(Vec::as_slice))
 }
 
 /// Partitions 0, 1, 2 ... once each, on brokers that there are.

@@ -6,7 +6,7 @@ use crate::control::change::Version;
 use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, RegisterBroker};
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_rules::cluster::{FormerEnd, Joining};
-use fullbore_rules::replica::{AlterPartition, BrokerState};
+use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
 
 fn broker(text: &str) -> BrokerConfig {
@@ -370,4 +370,35 @@ fn isrs_and_elections_are_asked_for_by_partition() {
     assert_eq!(state(&image).0, None);
     let elected = code(&image, &asked("t", 0, ElectionKind::Unclean)).expect("elected");
     assert_eq!((elected.leader, elected.isr.as_slice()), (Some(3), &[3][..]));
+}
+
+#[test]
+fn new_partitions_are_spread_over_the_brokers_that_are_there() {
+    let mut image = cluster();
+    let spread = |image: &Image, factor: i16| {
+        let wanted = CreateTopic { num_partitions: 60, replication_factor: factor, ..wanted("s") };
+        match super::create(image, &broker(""), &wanted, Uuid([3; 16])).expect("created") {
+            Change::TopicCreated { partitions, .. } => partitions,
+            other => panic!("{other:?}"),
+        }
+    };
+    let partitions = spread(&image, 2);
+    for leader in 1..=3 {
+        assert_eq!(partitions.iter().filter(|of| of.leader == Some(leader)).count(), 20);
+        for follower in (1..=3).filter(|id| *id != leader) {
+            assert_eq!(partitions.iter().filter(|of| of.replicas == [leader, follower]).count(), 10);
+        }
+    }
+    change(&mut image, 2, BrokerChange::Fence);
+    let is_whole = |of: &Arc<PartitionRegistration>| of.isr == of.replicas && !of.replicas.contains(&2);
+    assert!(spread(&image, 2).iter().all(is_whole), "enough others are there");
+    for of in &spread(&image, 3) {
+        assert_eq!((of.replicas[2], of.isr.len(), of.leader), (2, 2, Some(of.replicas[0])));
+    }
+    let assigned = CreateTopic { assignments: vec![(0, vec![2])], ..wanted("a") };
+    assert_eq!(refused(&image, &assigned).0, ErrorCode::INVALID_REPLICA_ASSIGNMENT);
+    change(&mut image, 1, BrokerChange::Fence);
+    change(&mut image, 3, BrokerChange::Fence);
+    let (code, message) = refused(&image, &wanted("f"));
+    assert_eq!((code, message.as_str()), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
