@@ -7,6 +7,7 @@
 //! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried out, whether or
 //! not who asked is still there.
 
+mod beat;
 mod change;
 mod command;
 mod decide;
@@ -44,6 +45,7 @@ use queue::Queue;
 use sqlite::Sqlite;
 use store::Store;
 
+pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -81,6 +83,7 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
+    beats: Option<watch::Receiver<Beaten>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
@@ -173,6 +176,7 @@ impl Control {
             kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
+            beats: None,
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
         };
@@ -212,6 +216,11 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.
+    pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
+        self.shared.beats.clone()
     }
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody

@@ -8,7 +8,7 @@ use super::super::change::{Change, Partitions, Version};
 use super::super::owner::Failure;
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
 use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction};
-use super::memory::{Fault, Memory};
+use super::memory::Fault;
 use super::*;
 use crate::config::Resource;
 
