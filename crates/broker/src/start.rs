@@ -84,6 +84,10 @@ impl Broker {
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
+        if control.beats().is_some() {
+            let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
+            follow_image::finish_deletions(&partitions, &config, deleted);
+        }
         follow_images(&control, &partitions, &config);
         partitions.all_told();
         warn_of_strays(&partitions);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{FormerEnd, elect_among_lost, elect_unclean, lose, settle};
+use fullbore_rules::cluster::{self, FormerEnd, replace};
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
 
@@ -22,13 +22,11 @@ pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, R
     }
     // Larger than all before, whichever broker had them: that of a version of the metadata.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
-    let (mut member, ended) = fullbore_rules::cluster::register(before.as_ref(), &wanted.joining, epoch)
+    let (mut member, ended) = cluster::register(before.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
     let has_lost = before.is_some() && ended == FormerEnd::Lost;
-    let mut brokers = Brokers::clone(image.registrations());
-    brokers.insert(wanted.id, member.registration);
-    let fenced = Arc::new(brokers.clone());
     member.registration.is_fenced = false;
+    let mut brokers = Brokers::clone(image.registrations());
     brokers.insert(wanted.id, member.registration);
     let node = RegisteredBroker {
         registration: member.registration,
@@ -39,13 +37,8 @@ pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, R
     };
     let mut changes = vec![Change::BrokerRegistered { id: wanted.id, node }];
     changes.extend(each_of(image, wanted.id, |topic, partition| {
-        let min_isr = topic.config.min_insync_replicas;
-        let lost = if has_lost { lose(partition, wanted.id) } else { None };
-        let left = lost.as_ref().unwrap_or(partition);
-        let handed_over = settle(left, &fenced, min_isr).filter(|settled| settled.leader.is_some());
-        let left = handed_over.as_ref().unwrap_or(left);
-        let back = follow_up(topic, left, &brokers);
-        back.or(handed_over).or(lost)
+        let replaced = replace(partition, wanted.id, has_lost, &brokers, topic.config.min_insync_replicas);
+        follow_up(topic, replaced.as_ref().unwrap_or(partition), &brokers).or(replaced)
     }));
     Ok(changes)
 }
@@ -83,16 +76,8 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 
 /// The partition once it is settled by who is there; `None` if that changes nothing.
 fn follow_up(topic: &Topic, partition: &PartitionRegistration, brokers: &Brokers) -> Option<PartitionRegistration> {
-    let min_isr = topic.config.min_insync_replicas;
-    let settled = settle(partition, brokers, min_isr);
-    let now = settled.as_ref().unwrap_or(partition);
-    if now.leader.is_some() {
-        return settled;
-    }
-    let elected = elect_among_lost(now, brokers, &[]).ok();
-    let unclean =
-        || topic.config.unclean_leader_election_enable.then(|| elect_unclean(now, brokers, min_isr).ok()).flatten();
-    elected.or_else(unclean).or(settled)
+    let (min_isr, unclean) = (topic.config.min_insync_replicas, topic.config.unclean_leader_election_enable);
+    cluster::follow_up(partition, brokers, min_isr, &[], unclean)
 }
 
 /// What changes of the partitions that this broker has a replica of. Neighbours that are registered alike are asked once.
