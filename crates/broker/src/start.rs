@@ -16,6 +16,7 @@ use crate::groups::Groups;
 use crate::log::boot::former_end;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
+use crate::lost_ends;
 use crate::membership::{self, Displaced, Membership};
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, ConnectionLimits};
@@ -124,6 +125,7 @@ impl Broker {
         let ended = Arc::new(Displaced::new(None));
         if let Some(beats) = node.control.beats() {
             tokio::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
+            tokio::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         }
         let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })

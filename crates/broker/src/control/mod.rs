@@ -32,6 +32,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
@@ -332,6 +333,17 @@ impl Control {
         match self.ask(Command::ChangeBroker(broker, change)).await {
             Outcome::Done(done) => done,
             _ => unreachable!("a change of a broker is answered with whether it was done"),
+        }
+    }
+
+    /// Says where logs of this broker end that have lost their ends: partitions by topic id and number.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn tell_log_ends(&self, told: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
+        match self.ask(Command::TellLogEnds(self.broker_state(), told)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("what a broker tells is answered with whether it was taken"),
         }
     }
 

@@ -31,7 +31,7 @@ use grow::grow;
 use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use lead::{alter_isrs, elect};
-use members::{change_broker, register};
+use members::{change_broker, register, tell_log_ends};
 pub use place::check_replicas;
 use place::{place, registered};
 
