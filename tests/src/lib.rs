@@ -6,6 +6,7 @@
 mod batch;
 mod client;
 pub mod pki;
+pub mod postgres;
 mod process;
 mod proxy;
 mod requests;

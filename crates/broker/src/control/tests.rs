@@ -1,6 +1,7 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
 mod memory;
+mod postgres;
 mod resources;
 mod seam;
 
@@ -10,6 +11,7 @@ use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 use super::decide::PRODUCER_ID_BLOCK;
+use super::sqlite::Sqlite;
 use super::*;
 use crate::config::Properties;
 
@@ -370,7 +372,7 @@ fn register(id: i32, process: u128) -> Command {
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
     let (answer, outcome) = oneshot::channel();
-    (Asked { command, by: None, answer }, outcome)
+    (Asked { command, by: None, at: Instant::now(), answer }, outcome)
 }
 
 fn create_command(name: &str) -> Command {
