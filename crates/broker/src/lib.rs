@@ -19,6 +19,7 @@ pub mod net;
 mod node;
 pub mod partitions;
 mod replica;
+mod replication;
 mod seldom;
 mod space;
 mod start;

@@ -17,6 +17,7 @@ use super::live::LiveConfig;
 use super::lookup::reader;
 use super::properties::Properties;
 use super::reader::ConfigReader;
+use super::replication::ReplicationConfig;
 use super::ssl;
 use super::topic::TopicConfig;
 
@@ -69,6 +70,8 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Threads that open logs, above all those that a crash has left.
     pub recovery_threads: usize,
+    /// How it follows other brokers.
+    pub replication: ReplicationConfig,
     /// replica.lag.time.max.ms
     pub replica_lag_time_max_ms: u64,
     /// replica.high.watermark.checkpoint.interval.ms
@@ -127,6 +130,7 @@ impl BrokerConfig {
     {
         let Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live } =
             parts(values, checked)?;
+        let replication = ReplicationConfig::read(values, &listeners)?;
         let config = Self {
             node_id,
             data_dir,
@@ -155,6 +159,7 @@ impl BrokerConfig {
             cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
+            replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),

@@ -7,6 +7,7 @@ use super::cleaner_keys::CLEANER_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
+use super::replication::REPLICATION_KEYS;
 use super::topic_keys::{CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, ZSTD_LEVELS};
 use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
@@ -214,7 +215,7 @@ const KEYS: &[Key] = &[
 ];
 
 /// Every table of broker keys, in the order of the documentation.
-const TABLES: [&[Key]; 4] = [KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
+const TABLES: [&[Key]; 5] = [KEYS, REPLICATION_KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
 
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {

@@ -45,7 +45,6 @@ const STOCK: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("process.roles", "broker"),
     ("controller.quorum.bootstrap.servers", "localhost:9093"),
-    ("inter.broker.listener.name", "PLAINTEXT"),
     ("num.network.threads", "3"),
     ("num.io.threads", "8"),
     ("offsets.topic.replication.factor", "1"),

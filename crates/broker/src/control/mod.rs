@@ -138,6 +138,19 @@ impl Control {
         Control::start(broker, arrival, move || Sqlite::open(&folder, &config, space, random_id()))
     }
 
+    /// One over a store in memory, which several brokers may share.
+    #[cfg(test)]
+    pub(crate) fn open_in_memory(
+        broker: Arc<BrokerConfig>,
+        arrival: Arrival,
+        memory: &tests::memory::Memory,
+        folder: Uuid,
+    ) -> Result<Self, OpenError> {
+        let (memory, file) = (memory.clone(), PathBuf::from("memory"));
+        let identity = Identity { cluster_id: Uuid([1; 16]), folder, kept: None, file };
+        Control::start(broker, arrival, move || Ok((memory, identity)))
+    }
+
     /// Starts the owner's thread, on which the store is opened and used.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,

@@ -1,0 +1,6 @@
+//! Three brokers in this process, over one control plane in memory and real sockets.
+
+mod cluster;
+mod following;
+
+use cluster::*;
