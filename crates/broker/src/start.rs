@@ -79,7 +79,9 @@ impl Broker {
         config: BrokerConfig,
         open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
-        Box::pin(Broker::assemble(config, Loggers::default(), |config, _: &FolderLock, _, arrival| open(config, arrival)))
+        Box::pin(Broker::assemble(config, Loggers::default(), |config, _: &FolderLock, _, arrival| {
+            open(config, arrival)
+        }))
     }
 
     async fn assemble(

@@ -17,7 +17,7 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
         .differs("unset by default; SASL is not offered yet"),
     Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker over which partitions that it leads are fetched, beside those of partitions that are not in sync.")
         .allow(Allowed::Between(1, 64))
-        .differs("at most 64"),
+        .differs("at most 64, and read at the start"),
     Key::int("fullbore.replica.fetches.max", Some("8"), 1, "Fetches that a follower keeps under way to a leader while records come, so that a record waits for no round trip before its own.")
         .allow(Allowed::Between(1, 256))
         .differs("not a Kafka key: Kafka has one under way"),
@@ -90,7 +90,8 @@ mod tests {
     use super::super::{BrokerConfig, Properties};
 
     fn parse(text: &str) -> Result<usize, String> {
-        let listeners = "listeners=OUT://h:1,PLAINTEXT://h:2,IN://h:3\nlistener.security.protocol.map=OUT:PLAINTEXT,IN:PLAINTEXT\n";
+        let listeners =
+            "listeners=OUT://h:1,PLAINTEXT://h:2,IN://h:3\nlistener.security.protocol.map=OUT:PLAINTEXT,IN:PLAINTEXT\n";
         let typed = Properties::parse(&format!("{listeners}{text}")).expect("properties");
         let config = BrokerConfig::from_properties(&typed).map_err(|error| error.to_string());
         config.map(|(config, _)| config.replication.listener)

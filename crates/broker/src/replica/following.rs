@@ -115,11 +115,8 @@ impl Replica {
         };
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
-        let flushed = if log_end > before {
-            self.flush_up_to(&mut state, log_end, (rolled, true), &config)
-        } else {
-            None
-        };
+        let flushed =
+            if log_end > before { self.flush_up_to(&mut state, log_end, (rolled, true), &config) } else { None };
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
             state.replica.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;

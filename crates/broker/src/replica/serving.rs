@@ -70,7 +70,13 @@ impl Replica {
     ///
     /// # Errors
     /// The role, the offset or the disk.
-    pub fn read_on(&self, leader_epoch: i32, from: i64, max_bytes: u32, at_least_one: bool) -> Result<ReadOn, ErrorCode> {
+    pub fn read_on(
+        &self,
+        leader_epoch: i32,
+        from: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<ReadOn, ErrorCode> {
         self.read_as(Some(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 

@@ -41,7 +41,8 @@ impl Lanes {
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
         let Some(any) = new.or(old) else { return };
         let count = [old, new].iter().flatten().map(|topic| topic.partitions.len()).max().unwrap_or(0);
-        let registered = |topic: Option<&Arc<Topic>>, at: usize| topic.and_then(|topic| topic.partitions.get(at).cloned());
+        let registered =
+            |topic: Option<&Arc<Topic>>, at: usize| topic.and_then(|topic| topic.partitions.get(at).cloned());
         for (index, at) in (0..).zip(0..count) {
             let (old, new) = (registered(old, at), registered(new, at));
             if let (Some(old), Some(new)) = (&old, &new)

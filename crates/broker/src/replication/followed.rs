@@ -96,7 +96,7 @@ impl Followed {
     }
 
     /// What the fetch of this number says of it.
-    pub fn name(&mut self, number: u64, max_bytes: i32) -> Naming {
+    pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
         if self.pipe.is_anew() {
             if !self.replica.is_settled() {
                 return Naming::Opening;
@@ -137,8 +137,9 @@ impl Followed {
         is_change || (has_records && !self.replica.is_open())
     }
 
-    /// Carries out what the leader answered to the fetch of this number.
-    pub fn take(&mut self, number: u64, data: &PartitionData) -> Taken {
+    /// Carries out what the leader answered.
+    pub fn take(&mut self, data: &PartitionData) -> Taken {
+        let number = data.origin.asked_in;
         if !self.pipe.concerns(number) {
             return Taken::Nothing;
         }
@@ -198,8 +199,7 @@ impl Followed {
 
     /// The leader's log parts from the own one.
     fn truncate(&mut self, data: &PartitionData) -> Taken {
-        let leader =
-            EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
+        let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
             Ok(Some(to)) if to < from => {

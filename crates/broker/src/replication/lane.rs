@@ -294,8 +294,7 @@ impl Lane {
         match connected {
             Ok(connection) => {
                 let pipe = FetchPipe::new(self.context.config.replication.fetches_max);
-                let session =
-                    Session { connection, pipe, id: 0, epoch: 0, carried_out: 0, do_records_come: false };
+                let session = Session { connection, pipe, id: 0, epoch: 0, carried_out: 0, do_records_come: false };
                 self.link = Link::Up(Box::new(session));
             }
             Err(why) => self.give_up(&why),
@@ -354,7 +353,8 @@ impl Lane {
     fn next_request(&mut self) -> FetchRequest {
         let (own, settings) = (self.context.control.broker_state(), self.context.config.replication.clone());
         let Link::Up(session) = &mut self.link else { return FetchRequest::default() };
-        let number = session.pipe.send();
+        let number = session.epoch;
+        session.pipe.sent();
         let mut request = FetchRequest {
             replica_state: ReplicaState {
                 replica_id: own.broker_id,
@@ -384,7 +384,7 @@ impl Lane {
     }
 
     /// What the fetch of this number says of partitions.
-    fn named(&mut self, number: u64, max_bytes: i32) -> Vec<FetchTopic> {
+    fn named(&mut self, number: i32, max_bytes: i32) -> Vec<FetchTopic> {
         let mut topics: BTreeMap<Uuid, FetchTopic> = BTreeMap::new();
         for id in std::mem::take(&mut self.to_be_named) {
             let Some(followed) = self.followed.get_mut(&id) else { continue };
@@ -424,7 +424,7 @@ async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
 impl Lane {
     async fn answered(&mut self, response: FetchResponse) {
         let Link::Up(session) = &mut self.link else { return };
-        let number = session.pipe.answered();
+        session.pipe.answered();
         session.carried_out += 1;
         if response.error_code.is_err() {
             return self.give_up(response.error_code.message());
@@ -442,21 +442,22 @@ impl Lane {
         let bytes: usize = answered.iter().map(size).sum();
         session.do_records_come = bytes > 0;
         self.context.metrics.replicated_in(bytes);
-        let is_long = |(id, data): &(PartitionId, PartitionData)| self.followed.get(id).is_some_and(|of| of.is_long(data));
+        let is_long =
+            |(id, data): &(PartitionId, PartitionData)| self.followed.get(id).is_some_and(|of| of.is_long(data));
         let is_long = bytes > LONG_BYTES || answered.iter().any(is_long);
         let context = Arc::clone(&self.context);
         if is_long {
-            context.long_work.run(|| self.take_all(number, answered)).await;
+            context.long_work.run(|| self.take_all(answered)).await;
         } else {
-            self.take_all(number, answered);
+            self.take_all(answered);
         }
     }
 
-    fn take_all(&mut self, number: u64, answered: Vec<(PartitionId, PartitionData)>) {
+    fn take_all(&mut self, answered: Vec<(PartitionId, PartitionData)>) {
         for (id, data) in answered {
             let Some(followed) = self.followed.get_mut(&id) else { continue };
             let leader_epoch = followed.leader_epoch;
-            match followed.take(number, &data) {
+            match followed.take(&data) {
                 Taken::Nothing => {}
                 Taken::ToBeNamed => self.name(id),
                 Taken::Unflushed(ticket, upto) => {

@@ -13,8 +13,8 @@
 mod assign;
 mod followed;
 mod isr;
-mod lane;
 mod lags;
+mod lane;
 #[cfg(test)]
 mod tests;
 

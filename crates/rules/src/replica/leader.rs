@@ -88,7 +88,10 @@ impl Leader {
     /// A replica that has everything and may join.
     pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
         let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);
-        complete.map(|replica| (replica, replica.broker_id)).find(|(replica, _)| self.may_join(replica, high_watermark, now)).map(|(_, id)| id)
+        complete
+            .map(|replica| (replica, replica.broker_id))
+            .find(|(replica, _)| self.may_join(replica, high_watermark, now))
+            .map(|(_, id)| id)
     }
 
     /// Members of the ISR that have been behind for too long.

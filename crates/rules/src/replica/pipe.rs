@@ -21,20 +21,19 @@ pub enum Ask {
 /// The fetches over one connection. Answers come in the order of the fetches.
 #[derive(Clone, Debug)]
 pub struct FetchPipe {
-    depth: u64,
-    sent: u64,
-    answered: u64,
+    depth: usize,
+    outstanding: usize,
 }
 
 impl FetchPipe {
     /// As many as `depth` fetches at a time while records come, at least one.
     pub fn new(depth: usize) -> FetchPipe {
-        FetchPipe { depth: u64::try_from(depth).unwrap_or(u64::MAX).max(1), sent: 0, answered: 0 }
+        FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
 
     /// How many answers are owed.
     pub fn outstanding(&self) -> usize {
-        usize::try_from(self.sent - self.answered).unwrap_or(usize::MAX)
+        self.outstanding
     }
 
     /// Whether one more may go. While records come, the leader is to have all of them; else one, by which it can say so. What the follower
@@ -45,24 +44,22 @@ impl FetchPipe {
             (false, true) => self.depth,
             (false, false) => 1,
         };
-        self.sent - self.answered < most
+        self.outstanding < most
     }
 
-    /// One more goes; its number.
-    pub fn send(&mut self) -> u64 {
-        self.sent += 1;
-        self.sent
+    /// One more goes.
+    pub fn sent(&mut self) {
+        self.outstanding += 1;
     }
 
-    /// An answer came; the number of its fetch.
-    pub fn answered(&mut self) -> u64 {
-        debug_assert!(self.answered < self.sent, "an answer that is not owed");
-        self.answered += 1;
-        self.answered
+    /// The oldest that was owed an answer has it.
+    pub fn answered(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
     }
 }
 
-/// One partition of them, in one leader epoch.
+/// One partition of them, in one leader epoch. The fetch by which it was asked for from the log end has a number, which the leader says with
+/// each answer: a fetch that waited at the leader before may bring what was asked for after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -73,18 +70,18 @@ enum Phase {
     /// The next fetch that names it asks from the log end.
     #[default]
     Anew,
-    /// The fetch of this number did, and is not answered: nothing is asked for until it is.
-    Asked(u64),
-    /// What was asked for with that fetch, or later.
-    Flowing(u64),
+    /// The fetch of this number did, and nothing has come of it: nothing is asked for until then.
+    Asked(i32),
+    /// What comes is of that fetch, and of those after it.
+    Flowing(i32),
 }
 
 impl PartitionPipe {
     /// How the fetch of this number asks for it, if it may name it.
-    pub fn ask(&mut self, number: u64) -> Option<Ask> {
+    pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
             Phase::Anew => {
-                self.phase = Phase::Asked(number);
+                self.phase = Phase::Asked(fetch);
                 Some(Ask::FromLogEnd)
             }
             Phase::Asked(_) => None,
@@ -92,14 +89,13 @@ impl PartitionPipe {
         }
     }
 
-    /// The fetch of this number was answered. It `fits` if it begins where the log ends, and neither refuses nor diverges. Whether to take
-    /// it.
-    pub fn answered(&mut self, number: u64, fits: bool) -> bool {
-        let (Phase::Asked(since) | Phase::Flowing(since)) = self.phase else { return false };
-        if number < since {
+    /// An answer to what was asked for from the log end in that fetch. It `fits` if it begins where the log ends, and neither refuses nor
+    /// diverges. Whether to take it.
+    pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
+        if !self.concerns(asked_in) {
             return false;
         }
-        self.phase = if fits { Phase::Flowing(since) } else { Phase::Anew };
+        self.phase = if fits { Phase::Flowing(asked_in) } else { Phase::Anew };
         fits
     }
 
@@ -108,9 +104,9 @@ impl PartitionPipe {
         self.phase = Phase::Anew;
     }
 
-    /// Whether an answer to the fetch of this number says anything about the log as it is.
-    pub fn concerns(&self, number: u64) -> bool {
-        matches!(self.phase, Phase::Asked(since) | Phase::Flowing(since) if number >= since)
+    /// Whether an answer to what was asked for in that fetch says anything of the log as it is.
+    pub fn concerns(&self, asked_in: i32) -> bool {
+        matches!(self.phase, Phase::Asked(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }
 
     /// Whether it is to be asked for anew.
@@ -132,25 +128,27 @@ mod tests {
     fn one_fetch_waits_while_nothing_comes_and_then_as_many_as_may() {
         let mut pipe = FetchPipe::new(3);
         assert!(pipe.may_send(false, false));
-        assert_eq!(pipe.send(), 1);
+        pipe.sent();
         assert!(!pipe.may_send(false, false) && pipe.may_send(false, true));
-        assert_eq!(pipe.answered(), 1);
-        (2..=4).for_each(|number| {
+        pipe.answered();
+        for _ in 0..3 {
             assert!(pipe.may_send(true, false));
-            assert_eq!(pipe.send(), number);
-        });
+            pipe.sent();
+        }
         assert!(!pipe.may_send(true, false), "all are under way");
         assert!(pipe.may_send(true, true), "what is acknowledged does not wait for that");
-        assert_eq!((pipe.answered(), pipe.outstanding()), (2, 2));
+        pipe.answered();
+        assert_eq!(pipe.outstanding(), 2);
     }
 
     #[test]
     fn the_first_goes_alone_and_then_each_reads_on() {
         let mut partition = PartitionPipe::default();
+        assert!(!partition.answered(0, true), "it was not asked for");
         assert_eq!(partition.ask(4), Some(Ask::FromLogEnd));
         assert_eq!(partition.ask(5), None);
         assert!(!partition.answered(3, true), "it was asked before");
-        assert!(partition.answered(5, true) && partition.is_flowing(), "whichever answer brings it");
+        assert!(partition.answered(4, true) && partition.is_flowing());
         assert_eq!(partition.ask(6), Some(Ask::ReadOn));
     }
 
@@ -159,10 +157,10 @@ mod tests {
         let mut partition = PartitionPipe::default();
         partition.ask(1);
         assert!(partition.answered(1, true));
-        assert!(!partition.answered(2, false));
-        assert!(!partition.answered(3, true), "what came before it is missing");
+        assert!(!partition.answered(1, false));
+        assert!(!partition.answered(1, true), "what came before it is missing");
         assert_eq!(partition.ask(9), Some(Ask::FromLogEnd));
-        assert!(!partition.answered(8, true) && !partition.concerns(8));
+        assert!(!partition.answered(1, true) && !partition.concerns(1));
         assert!(!partition.answered(9, false), "it diverges");
         assert!(partition.is_anew());
         assert_eq!(partition.ask(10), Some(Ask::FromLogEnd));

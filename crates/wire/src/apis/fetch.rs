@@ -149,6 +149,8 @@ message! {
     pub struct FetchOrigin {
         /// The leader epoch, or -1.
         in_epoch: i32, 18.., default -1;
+        /// The session epoch of the request that asked for the partition from the end of the follower's log, or -1.
+        asked_in: i32, 18.., default -1;
         /// The offset that was read from, or -1.
         from_offset: i64, 18.., default -1;
         /// Where the leader's log ends, or -1.

@@ -36,6 +36,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "origin"),
     (ApiKey::Fetch, "inepoch"),
+    (ApiKey::Fetch, "askedin"),
     (ApiKey::Fetch, "fromoffset"),
     (ApiKey::Fetch, "logendoffset"),
     (ApiKey::DescribeLogDirs, "iscordoned"),

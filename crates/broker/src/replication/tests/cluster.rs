@@ -1,8 +1,8 @@
 //! The brokers, a client, and what is in the logs.
 
 use crate::config::{BrokerConfig, Properties};
-use crate::control::tests::memory::Memory;
-use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic};
+use crate::control::tests::memory::{Fault, Memory};
+use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use crate::node::Node;
 use crate::partitions::Replica;
 use crate::start::Broker;
@@ -28,7 +28,7 @@ pub struct Cluster {
     memory: Memory,
     settings: String,
     folders: BTreeMap<i32, TempDir>,
-    running: BTreeMap<i32, (Broker, JoinHandle<()>)>,
+    running: BTreeMap<i32, (Broker, Option<JoinHandle<()>>)>,
 }
 
 impl Cluster {
@@ -45,8 +45,14 @@ impl Cluster {
 
     /// Starts one that does not run.
     pub async fn start_one(&mut self, id: i32) {
+        self.start_with(id, "").await;
+    }
+
+    /// Starts one with more settings than the others have.
+    pub async fn start_with(&mut self, id: i32, more: &str) {
+        self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
         let text = format!(
-            "node.id={id}\nlog.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{}\n",
+            "node.id={id}\nlog.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{}\n{more}\n",
             self.folders[&id].path().display(),
             self.settings
         );
@@ -55,22 +61,35 @@ impl Cluster {
         let broker =
             Broker::start_on(config, move |config, arrival| Control::open_in_memory(config, arrival, &memory, folder));
         let broker = broker.await.expect("started");
+        self.running.insert(id, (broker, None));
+        self.listen(id);
+        self.hear().await;
+    }
+
+    /// From now on it hears what others have committed, as a broker of a cluster does.
+    pub fn listen(&mut self, id: i32) {
+        let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().control.clone();
-        // As a broker of a cluster hears what others have committed.
-        let hears = tokio::spawn(async move {
+        *hears = Some(tokio::spawn(async move {
             loop {
                 control.catch_up();
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
-        });
-        self.running.insert(id, (broker, hears));
+        }));
+    }
+
+    /// From now on it does not.
+    pub async fn deafen(&mut self, id: i32) {
+        let (_, hears) = self.running.get_mut(&id).expect("it runs");
+        let hears = hears.take().expect("it has heard");
+        hears.abort();
+        let _ = hears.await;
     }
 
     /// Stops one; the others are told nothing.
     pub async fn stop_one(&mut self, id: i32) {
-        let (broker, hears) = self.running.remove(&id).expect("it runs");
-        hears.abort();
-        let _ = hears.await;
+        self.deafen(id).await;
+        let (broker, _) = self.running.remove(&id).expect("it runs");
         broker.shutdown().await;
     }
 
@@ -86,8 +105,15 @@ impl Cluster {
         self.running[&id].0.node()
     }
 
-    fn any(&self) -> &Arc<Node> {
-        self.running.values().next().expect("one runs").0.node()
+    /// One that hears what others have committed.
+    pub fn any(&self) -> &Arc<Node> {
+        self.running.values().find(|(_, hears)| hears.is_some()).expect("one runs").0.node()
+    }
+
+    /// Deletes it.
+    pub async fn delete(&self, topic: &Topic) {
+        self.any().control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
+        self.hear().await;
     }
 
     /// A topic whose partitions have three replicas, the first led by broker 1.
@@ -109,7 +135,7 @@ impl Cluster {
     /// Waits until every broker has the newest metadata.
     pub async fn hear(&self) {
         let newest = self.memory.commits().len();
-        for (broker, _) in self.running.values() {
+        for (broker, _) in self.running.values().filter(|(_, hears)| hears.is_some()) {
             let mut images = broker.node().control.watch();
             let heard = images.wait_for(|image| image.epoch() >= newest as u64);
             tokio::time::timeout(PATIENCE, heard).await.expect("in time").expect("it runs");
@@ -160,10 +186,30 @@ impl Cluster {
         self.node(id).partitions.find(&topic.id, index).expect("it has it")
     }
 
+    /// Where a client reaches it.
+    pub fn address(&self, id: i32) -> String {
+        self.running[&id].0.addr().to_string()
+    }
+
+    /// A client of one broker's other listener.
+    pub async fn client_between(&self, id: i32) -> Connection {
+        let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
+        Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
+    }
+
+    /// The store is out of reach for a while, and nobody knows whether what was committed last is.
+    pub fn lose_the_next_commit(&self) {
+        let memory = self.memory.clone();
+        memory.next_commit(Fault::ForLong);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            memory.mend();
+        });
+    }
+
     /// A client of one broker.
     pub async fn client(&self, id: i32) -> Connection {
-        let (host, port) = self.running[&id].0.advertised();
-        Connection::connect(&host_port(&host, port), &ClientConfig::default()).await.expect("connected")
+        Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
     }
 
     /// Waits until the logs of all that run are equal, and all of that is below the high watermark of each.
@@ -180,6 +226,13 @@ impl Cluster {
             assert!(bytes_of(&self.replica(*id, topic, index)) == first, "broker {id} has other bytes");
         }
     }
+}
+
+/// The value of a metric of a broker.
+pub fn metric(node: &Node, name: &str) -> f64 {
+    let page = crate::metrics::page(&node.metrics, crate::metrics::Gauges::read(node));
+    let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
 /// Waits until it is so.
@@ -224,10 +277,21 @@ pub fn batch(value: &[u8]) -> Bytes {
 
 /// What becomes of one batch.
 pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, batch: Bytes) -> Result<i64, ErrorCode> {
+    produce_within(client, (topic, index), acks, batch, 10_000).await
+}
+
+/// The same, for which the broker has so many milliseconds.
+pub async fn produce_within(
+    client: &Connection,
+    (topic, index): (&str, i32),
+    acks: i16,
+    batch: Bytes,
+    timeout_ms: i32,
+) -> Result<i64, ErrorCode> {
     let records = Some(Records::Memory(batch));
     let partition_data = vec![PartitionProduceData { index, records, ..Default::default() }];
     let topic_data = vec![TopicProduceData { name: Text::from(topic), partition_data, ..Default::default() }];
-    let request = ProduceRequest { acks, timeout_ms: 10_000, topic_data, ..Default::default() };
+    let request = ProduceRequest { acks, timeout_ms, topic_data, ..Default::default() };
     let mut response = client.call_version(&request, 12).await.map_err(|_| ErrorCode::NETWORK_EXCEPTION)?;
     let answer = response.responses.remove(0).partition_responses.remove(0);
     if answer.error_code.is_err() { Err(answer.error_code) } else { Ok(answer.base_offset) }

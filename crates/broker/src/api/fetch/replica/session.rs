@@ -8,8 +8,8 @@
 use super::timer::Timer;
 use crate::node::Node;
 use crate::partitions::{FollowerPlace, Marks, ReadOn, Registration, Replica};
-use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use crate::replication::IsrChanges;
+use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
 use fullbore_wire::apis::fetch::{EpochEndOffset, FetchOrigin, FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
@@ -62,6 +62,8 @@ struct Followed {
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
+    /// The request that asked for it from the end of the follower's log, by its number in the session.
+    asked_in: i32,
     /// The follower was sent everything before it.
     cursor: i64,
     max_bytes: u32,
@@ -143,7 +145,7 @@ impl FollowerSession {
         for topic in &request.topics {
             for fetch in &topic.partitions {
                 let id = (topic.topic_id, fetch.partition);
-                self.note_partition(&mut state, broker, id, fetch);
+                self.note_partition(&mut state, broker, id, (request.session_epoch, fetch));
             }
         }
         if !state.urgent.is_empty() {
@@ -158,7 +160,7 @@ impl FollowerSession {
         state: &mut SessionState,
         broker: &Node,
         id: PartitionId,
-        fetch: &FetchPartition,
+        (number, fetch): (i32, &FetchPartition),
     ) {
         let known = state.places.get(&id).copied();
         let is_followed = known.is_some_and(|place| {
@@ -173,19 +175,23 @@ impl FollowerSession {
             None => {
                 state.forget(id);
                 let Some(replica) = broker.partitions.find(&id.0, id.1) else {
-                    state.urgent.push((id.0, refused(id.1, ErrorCode::UNKNOWN_TOPIC_ID)));
+                    let origin = FetchOrigin { asked_in: number, ..Default::default() };
+                    state.urgent.push((id.0, refused(id.1, origin, ErrorCode::UNKNOWN_TOPIC_ID)));
                     return;
                 };
                 state.add(id, replica, fetch, &self.marks)
             }
         };
+        if let Some(followed) = state.at_mut(place).filter(|_| !fetch.read_on) {
+            followed.asked_in = number;
+        }
         self.note_place(state, place, fetch);
     }
 
     /// Takes note of a partition that is in the session, once its log is open.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
-        let (id, replica) = (followed.id, Arc::clone(&followed.replica));
+        let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
         if !replica.is_settled() {
             replica.ask_to_open();
             followed.waiting = Some(fetch.clone());
@@ -213,19 +219,14 @@ impl FollowerSession {
             Ok(FollowerPlace::Diverging(end)) => {
                 let diverging_epoch =
                     EpochEndOffset { epoch: end.epoch, end_offset: end.end_offset, ..Default::default() };
-                let origin = FetchOrigin { in_epoch: fetch.current_leader_epoch, ..Default::default() };
-                state.say_at_once(place, PartitionData { diverging_epoch, origin, ..refused(id.1, ErrorCode::NONE) });
+                state.say_at_once(place, PartitionData { diverging_epoch, ..refused(id.1, origin, ErrorCode::NONE) });
             }
             Ok(FollowerPlace::OutOfRange { log_start, log_end }) => {
-                let origin = FetchOrigin {
-                    in_epoch: fetch.current_leader_epoch,
-                    log_end_offset: log_end,
-                    ..Default::default()
-                };
-                let refused = refused(id.1, ErrorCode::OFFSET_OUT_OF_RANGE);
-                state.say_at_once(place, PartitionData { log_start_offset: log_start, origin, ..refused });
+                let origin = FetchOrigin { log_end_offset: log_end, ..origin };
+                let refused = refused(id.1, origin, ErrorCode::OFFSET_OUT_OF_RANGE);
+                state.say_at_once(place, PartitionData { log_start_offset: log_start, ..refused });
             }
-            Err(code) => state.say_at_once(place, refused(id.1, code)),
+            Err(code) => state.say_at_once(place, refused(id.1, origin, code)),
         }
     }
 
@@ -332,6 +333,7 @@ impl SessionState {
             _registered: replica.mark(marks, place),
             replica,
             leader_epoch: fetch.current_leader_epoch,
+            asked_in: 0,
             cursor: fetch.fetch_offset,
             max_bytes: u32::try_from(fetch.partition_max_bytes).unwrap_or(0),
             told: (UNKNOWN, UNKNOWN),
@@ -371,9 +373,9 @@ impl SessionState {
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
-        let (id, cursor) = (followed.id, followed.cursor);
+        let (id, origin) = (followed.id, FetchOrigin { from_offset: followed.cursor, ..followed.origin() });
         let max_bytes = followed.max_bytes.min(u32::try_from(left).unwrap_or(u32::MAX));
-        match followed.replica.read_on(followed.leader_epoch, cursor, max_bytes, is_first) {
+        match followed.replica.read_on(followed.leader_epoch, followed.cursor, max_bytes, is_first) {
             Ok(read) => {
                 let has_more = read.end_offset < read.log_end;
                 followed.cursor = read.end_offset;
@@ -384,11 +386,11 @@ impl SessionState {
                     self.is_cut = true;
                     return None;
                 }
-                is_news.then(|| ((id.0, said(id.1, self.at(place).map_or(0, |of| of.leader_epoch), cursor, read)), has_more))
+                is_news.then(|| ((id.0, said(id.1, origin, read)), has_more))
             }
             Err(code) => {
                 self.forget(id);
-                Some(((id.0, refused(id.1, code)), false))
+                Some(((id.0, refused(id.1, origin, code)), false))
             }
         }
     }
@@ -399,11 +401,17 @@ impl SessionState {
         // What there is to be read is read when its turn comes.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
-        is_news.then(|| (followed.id.0, said(followed.id.1, followed.leader_epoch, followed.cursor, read)))
+        let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
+        is_news.then(|| (followed.id.0, said(followed.id.1, origin, read)))
     }
 }
 
 impl Followed {
+    /// Of what an answer is, as far as it does not depend on what is read.
+    fn origin(&self) -> FetchOrigin {
+        FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..Default::default() }
+    }
+
     /// Whether there is anything that the follower was not told; it is told now.
     fn is_news(&mut self, read: &ReadOn) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
@@ -411,7 +419,7 @@ impl Followed {
     }
 }
 
-fn said(partition_index: i32, in_epoch: i32, from_offset: i64, read: ReadOn) -> PartitionData {
+fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionData {
     PartitionData {
         partition_index,
         high_watermark: read.read.high_watermark,
@@ -419,12 +427,12 @@ fn said(partition_index: i32, in_epoch: i32, from_offset: i64, read: ReadOn) -> 
         log_start_offset: read.read.log_start_offset,
         aborted_transactions: None,
         records: Some(read.read.records),
-        origin: FetchOrigin { in_epoch, from_offset, log_end_offset: read.log_end, ..Default::default() },
+        origin: FetchOrigin { log_end_offset: read.log_end, ..origin },
         ..Default::default()
     }
 }
 
-fn refused(partition_index: i32, error_code: ErrorCode) -> PartitionData {
+fn refused(partition_index: i32, origin: FetchOrigin, error_code: ErrorCode) -> PartitionData {
     PartitionData {
         partition_index,
         error_code,
@@ -432,6 +440,7 @@ fn refused(partition_index: i32, error_code: ErrorCode) -> PartitionData {
         log_start_offset: UNKNOWN,
         aborted_transactions: None,
         records: Some(Records::default()),
+        origin,
         ..Default::default()
     }
 }
