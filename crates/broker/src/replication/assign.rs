@@ -1,7 +1,8 @@
 //! Which partitions this broker follows, over which lane: from each image of the metadata what is not as it was in the one before.
 
-use super::Context;
-use super::lane::{Assignment, Lane, LaneHandle, LaneId, PartitionId};
+use super::context::Context;
+use super::followed::PartitionId;
+use super::lane::{Assignment, Lane, LaneHandle, LaneId};
 use crate::control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;

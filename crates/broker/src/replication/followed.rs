@@ -5,14 +5,16 @@
 //! Invariant: what is acknowledged is in the log, and on the disk where the topic wants that.
 
 use super::lags::Lag;
-use super::lane::PartitionId;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
 use fullbore_rules::replica::epochs::{EpochEnd, Position};
 use fullbore_rules::replica::pipe::{Ask, PartitionPipe};
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
-use fullbore_wire::{ErrorCode, Records};
+use fullbore_wire::{ErrorCode, Records, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A topic's id, and a partition's number.
+pub type PartitionId = (Uuid, i32);
 
 /// The first pause before a partition is asked for again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

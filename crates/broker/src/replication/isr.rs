@@ -2,7 +2,7 @@
 //!
 //! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for again.
 
-use super::Context;
+use super::context::Context;
 use crate::control::{Image, Refusal};
 use crate::partitions::Replica;
 use fullbore_rules::replica::{AlterPartition, PartitionRegistration};

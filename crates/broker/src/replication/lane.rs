@@ -7,8 +7,8 @@
 //! Not what an answer means for a partition (`followed`). Queue: what a lane is told is bounded by the partitions there are and the fetches
 //! that it has under way. Invariant: nothing is asked again at once that has just failed.
 
-use super::Context;
-use super::followed::{Followed, Naming, Taken};
+use super::context::Context;
+use super::followed::{Followed, Naming, PartitionId, Taken};
 use crate::partitions::{FlushTicket, Replica};
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
@@ -24,9 +24,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// A topic's id, and a partition's number.
-pub type PartitionId = (Uuid, i32);
-
 /// The version of Fetch between brokers.
 const FETCH: i16 = 18;
 /// The first pause before a connection is made again.
@@ -38,7 +35,7 @@ const LONG_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneId {
     pub leader: i32,
-    /// Of num.replica.fetchers.
+    /// Which of num.replica.fetchers.
     pub number: u32,
     /// Whether its partitions are in sync.
     pub is_in_sync: bool,
@@ -52,32 +49,32 @@ pub struct Assignment {
 }
 
 /// What a lane is told.
-enum Event {
+enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
     /// The log is open, or was tried to be, or what is at its end is on the disk.
     Ready(PartitionId),
     /// What was appended in a leader epoch is on the disk, up to there.
     Flushed(PartitionId, i32, i64),
-    /// Of the attempt of this number.
+    /// What came of the attempt of this number.
     Connected(u64, Result<Connection, String>),
-    /// Over the connection of this number.
+    /// What came over the connection of this number.
     Answered(u64, Result<FetchResponse, ConnectionError>),
 }
 
 /// Where a lane is told. It ends when the broker stops.
-pub struct LaneHandle(UnboundedSender<Event>);
+pub struct LaneHandle(UnboundedSender<LaneEvent>);
 
 impl LaneHandle {
     /// From now on the partition is fetched over this lane, in this epoch.
     pub fn follow(&self, assignment: Assignment) {
         // One that has ended has done so with the broker.
-        let _ = self.0.send(Event::Follow(assignment));
+        let _ = self.0.send(LaneEvent::Follow(assignment));
     }
 
     /// It is not any more.
     pub fn leave(&self, id: PartitionId) {
-        let _ = self.0.send(Event::Leave(id));
+        let _ = self.0.send(LaneEvent::Leave(id));
     }
 }
 
@@ -85,7 +82,7 @@ impl LaneHandle {
 pub struct Lane {
     context: Arc<Context>,
     id: LaneId,
-    sender: UnboundedSender<Event>,
+    sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
     /// Those that the next fetch names, and those that it takes out of the session.
     to_be_named: Vec<PartitionId>,
@@ -93,7 +90,7 @@ pub struct Lane {
     /// When partitions are to be named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// Of connections.
+    /// How many times a connection was made or given up.
     number: u64,
     failures: u32,
 }
@@ -102,10 +99,10 @@ enum Link {
     /// Until then.
     Down(Instant),
     Connecting,
-    Up(Box<Session>),
+    Up(Box<LeaderSession>),
 }
 
-struct Session {
+struct LeaderSession {
     connection: Connection,
     pipe: FetchPipe,
     id: i32,
@@ -136,7 +133,7 @@ impl Lane {
         LaneHandle(sender)
     }
 
-    async fn run(mut self, mut events: UnboundedReceiver<Event>) {
+    async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
         let context = Arc::clone(&self.context);
         let mut stopping = std::pin::pin!(context.stopping());
         loop {
@@ -168,30 +165,30 @@ impl Lane {
         }
     }
 
-    async fn hear(&mut self, event: Event) {
+    async fn hear(&mut self, event: LaneEvent) {
         match event {
-            Event::Follow(Assignment { id, replica, leader_epoch }) => {
+            LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
                 self.followed.insert(id, Followed::new(id, replica, leader_epoch, lag));
                 self.to_be_forgotten.retain(|forgotten| *forgotten != id);
                 self.to_be_named.retain(|named| *named != id);
                 self.name(id);
             }
-            Event::Leave(id) => self.leave(id),
-            Event::Ready(id) => self.name(id),
-            Event::Flushed(id, leader_epoch, upto) => {
+            LaneEvent::Leave(id) => self.leave(id),
+            LaneEvent::Ready(id) => self.name(id),
+            LaneEvent::Flushed(id, leader_epoch, upto) => {
                 let of_now = self.followed.get_mut(&id).filter(|followed| followed.leader_epoch == leader_epoch);
                 if of_now.is_some_and(|followed| followed.flushed(upto)) {
                     self.name(id);
                 }
             }
-            Event::Connected(number, connected) if number == self.number => self.connected(connected),
-            Event::Answered(number, answered) if number == self.number => match answered {
+            LaneEvent::Connected(number, connected) if number == self.number => self.connected(connected),
+            LaneEvent::Answered(number, answered) if number == self.number => match answered {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
             // Of a connection that was given up.
-            Event::Connected(..) | Event::Answered(..) => {}
+            LaneEvent::Connected(..) | LaneEvent::Answered(..) => {}
         }
     }
 
@@ -257,12 +254,12 @@ impl Lane {
             if opened.is_err() {
                 tokio::time::sleep(Duration::from_millis(context.config.replication.backoff_max_ms)).await;
             }
-            let _ = sender.send(Event::Ready(id));
+            let _ = sender.send(LaneEvent::Ready(id));
         });
     }
 
     /// Has somebody tell the lane once what was appended is on the disk.
-    fn tell_when_flushed(&self, ticket: FlushTicket, told: Event) {
+    fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
         let sender = self.sender.clone();
         tokio::spawn(async move {
             // A log that cannot be flushed takes no more records, either.
@@ -286,7 +283,7 @@ impl Lane {
             (Arc::clone(&self.context), self.number, self.id.leader, self.sender.clone());
         tokio::spawn(async move {
             let connected = connect(&context, leader).await;
-            let _ = sender.send(Event::Connected(number, connected));
+            let _ = sender.send(LaneEvent::Connected(number, connected));
         });
     }
 
@@ -294,7 +291,8 @@ impl Lane {
         match connected {
             Ok(connection) => {
                 let pipe = FetchPipe::new(self.context.config.replication.fetches_max);
-                let session = Session { connection, pipe, id: 0, epoch: 0, carried_out: 0, do_records_come: false };
+                let session =
+                    LeaderSession { connection, pipe, id: 0, epoch: 0, carried_out: 0, do_records_come: false };
                 self.link = Link::Up(Box::new(session));
             }
             Err(why) => self.give_up(&why),
@@ -345,7 +343,7 @@ impl Lane {
             }
             let (connection, request) = (session.connection.clone(), self.next_request());
             let (sender, number) = (self.sender.clone(), self.number);
-            let answered = move |outcome| drop(sender.send(Event::Answered(number, outcome)));
+            let answered = move |outcome| drop(sender.send(LaneEvent::Answered(number, outcome)));
             connection.send(&request, FETCH, answered).await;
         }
     }
@@ -397,7 +395,7 @@ impl Lane {
                 }
                 Naming::Nothing => {}
                 Naming::Opening => self.name_when_open(id),
-                Naming::Unflushed(ticket) => self.tell_when_flushed(ticket, Event::Ready(id)),
+                Naming::Unflushed(ticket) => self.tell_when_flushed(ticket, LaneEvent::Ready(id)),
                 Naming::Failed => self.name_later(id),
             }
         }
@@ -461,7 +459,7 @@ impl Lane {
                 Taken::Nothing => {}
                 Taken::ToBeNamed => self.name(id),
                 Taken::Unflushed(ticket, upto) => {
-                    self.tell_when_flushed(ticket, Event::Flushed(id, leader_epoch, upto));
+                    self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
                 }
                 Taken::Failed => self.name_later(id),
             }

@@ -3,6 +3,8 @@
 //! - `assign`: from each image, which partitions follow which leader over which lane.
 //! - `lane`: a connection to a leader with the partitions that are fetched over it: the session, several fetches under way.
 //! - `followed`: one of these partitions: what is asked for, and what is done with an answer.
+//! - `context`: what these share.
+//! - `lags`: how far partitions are behind.
 //! - `isr`: the changes of ISRs that leaders ask for, gathered into commands.
 //!
 //! Not here: what a leader answers (`api/fetch/replica`), nor what is done to a log (`replica/`). The rules are
@@ -11,6 +13,7 @@
 //! Invariant: a partition is fetched over one lane at a time, or what the other still brings finds that the log does not end there.
 
 mod assign;
+mod context;
 mod followed;
 mod isr;
 mod lags;
@@ -20,39 +23,20 @@ mod tests;
 
 pub use isr::IsrChanges;
 
-use crate::config::{BrokerConfig, ListenerTls};
+use crate::config::BrokerConfig;
 use crate::control::Control;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::partitions::Partitions;
-use fullbore_client::config::ClientConfig;
-use fullbore_client::security::Security;
+use context::{Context, client};
 use lags::Lags;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// Beside records, an answer has a few bytes for each partition.
-const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// What this broker follows, and asks for as a leader.
 pub struct Replication {
     isr: Arc<IsrChanges>,
     lags: Arc<Lags>,
-}
-
-/// What the parts of replication share.
-struct Context {
-    config: Arc<BrokerConfig>,
-    control: Control,
-    partitions: Arc<Partitions>,
-    metrics: Metrics,
-    /// Connections to other brokers.
-    client: ClientConfig,
-    /// Where appends are that may take long.
-    long_work: LongWork,
-    lags: Arc<Lags>,
-    stop: watch::Receiver<bool>,
 }
 
 impl Replication {
@@ -66,7 +50,7 @@ impl Replication {
     ) -> Replication {
         let isr = Arc::new(IsrChanges::default());
         let lags = Arc::<Lags>::default();
-        let context = Arc::new(Context {
+        let context = Context {
             client: client(config),
             config: Arc::clone(config),
             control: control.clone(),
@@ -75,7 +59,8 @@ impl Replication {
             long_work: LongWork::default(),
             lags: Arc::clone(&lags),
             stop,
-        });
+        };
+        let context = Arc::new(context);
         tokio::spawn(assign::run(Arc::clone(&context)));
         tokio::spawn(isr::carry(Arc::clone(&context), Arc::clone(&isr)));
         tokio::spawn(isr::tick(context, Arc::clone(&isr)));
@@ -90,28 +75,5 @@ impl Replication {
     /// The most records that a partition is behind its leader, of those that this broker follows.
     pub fn max_lag(&self) -> u64 {
         self.lags.max()
-    }
-}
-
-impl Context {
-    /// Waits until the broker stops.
-    async fn stopping(&self) {
-        // An error says that the broker is gone.
-        let _ = self.stop.clone().wait_for(|stopping| *stopping).await;
-    }
-}
-
-fn client(config: &BrokerConfig) -> ClientConfig {
-    let replication = &config.replication;
-    let wait_max = Duration::from_millis(u64::try_from(replication.wait_max_ms).unwrap_or(0));
-    let tls = config.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
-    let response_max = usize::try_from(replication.response_max_bytes).unwrap_or(0);
-    ClientConfig {
-        client_id: format!("broker-{}-fetcher", config.node_id),
-        request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
-        connections_max_idle: Duration::MAX,
-        response_bytes_max: response_max.max(config.socket_request_max_bytes).saturating_add(ANSWER_EXTRA_BYTES),
-        security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| Security::tls(settings.clone())),
-        ..ClientConfig::default()
     }
 }

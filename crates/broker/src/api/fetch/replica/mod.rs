@@ -14,7 +14,7 @@ use crate::node::Node;
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use fullbore_wire::{ErrorCode, Frame, Uuid};
-use session::{AnswerLimits, FollowerSession, Next};
+use session::{AnswerDue, AnswerLimits, FollowerSession};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
             return respond(response, reply).map(Completion::Ready);
         }
     };
-    session.note(&broker, &request);
+    session.note(&broker.partitions, &request);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = AnswerLimits {
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
@@ -107,9 +107,9 @@ async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits)
     let mut timer = session.timer();
     loop {
         let due = match session.next() {
-            Next::Now => break,
-            Next::In(wait) => Some(wait),
-            Next::WhenMarked => None,
+            AnswerDue::Now => break,
+            AnswerDue::In(wait) => Some(wait),
+            AnswerDue::WhenMarked => None,
         };
         tokio::select! {
             biased;

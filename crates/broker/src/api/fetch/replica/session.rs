@@ -6,8 +6,7 @@
 //! Lock: `state`, under which partitions are locked, which mark without it.
 
 use super::timer::Timer;
-use crate::node::Node;
-use crate::partitions::{FollowerPlace, Marks, ReadOn, Registration, Replica};
+use crate::partitions::{FollowerPlace, Marks, Partitions, ReadOn, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
@@ -33,7 +32,7 @@ pub struct FollowerSession {
     began: Instant,
     marks: Arc<Marks>,
     isr: Arc<IsrChanges>,
-    /// Of whichever fetch is the next to be answered.
+    /// That of whichever fetch is the next to be answered.
     timer: Mutex<Timer>,
     state: Mutex<SessionState>,
 }
@@ -81,7 +80,7 @@ pub struct AnswerLimits {
 }
 
 /// When the next answer is due.
-pub enum Next {
+pub enum AnswerDue {
     Now,
     In(Duration),
     /// There is nothing to say that would not wait for records.
@@ -133,7 +132,7 @@ impl FollowerSession {
     }
 
     /// Takes note of what a fetch says: which partitions are followed, and how far the follower has come with them.
-    pub fn note(&self, broker: &Node, request: &FetchRequest) {
+    pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
         let now_us = self.now_us();
         let mut state = self.state.lock();
         state.spacing.acknowledged(request.carried_out, now_us);
@@ -145,7 +144,7 @@ impl FollowerSession {
         for topic in &request.topics {
             for fetch in &topic.partitions {
                 let id = (topic.topic_id, fetch.partition);
-                self.note_partition(&mut state, broker, id, (request.session_epoch, fetch));
+                self.note_partition(&mut state, partitions, id, (request.session_epoch, fetch));
             }
         }
         if !state.urgent.is_empty() {
@@ -158,7 +157,7 @@ impl FollowerSession {
     fn note_partition(
         &self,
         state: &mut SessionState,
-        broker: &Node,
+        partitions: &Partitions,
         id: PartitionId,
         (number, fetch): (i32, &FetchPartition),
     ) {
@@ -174,7 +173,7 @@ impl FollowerSession {
             Some(place) => place,
             None => {
                 state.forget(id);
-                let Some(replica) = broker.partitions.find(&id.0, id.1) else {
+                let Some(replica) = partitions.find(&id.0, id.1) else {
                     let origin = FetchOrigin { asked_in: number, ..Default::default() };
                     state.urgent.push((id.0, refused(id.1, origin, ErrorCode::UNKNOWN_TOPIC_ID)));
                     return;
@@ -231,20 +230,20 @@ impl FollowerSession {
     }
 
     /// When the next of the fetches that wait is to be answered.
-    pub fn next(&self) -> Next {
+    pub fn next(&self) -> AnswerDue {
         let now_us = self.now_us();
         let mut state = self.state.lock();
         self.collect(&mut state);
         if !state.urgent.is_empty() {
-            return Next::Now;
+            return AnswerDue::Now;
         }
         if state.ready.is_empty() {
-            return Next::WhenMarked;
+            return AnswerDue::WhenMarked;
         }
         let waiting_bytes = if state.is_cut { SPACING_BYTES_MAX } else { 0 };
         match state.spacing.due_us(waiting_bytes, now_us) - now_us {
-            wait @ 1.. => Next::In(Duration::from_micros(wait.unsigned_abs())),
-            _ => Next::Now,
+            wait @ 1.. => AnswerDue::In(Duration::from_micros(wait.unsigned_abs())),
+            _ => AnswerDue::Now,
         }
     }
 
@@ -407,7 +406,7 @@ impl SessionState {
 }
 
 impl Followed {
-    /// Of what an answer is, as far as it does not depend on what is read.
+    /// What an answer is of, as far as it does not depend on what is read.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..Default::default() }
     }
