@@ -70,6 +70,11 @@ impl Security {
         Ok(security)
     }
 
+    /// TLS with these settings, for one who has read them elsewhere.
+    pub fn tls(settings: Settings) -> Self {
+        Security { is_tls: true, settings, ..Security::default() }
+    }
+
     /// The settings of security.
     pub fn settings() -> impl Iterator<Item = Setting> {
         SETTINGS.into_iter()
