@@ -253,7 +253,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 }
 
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
-    let joining = Joining { folder: id.unsigned_abs().into(), process: process, ended };
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended };
     let wanted = RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() };
     apply(image, register(image, &wanted)?);
     Ok(())
