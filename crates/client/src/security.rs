@@ -70,9 +70,9 @@ impl Security {
         Ok(security)
     }
 
-    /// TLS with these settings, for one who has read them elsewhere.
-    pub fn tls(settings: Settings) -> Self {
-        Security { is_tls: true, settings, ..Security::default() }
+    /// TLS with these settings, for one who has read them elsewhere, and whether certificates are compared with host names.
+    pub fn tls(settings: Settings, compares_names: bool) -> Self {
+        Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
     }
 
     /// The settings of security.

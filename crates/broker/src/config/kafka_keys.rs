@@ -15,7 +15,7 @@ const COORDINATOR: &str = "has no effect: the coordinator of groups has no threa
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
-const REPLICATION: &str = "has no effect yet: replicas are not moved, nor leaderships given back";
+const REPLICATION: &str = "has no effect: this part of replication is not offered yet";
 const AT_ONCE: &str = "has no effect: a leader answers its followers as soon as there is something";
 const TUNED: &str = "has no effect: the system chooses";
 const NEAR: &str = "has no effect: consumers read from leaders";
@@ -27,7 +27,6 @@ const WAITERS: &str = "has no effect: a finished request leaves its queue at onc
 const METRICS: &str = "has no effect: metrics are at fullbore.admin.listener";
 const RATE: &str = "has no effect: connections are limited in number, not in rate";
 const NO_SASL: &str = "has no effect: there is no authentication yet";
-const NAMES: &str = "has no effect: a broker does not check the names of its clients";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
 const OUTGOING: &str = "has no effect: the broker opens no connections";
@@ -297,7 +296,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("socket.connection.setup.timeout.ms", Long, Some("10000"), Any, OUTGOING),
     no_effect("ssl.allow.dn.changes", Boolean, Some("false"), Any, NEW_CERTIFICATES),
     no_effect("ssl.allow.san.changes", Boolean, Some("false"), Any, NEW_CERTIFICATES),
-    no_effect("ssl.endpoint.identification.algorithm", String, Some("https"), Any, NAMES),
     refused("ssl.engine.factory.class", Class, None, Any, JSSE),
     refused("ssl.keymanager.algorithm", String, Some("SunX509"), Any, JSSE),
     refused("ssl.provider", String, None, Any, JSSE),

@@ -15,6 +15,9 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
     Key::new("security.inter.broker.protocol", Type::String, None, "The listener between brokers by its protocol: the listener of this name. Not to be set beside inter.broker.listener.name.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
+    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https compares the certificate of a broker that this one connects to with its host name; empty does not.")
+        .allow(Allowed::OneOf(&["https", ""]))
+        .differs("between brokers only; https, or empty"),
     Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker over which partitions that it leads are fetched, beside those of partitions that are not in sync.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64, and read at the start"),
@@ -35,6 +38,8 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
 pub struct ReplicationConfig {
     /// The place in `listeners` of the one between brokers.
     pub listener: usize,
+    /// Whether the certificates of other brokers are compared with their host names.
+    pub compares_names: bool,
     pub fetchers: u32,
     /// Fetches under way to a leader.
     pub fetches_max: usize,
@@ -52,6 +57,7 @@ impl ReplicationConfig {
     ) -> Result<ReplicationConfig, ConfigError> {
         Ok(ReplicationConfig {
             listener: listener(values, listeners)?,
+            compares_names: values.text("ssl.endpoint.identification.algorithm").is_some_and(|name| !name.is_empty()),
             fetchers: values.number("num.replica.fetchers"),
             fetches_max: values.number("fullbore.replica.fetches.max"),
             fetch_max_bytes: values.number("replica.fetch.max.bytes"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fullbore_rules::replica::epochs::{EpochEnd, Position, truncation};
 use fullbore_wire::ErrorCode;
-use fullbore_wire::batch::batches;
+use fullbore_wire::batch::{BatchView, batches};
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
@@ -105,7 +105,7 @@ impl Replica {
             return Err(FollowError::NotNext(before));
         }
         log.note_use();
-        let appended = append_each(&from, |batch| log.append_as_is(&batch, now_ms, &config).map(drop));
+        let appended = append_each(&from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
         let log_end = log.log_end();
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() {
@@ -183,27 +183,45 @@ impl Replica {
     }
 }
 
-/// Gives every whole batch to `append`, its checksum compared. None is of a later epoch than the leader: a leader that was deposed while it
-/// answered may have sent what its successor wrote in the place of its own.
+/// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on; their checksums are
+/// compared. None is of a later epoch than the leader: a leader that was deposed while it answered may have sent what its successor wrote
+/// in the place of its own.
 fn append_each(
     from: &FromLeader<'_>,
-    mut append: impl FnMut(fullbore_wire::batch::BatchView<'_>) -> Result<(), AppendError>,
+    mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
 ) -> Result<(), FollowError> {
-    for (found, batch) in batches(from.records).enumerate() {
-        let batch = match batch {
-            Ok(batch) => batch,
-            // The last one of an answer is cut where its byte limit fell.
-            Err(_) if found > 0 => break,
-            Err(error) => return Err(FollowError::Records(error.to_string())),
-        };
-        if batch.partition_leader_epoch() > from.leader_epoch {
-            return Err(FollowError::Records(format!("epoch {}", batch.partition_leader_epoch())));
+    let (mut whole, mut bad) = (Vec::new(), None);
+    for batch in batches(from.records) {
+        match batch.map_err(|error| error.to_string()).and_then(|batch| checked(batch, from.leader_epoch)) {
+            Ok(batch) => whole.push(batch),
+            Err(error) => {
+                bad = Some(error);
+                break;
+            }
         }
-        batch.check_crc().map_err(|error| FollowError::Records(error.to_string()))?;
-        append(batch).map_err(|error| match error {
-            AppendError::Invalid(_) => FollowError::Records(format!("offset {}", batch.base_offset())),
+    }
+    let (mut left, mut bytes) = (&whole[..], from.records.as_ref());
+    while let Some(first) = left.first() {
+        let offset = first.base_offset();
+        let taken = append(bytes, left).map_err(|error| match error {
+            AppendError::Invalid(_) => FollowError::Records(format!("offset {offset}")),
             error => FollowError::Append(error),
         })?;
+        let (done, rest) = left.split_at(taken);
+        bytes = &bytes[done.iter().map(BatchView::size).sum()..];
+        left = rest;
     }
-    Ok(())
+    match bad {
+        // What is behind whole ones is asked for anew.
+        Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
+        _ => Ok(()),
+    }
+}
+
+fn checked(batch: BatchView<'_>, leader_epoch: i32) -> Result<BatchView<'_>, String> {
+    if batch.partition_leader_epoch() > leader_epoch {
+        return Err(format!("epoch {}", batch.partition_leader_epoch()));
+    }
+    batch.check_crc().map_err(|error| error.to_string())?;
+    Ok(batch)
 }

@@ -48,7 +48,9 @@ pub fn client(config: &BrokerConfig) -> ClientConfig {
         request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
         connections_max_idle: Duration::MAX,
         response_bytes_max: response_max.max(config.socket_request_max_bytes).saturating_add(ANSWER_EXTRA_BYTES),
-        security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| Security::tls(settings.clone())),
+        security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| {
+            Security::tls(settings.clone(), replication.compares_names)
+        }),
         ..ClientConfig::default()
     }
 }

@@ -144,3 +144,29 @@ async fn a_stranger_moves_no_high_watermark() {
     assert_eq!(response.error_code, ErrorCode::NONE, "and the broker itself is let in");
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_listener_of_its_own_with_tls() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let names = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+    let certificate = names.self_signed(&key).expect("a certificate").pem();
+    let (both, trusted) = (folder.path().join("both.pem"), folder.path().join("trusted.pem"));
+    std::fs::write(&both, key.serialize_pem() + &certificate).expect("written");
+    std::fs::write(&trusted, &certificate).expect("written");
+    let settings = format!(
+        "listeners=PLAINTEXT://127.0.0.1:0,IN://127.0.0.1:0\nlistener.security.protocol.map=IN:SSL\n\
+         inter.broker.listener.name=IN\nlistener.name.in.ssl.keystore.location={}\n\
+         listener.name.in.ssl.truststore.location={}\nlistener.name.in.ssl.client.auth=required",
+        both.display(),
+        trusted.display()
+    );
+    let cluster = Cluster::start(3, &settings).await;
+    let topic = cluster.topic("t", 1, &[("min.insync.replicas", "3")]).await;
+    let client = cluster.client(1).await;
+    for size in [1, 100_000, 10] {
+        produce(&client, "t", 0, -1, batch(&vec![7; size])).await.expect("acknowledged");
+    }
+    cluster.are_equal(&topic, 0).await;
+    cluster.stop().await;
+}
