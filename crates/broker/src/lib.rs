@@ -14,6 +14,7 @@ pub mod groups;
 mod log;
 pub mod loggers;
 mod long_work;
+mod lost_ends;
 mod membership;
 pub mod metrics;
 pub mod net;

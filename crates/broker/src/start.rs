@@ -16,6 +16,7 @@ use crate::groups::Groups;
 use crate::log::boot::former_end;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
+use crate::lost_ends;
 use crate::membership::{self, Displaced, Membership};
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, ConnectionLimits};
@@ -84,6 +85,10 @@ impl Broker {
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
+        if control.beats().is_some() {
+            let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
+            follow_image::finish_deletions(&partitions, &config, deleted);
+        }
         follow_images(&control, &partitions, &config);
         partitions.all_told();
         warn_of_strays(&partitions);
@@ -120,6 +125,7 @@ impl Broker {
         let ended = Arc::new(Displaced::new(None));
         if let Some(beats) = node.control.beats() {
             tokio::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
+            tokio::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         }
         let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })

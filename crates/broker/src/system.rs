@@ -1,6 +1,8 @@
 //! What several parts ask of the operating system: which of its errors pass, the clock, the priority of threads.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::setpriority_process;
@@ -24,6 +26,26 @@ pub fn give_way() {
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
+}
+
+/// Replaces a file as a whole, and has it on the disk before it has the name.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
+}
+
+/// Replaces a file as a whole. It reaches the disk with the next flush.
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_beside(path, |file| file.write_all(bytes))
+}
+
+fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let beside = path.with_added_extension("tmp");
+    let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // Gives back the room it took; a start removes it as well.
+        let _ = fs::remove_file(&beside);
+    }
+    written
 }
 
 /// Whether the system refused a write because there is no room.

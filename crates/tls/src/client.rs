@@ -9,6 +9,7 @@ use crate::settings::Settings;
 use fullbore_wire::split_host_port;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
@@ -16,6 +17,10 @@ use rustls::{
 };
 use std::io;
 use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// An encrypted stream over another one, which is read and written by one owner.
+pub type Tunnel<S> = tokio_rustls::client::TlsStream<S>;
 
 /// Begins sessions with brokers.
 #[derive(Clone)]
@@ -58,16 +63,82 @@ impl Connector {
         Ok(Connector { config: Arc::new(config) })
     }
 
+    /// As [`Connector::load`], with whoever answers: nobody listens who only listens, and that is all.
+    ///
+    /// # Errors
+    /// The setting at fault.
+    pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
+        let provider = provider(settings);
+        let config = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&settings.versions())
+            .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+            .with_no_client_auth();
+        Ok(Connector { config: Arc::new(config) })
+    }
+
+    /// A session with this host over any stream, as for protocols that begin without TLS. The caller sets the time limit.
+    ///
+    /// # Errors
+    /// Why the handshake failed, in words.
+    pub async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<Tunnel<S>> {
+        let connector = tokio_rustls::TlsConnector::from(self.config.clone());
+        connector.connect(server_name(host)?, stream).await
+    }
+
     /// A session with the broker at `host:port`.
     pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
         let host = split_host_port(address).map_or(address, |(host, _)| host);
-        // The zone says which way to the address, and is no part of it.
-        let host = host.split('%').next().unwrap_or(host);
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
-        })?;
-        let connection = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(self.config.clone(), server_name(host)?).map_err(io::Error::other)?;
         Ok(Session::new(connection.into()))
+    }
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    // The zone says which way to the address, and is no part of it.
+    let host = host.split('%').next().unwrap_or(host);
+    ServerName::try_from(host.to_owned()).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
+    })
+}
+
+/// Who has the key of whatever certificate is shown.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

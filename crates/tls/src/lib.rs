@@ -16,7 +16,7 @@ mod stream;
 mod suites;
 
 pub use blocking::BlockingStream;
-pub use client::Connector;
+pub use client::{Connector, Tunnel};
 pub use expiry::Expiry;
 pub use pem::MaterialError;
 pub use server::{Acceptor, ClientAuth};

@@ -26,11 +26,14 @@ impl fmt::Debug for Secret {
 /// What is shown in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Whether the value of this setting must not be shown; Kafka's settings of type PASSWORD, and whatever is called so.
+/// Whether the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called so, and the URL that may
+/// have the password of a database.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();
-    ["password", "secret", "jaas"].iter().any(|word| key.contains(word)) || INLINE.iter().any(|end| key.ends_with(end))
+    ["password", "secret", "jaas"].iter().any(|word| key.contains(word))
+        || INLINE.iter().any(|end| key.ends_with(end))
+        || key == "control.plane"
 }
 
 /// The settings. Empty text is as good as none, as in Kafka.

@@ -15,6 +15,7 @@ use super::inert::{gather_stock, judge_known, judge_unknown};
 use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
 use super::live::LiveConfig;
 use super::lookup::reader;
+use super::plane::PlaneSettings;
 use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::ssl;
@@ -34,6 +35,12 @@ pub struct BrokerConfig {
     /// Host and port of the HTTP page; `None` turns it off.
     pub admin_listener: Option<(String, u16)>,
     pub rack: Option<String>,
+    /// The database of a cluster; `None` is a file of this broker's own.
+    pub control_plane: Option<PlaneSettings>,
+    /// For how long a broker counts as alive after it said so (`broker.session.timeout.ms`).
+    pub session_timeout_ms: u64,
+    /// How often it says so (`broker.heartbeat.interval.ms`).
+    pub heartbeat_interval_ms: u64,
 
     pub num_partitions: i32,
     pub default_replication_factor: i16,
@@ -125,7 +132,7 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live } =
+        let Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, groups, live } =
             parts(values, checked)?;
         let config = Self {
             node_id,
@@ -135,6 +142,9 @@ impl BrokerConfig {
             ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
             admin_listener,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
+            control_plane,
+            session_timeout_ms: values.number("broker.session.timeout.ms"),
+            heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
             num_partitions: values.number("num.partitions"),
             default_replication_factor: values.number("default.replication.factor"),
             auto_create_topics_enable: values.boolean("auto.create.topics.enable"),
@@ -203,6 +213,7 @@ struct Parts {
     node_id: i32,
     data_dir: PathBuf,
     admin_listener: Option<(String, u16)>,
+    control_plane: Option<PlaneSettings>,
     cleaner: CleanerSettings,
     groups: GroupConfig,
     live: LiveConfig,
@@ -217,6 +228,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         mistakes.keep(node_id(values, checked)),
         mistakes.keep(data_dir(&text_of("log.dirs"))),
         mistakes.keep(parse_admin(admin, &text_of(admin))),
+        mistakes.keep(PlaneSettings::read(values)),
         mistakes.keep(read_cleaner(values)),
         mistakes.keep(GroupConfig::read(values)),
         mistakes.keep(LiveConfig::read(values)),
@@ -226,6 +238,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         Some(node_id),
         Some(data_dir),
         Some(admin_listener),
+        Some(control_plane),
         Some(cleaner),
         Some(groups),
         Some(live),
@@ -233,7 +246,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
     else {
         return Err(mistakes);
     };
-    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, cleaner, groups, live })
+    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, groups, live })
 }
 
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {

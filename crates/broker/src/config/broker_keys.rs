@@ -47,6 +47,16 @@ const KEYS: &[Key] = &[
     Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
         "host:port of the HTTP page with /metrics and /healthz; empty turns it off.")
         .differs("not a Kafka key"),
+    Key::new("control.plane", Type::String, Some("sqlite"), "Where the metadata is kept: sqlite, in control.db of the data folder, for a broker by itself; or postgres://user@host:5432/database, which all brokers of a cluster share. A URL may have a password and sslmode=disable, prefer, require, verify-ca or verify-full with sslrootcert=FILE, as for libpq; it is shown without user and password.")
+        .differs("not a Kafka key: there are no controllers"),
+    Key::new("control.plane.password.file", Type::String, None, "A file with the password of control.plane, read at each connection.")
+        .differs("not a Kafka key"),
+    Key::int("control.plane.timeout.ms", Some("5000"), 100, "How long one call of PostgreSQL may take. A broker that takes the lock on the metadata and is frozen loses it after half of this.")
+        .allow(Allowed::Between(100, 600_000))
+        .differs("not a Kafka key"),
+    Key::int("broker.session.timeout.ms", Some("9000"), 1, "A broker of a cluster that has not said for so long that it lives is held for dead."),
+    Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "How often a broker of a cluster says that it lives.")
+        .differs("more often than Kafka's 2000: what is new is heard with it"),
     // TLS. Each may be set for one listener: listener.name.<name in lower case>.ssl...
     Key::new("ssl.keystore.type", Type::String, Some("PEM"), "What ssl.keystore.location is.")
         .allow(Allowed::OneOf(&["PEM"]))

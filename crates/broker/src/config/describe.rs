@@ -11,6 +11,7 @@ use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::ConfigError;
 use super::key::{Key, Source, Type};
 use super::lookup::{ConfigValue, broker_chain, resource_chain};
+use super::plane::{CONTROL_PLANE, without_user};
 use super::resources::Resource;
 use super::topic::check_overrides;
 use super::topic_keys::TOPIC_KEYS;
@@ -95,7 +96,10 @@ pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_
     found.map(|found| found.value)
 }
 
-fn of_broker(key: &'static Key, chain: Vec<ConfigValue>) -> ConfigEntry {
+fn of_broker(key: &'static Key, mut chain: Vec<ConfigValue>) -> ConfigEntry {
+    if key.name == CONTROL_PLANE {
+        chain.iter_mut().for_each(|found| found.value = without_user(&found.value));
+    }
     let in_own_unit = |found: &ConfigValue| {
         if key.unit_ms == 1 { found.in_base_unit() } else { found.value.clone() }
     };

@@ -175,8 +175,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("background.threads", Int, Some("10"), at_least(1), THREADS),
     no_effect("num.io.threads", Int, Some("8"), at_least(1), THREADS),
     no_effect("num.network.threads", Int, Some("3"), at_least(1), THREADS),
-    no_effect("broker.heartbeat.interval.ms", Int, Some("2000"), Any, METADATA),
-    no_effect("broker.session.timeout.ms", Int, Some("9000"), Any, METADATA),
     no_effect("controller.quorum.append.linger.ms", Int, Some("25"), at_least(0), METADATA),
     no_effect("controller.quorum.auto.join.enable", Boolean, Some("false"), Any, METADATA),
     no_effect("controller.quorum.bootstrap.servers", List, Some(""), Any, METADATA),

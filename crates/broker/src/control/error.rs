@@ -4,6 +4,9 @@
 
 use std::path::PathBuf;
 
+use fullbore_wire::Uuid;
+
+use super::identity::StoreName;
 use super::image::Inapplicable;
 use super::store::StoreError;
 use crate::space::Space;
@@ -26,8 +29,20 @@ pub enum OpenError {
     Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
-    #[error("{}: {source}", file.display())]
-    Inapplicable { file: PathBuf, source: Inapplicable },
+    #[error("{store}: {source}")]
+    Inapplicable { store: StoreName, source: Inapplicable },
+    #[error("{database}: {reason}")]
+    Database { database: String, reason: String },
+    #[error("{key}: {reason}")]
+    Setting { key: &'static str, reason: String },
+    #[error("{} cannot be used: {source}; without it this folder cannot be told from another broker's", file.display())]
+    FolderIdentity { file: PathBuf, source: std::io::Error },
+    #[error("{} is of cluster {stored}, but {database} has cluster {found}; set control.plane or log.dirs to what belongs together", file.display())]
+    OtherCluster { file: PathBuf, stored: Uuid, database: String, found: Uuid },
+    #[error("{} says that this folder is of a broker in a cluster; set control.plane to its database, or log.dirs to another folder", file.display())]
+    OfCluster { file: PathBuf },
+    #[error("{} says that this folder is of a broker by itself, which cannot join a cluster; set log.dirs to another folder", file.display())]
+    OnOneMachine { file: PathBuf },
     #[error("{0}")]
     NotRegistered(String),
     #[error("cannot start the control thread: {0}")]
@@ -35,11 +50,15 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Why the store in this file did not do what the start needs.
-    pub fn of_store(file: PathBuf, error: StoreError) -> Self {
+    /// Why a store did not do what the start needs.
+    pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
+        let file = match store.into() {
+            StoreName::File(file) => file,
+            StoreName::Database(database) => return Self::Database { database, reason: error.to_string() },
+        };
         match error {
             StoreError::Full => Self::Full { file },
-            StoreError::Failed(reason) => Self::Refused { file, reason },
+            StoreError::Failed(reason) | StoreError::Away(reason) => Self::Refused { file, reason },
             StoreError::Damaged(_) | StoreError::WentBack(_) => Self::Unusable { file, reason: error.to_string() },
         }
     }

@@ -1,7 +1,7 @@
 //! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
 //! The way of a change: `command` -> `queue` -> `owner` (a thread), which takes the `store`'s lock and reads what others committed ->
-//! `decide` -> `change` -> the store's commit (`sqlite`) -> `image`, which is published. Reads never wait for any of that: they take
+//! `decide` -> `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never wait for any of that: they take
 //! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
 //!
 //! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried out, whether or
@@ -12,11 +12,14 @@ mod change;
 mod command;
 mod decide;
 mod error;
+mod identity;
 mod image;
 mod internal;
 mod lock;
 mod node;
 mod owner;
+mod plane;
+mod postgres;
 mod queue;
 mod resources;
 mod sqlite;
@@ -30,8 +33,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
@@ -40,12 +45,13 @@ use tokio::sync::{oneshot, watch};
 use crate::config::BrokerConfig;
 use crate::space::Space;
 use decide::refuse_all;
+use identity::Identity;
 use owner::{Asked, Failure, Owner, random_id};
+use postgres::{Beats, Server};
 use queue::Queue;
-use sqlite::Sqlite;
-use store::Store;
+use store::{Store, StoreError};
 
-pub use beat::{Beaten, PeerBeat};
+pub use beat::{Beaten, Heard};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -83,25 +89,15 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
-    beats: Option<watch::Receiver<Beaten>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
     /// `None` once it is closed.
     queue: Mutex<Option<Queue>>,
-    /// `None` once it has ended.
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What a store is asked when it is opened, besides its metadata.
-struct Identity {
-    cluster_id: Uuid,
-    /// That of this broker's data folder.
-    folder: Uuid,
-    /// What older versions kept of groups.
-    kept: Option<KeptInDatabase>,
-    /// How it is called where it cannot be used.
-    file: PathBuf,
+    /// The owner's, and who writes down what it has seen. None once they have ended.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// `None` where there is no cluster, and once it is closed.
+    beats: Mutex<Option<Beats>>,
 }
 
 /// What a broker that starts says of itself.
@@ -129,8 +125,8 @@ struct Started {
 }
 
 impl Control {
-    /// Opens `control.db` in the locked folder, or creates it with a new cluster id, and registers this broker. On a full disk the reserve is
-    /// for this.
+    /// Opens the store that the settings name: `control.db` in the locked folder, or creates it with a new cluster id; or the database of
+    /// a cluster. Registers this broker there. On a full disk the reserve is for this. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
@@ -138,7 +134,50 @@ impl Control {
         arrival: Arrival,
     ) -> Result<Self, OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
-        Control::start(broker, arrival, move || Sqlite::open(&folder, &config, space, random_id()))
+        match &broker.control_plane {
+            None => Control::start(broker, arrival, move || plane::on_one_machine(&folder, &config, space)),
+            Some(settings) => {
+                let server = Arc::new(plane::server(settings, broker.node_id)?);
+                Control::open_of_cluster(broker, folder, server, arrival)
+            }
+        }
+    }
+
+    fn open_of_cluster(
+        broker: Arc<BrokerConfig>,
+        folder: PathBuf,
+        server: Arc<Server>,
+        arrival: Arrival,
+    ) -> Result<Self, OpenError> {
+        let id = broker.node_id;
+        let every = Duration::from_millis(broker.heartbeat_interval_ms);
+        let (tell, told) = mpsc::sync_channel(1);
+        let (path, database) = (folder.clone(), Arc::clone(&server));
+        let control = Control::start(broker, arrival, move || {
+            let (store, identity, of_folder) = plane::of_cluster(&path, id, database)?;
+            let _ = tell.send(of_folder);
+            Ok((store, identity))
+        })?;
+        let shared = &control.shared;
+        let of_folder = told.recv().expect("it is opened");
+        let seen = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
+        shared.threads.lock().push(seen);
+        let known = shared.image.clone();
+        let queue = control.queue().map(|queue| queue.downgrade()).expect("it is open");
+        let beats = Beats::start(
+            server,
+            (id, shared.process),
+            every,
+            move || known.borrow().version(),
+            move |version| queue.catch_up_to(version),
+        );
+        *shared.beats.lock() = Some(beats.map_err(OpenError::Thread)?);
+        Ok(control)
+    }
+
+    /// What is heard of the brokers of the cluster, and what this one knows of the database; `None` where there is no cluster.
+    pub fn beats(&self) -> Option<watch::Receiver<Option<Arc<Beaten>>>> {
+        self.shared.beats.lock().as_ref().map(Beats::heard)
     }
 
     /// Starts the owner's thread, on which the store is opened and used.
@@ -176,9 +215,9 @@ impl Control {
             kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
-            beats: None,
             queue: Mutex::new(Some(queue)),
-            thread: Mutex::new(Some(thread)),
+            threads: Mutex::new(vec![thread]),
+            beats: Mutex::new(None),
         };
         Ok(Self { shared: Arc::new(shared), by: None })
     }
@@ -216,11 +255,6 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
-    }
-
-    /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.
-    pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
-        self.shared.beats.clone()
     }
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
@@ -335,6 +369,17 @@ impl Control {
         }
     }
 
+    /// Says where logs of this broker end that have lost their ends: partitions by topic id and number.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn tell_log_ends(&self, told: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
+        match self.ask(Command::TellLogEnds(self.broker_state(), told)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("what a broker tells is answered with whether it was taken"),
+        }
+    }
+
     async fn ask_configs(&self, command: Command) -> Vec<Result<(), Refusal>> {
         match self.ask(command).await {
             Outcome::Configured(each) => each,
@@ -385,7 +430,7 @@ impl Control {
         let gone = refuse_all(&command, &stopped());
         let Some(queue) = self.queue() else { return gone };
         let (answer, outcome) = oneshot::channel();
-        if queue.enter(Asked { command, by: self.by.clone(), answer }).await.is_err() {
+        if queue.enter(Asked { command, by: self.by.clone(), at: Instant::now(), answer }).await.is_err() {
             return gone;
         }
         // Who only waits for an answer does not keep the queue open.
@@ -407,11 +452,11 @@ fn started<S: Store>(
     let endpoints = arrival.endpoints;
     let register = Command::RegisterBroker(RegisterBroker { id: broker.node_id, joining, rack, endpoints });
     let refused = |failure: Failure| {
-        let file = identity.file.clone();
+        let store = identity.store.clone();
         match failure {
-            Failure::Inapplicable(source) => OpenError::Inapplicable { file, source },
-            Failure::Store(error) => OpenError::of_store(file, error),
-            Failure::Unknown(reason) => OpenError::Refused { file, reason },
+            Failure::Inapplicable(source) => OpenError::Inapplicable { store, source },
+            Failure::Store(error) => OpenError::of_store(store, error),
+            Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Failed(reason)),
         }
     };
     let (mut owner, images) =
@@ -420,6 +465,7 @@ fn started<S: Store>(
     if let Some(Outcome::Done(Err(refusal))) = outcome {
         return Err(OpenError::NotRegistered(refusal.message));
     }
+    owner.stock_up();
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
@@ -431,9 +477,11 @@ impl Shared {
     fn close(&self) {
         // The thread ends once it has served what waits.
         self.queue.lock().take();
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the control thread panicked");
+        self.beats.lock().take();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                tracing::error!("the control thread panicked");
+            }
         }
     }
 }

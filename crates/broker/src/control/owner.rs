@@ -7,17 +7,19 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{oneshot, watch};
 
 use super::change::Version;
 use super::command::{Command, Outcome, Refusal};
-use super::decide::{Draft, Drafted, refuse_all};
+use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
 use super::image::{Image, Inapplicable};
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
 use crate::config::BrokerConfig;
+use crate::seldom::Seldom;
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
@@ -27,6 +29,8 @@ pub struct Asked {
     pub command: Command,
     /// Who asked, as the log tells it; `None` is this broker itself.
     pub by: Option<Arc<str>>,
+    /// When.
+    pub at: Instant,
     pub answer: oneshot::Sender<Outcome>,
 }
 
@@ -38,8 +42,17 @@ pub struct Owner<S> {
     new_id: Box<dyn FnMut() -> Uuid + Send>,
     /// A block that is this broker's, as far as it was not given out.
     producer_ids: Range<i64>,
+    /// The next block, fetched early where the store may be away when it is needed.
+    next_producer_ids: Range<i64>,
+    /// When a block was last fetched early in vain.
+    not_stocked: Option<Instant>,
+    /// What a store that is away costs a line.
+    away: Seldom,
     publisher: Publisher,
 }
+
+/// Between two attempts to fetch producer ids early.
+const STOCK_PAUSE: Duration = Duration::from_secs(10);
 
 /// The image at hand, and who is told of the next one.
 pub struct Publisher {
@@ -65,6 +78,10 @@ impl Failure {
     fn refusal(&self) -> Refusal {
         match self {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
+            Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
+                let message = format!("The metadata cannot be changed now: {self}");
+                Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
+            }
             Failure::Store(_) | Failure::Inapplicable(_) => {
                 Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, format!("The metadata cannot be written: {self}"))
             }
@@ -75,9 +92,14 @@ impl Failure {
         }
     }
 
-    fn tell(&self, commands: usize) {
+    fn tell(&self, commands: usize, away: &Seldom) {
         match self {
             Failure::Store(StoreError::Full) => {}
+            Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
+                if let Some(left_out) = away.due() {
+                    tracing::error!(error = %self, commands, left_out, "the metadata cannot be changed now");
+                }
+            }
             Failure::Unknown(_) => {
                 tracing::error!(error = %self, commands, "a change of the metadata has no known outcome yet")
             }
@@ -96,18 +118,32 @@ impl<S: Store> Owner<S> {
         let image = Arc::new(Image::empty(&broker)?);
         let (published, images) = watch::channel(Arc::clone(&image));
         let publisher = Publisher { image, published, follower: None };
-        Ok((Self { store, broker, new_id, producer_ids: 0..0, publisher }, images))
+        let owner = Self {
+            store,
+            broker,
+            new_id,
+            producer_ids: 0..0,
+            next_producer_ids: 0..0,
+            not_stocked: None,
+            away: Seldom::default(),
+            publisher,
+        };
+        Ok((owner, images))
     }
 
     /// One batch, one transaction.
     pub fn serve(&mut self, batch: Vec<Asked>) {
         let waiting: Vec<Asked> = batch.into_iter().filter_map(|asked| self.answer_at_once(asked)).collect();
-        if waiting.is_empty() {
-            return;
+        if !waiting.is_empty() {
+            self.carry_out(waiting);
         }
+        self.stock_up();
+    }
+
+    fn carry_out(&mut self, waiting: Vec<Asked>) {
         let commands: Vec<&Command> = waiting.iter().map(|asked| &asked.command).collect();
         let done = self.transact(&commands).map_err(|failure| {
-            failure.tell(commands.len());
+            failure.tell(commands.len(), &self.away);
             failure.refusal()
         });
         let outcomes = match done {
@@ -125,8 +161,11 @@ impl<S: Store> Owner<S> {
         }
     }
 
-    /// What needs no store; gives back what does.
+    /// What needs no store, or has waited for it too long; gives back what does.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
+        if self.producer_ids.is_empty() {
+            self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
+        }
         match asked.command {
             Command::InitProducerId if !self.producer_ids.is_empty() => {
                 let id = self.producer_ids.start;
@@ -134,7 +173,38 @@ impl<S: Store> Owner<S> {
                 let _ = asked.answer.send(Outcome::ProducerId(Ok(id)));
                 None
             }
+            _ if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
+                let message = "The metadata cannot be changed now: others have waited for the database as long.";
+                let refusal = Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message);
+                let _ = asked.answer.send(refuse_all(&asked.command, &refusal));
+                None
+            }
             _ => Some(asked),
+        }
+    }
+
+    /// Where the store may be away when producer ids are needed, fetches the next block once half of that at hand is used.
+    pub fn stock_up(&mut self) {
+        let is_needed = self.next_producer_ids.is_empty()
+            && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
+        let is_pause = self.not_stocked.is_some_and(|at| at.elapsed() < STOCK_PAUSE);
+        if self.store.wait_max().is_none() || !is_needed || is_pause {
+            return;
+        }
+        let at_hand = std::mem::replace(&mut self.producer_ids, 0..0);
+        match self.transact(&[&Command::InitProducerId]) {
+            Ok(outcomes) => {
+                let fetched = std::mem::replace(&mut self.producer_ids, at_hand);
+                if let Some(Outcome::ProducerId(Ok(first))) = outcomes.first() {
+                    self.next_producer_ids = *first..fetched.end;
+                }
+                self.not_stocked = None;
+            }
+            Err(failure) => {
+                self.producer_ids = at_hand;
+                self.not_stocked = Some(Instant::now());
+                failure.tell(1, &self.away);
+            }
         }
     }
 
@@ -178,15 +248,22 @@ impl<S: Store> Owner<S> {
         }
     }
 
+    /// Publishes what others committed, if that is not at hand: this version is.
+    pub fn catch_up_to(&mut self, version: u64) {
+        if self.publisher.image.epoch() < version {
+            self.catch_up();
+        }
+    }
+
     /// Publishes what others committed.
     pub fn catch_up(&mut self) {
-        let begun = self.store.begin(self.publisher.image.version());
-        let caught_up = begun.map_err(Failure::from).and_then(|(transaction, progress)| {
-            drop(transaction);
-            Ok(self.publisher.catch_up(&self.broker, progress)?)
-        });
-        if let Err(error) = caught_up {
-            tracing::warn!(%error, "what others changed of the metadata cannot be read");
+        let progress = self.store.look(self.publisher.image.version());
+        let caught_up =
+            progress.map_err(Failure::from).and_then(|progress| Ok(self.publisher.catch_up(&self.broker, progress)?));
+        match caught_up {
+            Ok(()) => {}
+            Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.tell(0, &self.away),
+            Err(error) => tracing::warn!(%error, "what others changed of the metadata cannot be read"),
         }
     }
 

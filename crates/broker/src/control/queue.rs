@@ -3,11 +3,13 @@
 //! Invariants: commands are taken out in the order in which they came. What is in the queue is served, whether or not who asked is
 //! still there, also while the broker stops.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 
 use super::owner::{Asked, Owner, Publisher};
 use super::store::Store;
@@ -21,7 +23,19 @@ const PLACE_EVERY: Duration = Duration::from_millis(1);
 
 /// Where callers ask.
 #[derive(Clone)]
-pub struct Queue(Sender<Waiting>);
+pub struct Queue {
+    sender: Sender<Waiting>,
+    wanted: Wanted,
+}
+
+/// A queue that others keep open.
+pub struct WeakQueue {
+    sender: WeakSender<Waiting>,
+    wanted: Wanted,
+}
+
+/// Which version somebody wants to be read that the owner has not heard of; 0 for none.
+type Wanted = Arc<AtomicU64>;
 
 /// What waits for the owner.
 enum Waiting {
@@ -35,18 +49,22 @@ enum Waiting {
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
 /// What the thread serves.
-pub struct Served(Receiver<Waiting>);
+pub struct Served {
+    waiting: Receiver<Waiting>,
+    wanted: Wanted,
+}
 
 /// A queue, and what serves it.
 pub fn queue() -> (Queue, Served) {
     let (sender, waiting) = channel(WAITING_MAX);
-    (Queue(sender), Served(waiting))
+    let wanted = Wanted::default();
+    (Queue { sender, wanted: Arc::clone(&wanted) }, Served { waiting, wanted })
 }
 
 impl Queue {
     /// Waits for a place. Gives the command back where nobody serves the queue any more.
     pub async fn enter(&self, asked: Asked) -> Result<(), Asked> {
-        match self.0.reserve().await {
+        match self.sender.reserve().await {
             Ok(place) => {
                 place.send(Waiting::Command(asked));
                 Ok(())
@@ -63,7 +81,7 @@ impl Queue {
             let _ = done.send(());
         };
         let mut waiting = Waiting::Act(Box::new(act));
-        while let Err(TrySendError::Full(back)) = self.0.try_send(waiting) {
+        while let Err(TrySendError::Full(back)) = self.sender.try_send(waiting) {
             waiting = back;
             std::thread::sleep(PLACE_EVERY);
         }
@@ -72,25 +90,47 @@ impl Queue {
 
     /// Has the owner read what others committed. Waits for nothing: where the queue is full, the commands in it have the same effect.
     pub fn catch_up(&self) {
-        let _ = self.0.try_send(Waiting::CatchUp);
+        catch_up_to(&self.sender, &self.wanted, u64::MAX);
+    }
+
+    /// The same queue, for who does not keep it open.
+    pub fn downgrade(&self) -> WeakQueue {
+        WeakQueue { sender: self.sender.downgrade(), wanted: Arc::clone(&self.wanted) }
     }
 
     /// How many more commands may wait.
     #[cfg(test)]
     pub fn places(&self) -> usize {
-        self.0.capacity()
+        self.sender.capacity()
     }
 
     /// Whether nobody serves it any more.
     pub fn is_stopped(&self) -> bool {
-        self.0.is_closed()
+        self.sender.is_closed()
+    }
+}
+
+impl WeakQueue {
+    /// Has the owner read what others committed, unless it has this version by then. Waits for nothing.
+    pub fn catch_up_to(&self, version: u64) {
+        if let Some(sender) = self.sender.upgrade() {
+            catch_up_to(&sender, &self.wanted, version);
+        }
+    }
+}
+
+/// One look is enough for all who want one before it.
+fn catch_up_to(sender: &Sender<Waiting>, wanted: &Wanted, version: u64) {
+    let before = wanted.fetch_max(version, Ordering::AcqRel);
+    if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {
+        wanted.store(0, Ordering::Release);
     }
 }
 
 impl Served {
     /// Until nobody can ask any more, and then what is left.
     pub fn run(mut self, mut owner: Owner<impl Store>) {
-        while let Some(first) = self.0.blocking_recv() {
+        while let Some(first) = self.waiting.blocking_recv() {
             let mut batch = Vec::new();
             let mut next = Some(first);
             let mut other = None;
@@ -102,12 +142,12 @@ impl Served {
                         break;
                     }
                 }
-                next = if batch.len() < BATCH_MAX { self.0.try_recv().ok() } else { None };
+                next = if batch.len() < BATCH_MAX { self.waiting.try_recv().ok() } else { None };
             }
             owner.serve(batch);
             match other {
                 Some(Waiting::Act(act)) => act(owner.publisher()),
-                Some(Waiting::CatchUp) => owner.catch_up(),
+                Some(Waiting::CatchUp) => owner.catch_up_to(self.wanted.swap(0, Ordering::AcqRel)),
                 Some(Waiting::Command(_)) | None => {}
             }
         }

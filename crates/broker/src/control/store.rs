@@ -2,11 +2,13 @@
 //!
 //! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite blocks, so that a thread
 //! of its own is there anyway; decisions on many topics take too long for a thread that serves connections; and a future that is
-//! dropped between a write and its commit is one more state. A client of a database over a network, as tokio-postgres, is driven from
-//! that thread by `Handle::block_on`, each call with a time limit, while its connection is a task of the runtime.
+//! dropped between a write and its commit is one more state. A client of a database over a network is driven from
+//! that thread, by a runtime of its own that runs while somebody waits for an answer, each call with a time limit.
 //!
 //! Invariants: what is decided is decided under the lock and on the newest state; a version has one mark; an outcome that is not
 //! known is looked up under the lock, which nobody gets before it is settled.
+
+use std::time::Duration;
 
 use super::change::{Change, Version};
 
@@ -20,6 +22,18 @@ pub trait Store: Send + 'static {
     /// Takes the lock that every change is made under, and says what was committed after the version `at`; `None` knows nothing.
     /// Connects anew where it must, within a time limit.
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
+
+    /// Says what was committed after the version `at`, to who only wants to know. Need not wait for the lock.
+    fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+        let (_, progress) = self.begin(at)?;
+        Ok(progress)
+    }
+
+    /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for a store that is
+    /// always there, as one in this machine is.
+    fn wait_max(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The lock, held.
@@ -57,6 +71,9 @@ pub enum StoreError {
     Damaged(String),
     #[error("{0}")]
     Failed(String),
+    /// It cannot be reached or used, or not now.
+    #[error("{0}")]
+    Away(String),
     #[error("it does not know version {0}: it went back to an older state, or is another one")]
     WentBack(u64),
 }

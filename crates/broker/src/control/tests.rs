@@ -1,6 +1,7 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
 mod memory;
+mod postgres;
 mod resources;
 mod seam;
 
@@ -9,9 +10,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
+use super::identity::StoreName;
 pub(crate) use memory::Memory;
 
 use super::decide::PRODUCER_ID_BLOCK;
+use super::sqlite::Sqlite;
 use super::*;
 use crate::config::Properties;
 
@@ -379,7 +382,7 @@ pub(crate) fn member(
 ) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, kept: None, file: PathBuf::from("memory") };
+    let identity = Identity { cluster_id, folder, kept: None, store: StoreName::Database("memory".to_owned()) };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
@@ -387,7 +390,7 @@ pub(crate) fn member(
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
     let (answer, outcome) = oneshot::channel();
-    (Asked { command, by: None, answer }, outcome)
+    (Asked { command, by: None, at: Instant::now(), answer }, outcome)
 }
 
 fn create_command(name: &str) -> Command {

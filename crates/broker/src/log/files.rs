@@ -8,10 +8,12 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use fullbore_wire::Uuid;
+
+pub use crate::system::{replace, replace_unsynced};
 
 pub const LOG: &str = "log";
 pub const OFFSET_INDEX: &str = "index";
@@ -62,26 +64,6 @@ pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffi
     let tail = format!("-{index}.{unique:032x}-{suffix}");
     let room = NAME_MAX - tail.len();
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
-}
-
-/// Replaces a file as a whole, and has it on the disk before it has the name.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
-}
-
-/// Replaces a file as a whole. It reaches the disk with the next flush.
-pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_beside(path, |file| file.write_all(bytes))
-}
-
-fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let beside = path.with_added_extension("tmp");
-    let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // Gives back the room it took; a start removes it as well.
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
 
 /// Makes names created or renamed in `dir` survive a power cut.

@@ -24,14 +24,12 @@ use super::internal::CLUSTER_METADATA_TOPIC;
 use crate::config::{BrokerConfig, ConfigError, Key, Resource, TOPIC_KEYS, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
-#[cfg(test)]
-pub use draft::PRODUCER_ID_BLOCK;
-pub use draft::{Draft, Drafted, refuse_all};
+pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
 use grow::grow;
 use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use lead::{alter_isrs, elect};
-use members::{change_broker, register};
+use members::{change_broker, register, tell_log_ends};
 pub use place::check_replicas;
 use place::{place, registered};
 

@@ -29,6 +29,8 @@ use super::change::{Change, Version};
 use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
 use crate::space::Space;
 
+pub use open::FILE;
+
 pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
 /// The open database.

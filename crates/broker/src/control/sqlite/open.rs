@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
-use super::super::Identity;
 use super::super::error::OpenError;
+use super::super::identity::Identity;
 use super::{Sqlite, error, kept};
 use crate::config::BrokerConfig;
 use crate::space::Space;
@@ -67,7 +67,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     // The folder has the database of the one broker, and so its id.
-    Ok((connection, Identity { cluster_id, folder: cluster_id, kept, file }))
+    Ok((connection, Identity { cluster_id, folder: cluster_id, kept, store: file.into() }))
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {

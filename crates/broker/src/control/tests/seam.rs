@@ -1,4 +1,5 @@
-//! What holds whatever store there is: each of these runs on SQLite and on a store in memory, or shows what only several brokers meet.
+//! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows what only several
+//! brokers meet.
 
 use fullbore_rules::replica::PartitionRegistration;
 use imbl::Vector;
@@ -9,11 +10,12 @@ use super::super::owner::Failure;
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
 use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction};
 use super::memory::Fault;
+use super::postgres::Database;
 use super::*;
 use crate::config::Resource;
 
 /// Ids in the same order each time.
-fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
+pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     let mut drawn = 0_u128;
     Box::new(move || {
         drawn += 1;
@@ -21,7 +23,7 @@ fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     })
 }
 
-fn sqlite(folder: &Path) -> Sqlite {
+pub(super) fn sqlite(folder: &Path) -> Sqlite {
     let space = Arc::new(Space::open(folder, 0));
     Sqlite::open(folder, &broker(""), space, random_id()).expect("opens").0
 }
@@ -107,18 +109,33 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
         let memory = Memory::default().telling(tells_whole);
-        let [of_file, of_memory] = [(); 2].map(|()| Arc::default());
+        let database = Database::new();
+        let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
         let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
+        let (mut other_owner, other_image) = registered(Noted(database.store(), Arc::clone(&of_database)), counted());
+        let mut late = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+        late.0.catch_up();
         for batch in &batches {
             let commands: Vec<&Command> = batch.iter().collect();
-            let done = [file_owner.transact(&commands), memory_owner.transact(&commands)];
-            let [file, memory] = done.map(|done| format!("{:?}", done.expect("done")));
-            prop_assert_eq!(file, memory);
-            prop_assert_eq!(format!("{:?}", file_image.borrow()), format!("{:?}", memory_image.borrow()));
+            let done = [
+                file_owner.transact(&commands),
+                memory_owner.transact(&commands),
+                other_owner.transact(&commands),
+            ];
+            let [file, memory, database] = done.map(|done| format!("{:?}", done.expect("done")));
+            prop_assert_eq!(&file, &memory);
+            prop_assert_eq!(&file, &database);
+            let [file, memory, database] = [&file_image, &memory_image, &other_image].map(|image| format!("{:?}", image.borrow()));
+            prop_assert_eq!(&file, &memory);
+            prop_assert_eq!(&file, &database);
         }
         prop_assert_eq!(&*of_file.lock(), &*of_memory.lock());
+        prop_assert_eq!(&*of_file.lock(), &*of_database.lock());
         let image = format!("{:?}", file_image.borrow());
+        late.0.catch_up();
+        prop_assert_eq!(&format!("{:?}", late.1.borrow()), &image, "what was told one by one");
+        prop_assert_eq!(&afresh(database.store()), &image);
         prop_assert_eq!(&afresh(sqlite(folder.path())), &image);
         prop_assert_eq!(&afresh(memory.clone()), &image);
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
@@ -130,26 +147,35 @@ proptest! {
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
-        let (mut owner, images) = registered(sqlite(folder.path()), counted());
-        owner.transact(&[&create_command("t")]).expect("done");
-        let topic = images.borrow().topic("t").expect("there").id;
-        for (at, leaders) in changed {
-            let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
-            let led = |id: i32| {
-                let (isr, elr, lost) = (vec![id], vec![id + 1], vec![id + 2, id + 3]);
-                Arc::new(PartitionRegistration { leader: Some(id), isr, elr, lost, ..Default::default() })
-            };
-            let partitions: Partitions = leaders.into_iter().map(led).collect::<Vector<_>>();
-            let change = Change::PartitionsChanged { topic, first: at.min(count), partitions };
-            commit_beside(&mut owner.store, newest, change);
-            owner.catch_up();
-        }
-        prop_assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
+        let of_file = changed_and_afresh(|| sqlite(folder.path()), &changed);
+        prop_assert_eq!(&of_file.0, &of_file.1);
+        let database = Database::new();
+        let of_database = changed_and_afresh(|| database.store(), &changed);
+        prop_assert_eq!(of_file, of_database);
     }
 }
 
+/// The image of who followed these changes of partitions, and that of who comes afterwards.
+fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
+    let (mut owner, images) = registered(open(), counted());
+    owner.transact(&[&create_command("t")]).expect("done");
+    let topic = images.borrow().topic("t").expect("there").id;
+    for (at, leaders) in changed {
+        let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
+        let led = |id: &i32| {
+            let (isr, elr, lost) = (vec![*id], vec![id + 1], vec![id + 2, id + 3]);
+            Arc::new(PartitionRegistration { leader: Some(*id), isr, elr, lost, ..Default::default() })
+        };
+        let partitions: Partitions = leaders.iter().map(led).collect::<Vector<_>>();
+        let change = Change::PartitionsChanged { topic, first: (*at).min(count), partitions };
+        commit_beside(&mut owner.store, newest, change);
+        owner.catch_up();
+    }
+    (format!("{:?}", images.borrow()), afresh(open()))
+}
+
 /// The image of who knows nothing yet.
-fn afresh(store: impl Store) -> String {
+pub(super) fn afresh(store: impl Store) -> String {
     let (mut owner, images) = Owner::new(store, broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
     let image = format!("{:?}", images.borrow());
@@ -157,13 +183,13 @@ fn afresh(store: impl Store) -> String {
 }
 
 /// Commits a change as another broker would.
-fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
+pub(super) fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
     let number = newest.map_or(0, |newest| newest.number) + 1;
     let (transaction, _) = store.begin(newest).expect("begun");
     transaction.commit(&[change], Version { number, mark: number }).expect("committed");
 }
 
-fn created(outcomes: Vec<Outcome>) -> Result<Uuid, ErrorCode> {
+pub(super) fn created(outcomes: Vec<Outcome>) -> Result<Uuid, ErrorCode> {
     match outcomes.into_iter().next() {
         Some(Outcome::Topics(mut topics)) => topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code),
         other => panic!("{other:?}"),
@@ -200,6 +226,8 @@ fn who_decides_knows_what_another_writer_changed() {
     }
     let folder = tempfile::tempdir().expect("tempdir");
     two_writers([sqlite(folder.path()), sqlite(folder.path())]);
+    let database = Database::new();
+    two_writers([database.store(), database.store()]);
 }
 
 /// Who follows the images never hears of such a topic, and so nobody would ever say that nothing is left of it.
@@ -271,14 +299,20 @@ fn a_store_that_went_back_is_not_followed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
     file_owner.transact(&[&create_command("t")]).expect("done");
+    let database = Database::new();
+    let (mut other_owner, other_images) = registered(database.store(), Box::new(random_id));
+    other_owner.transact(&[&create_command("t")]).expect("done");
     memory.restore(2);
     sqlite(folder.path()).mark_otherwise();
+    database.run("UPDATE fullbore.versions SET mark = mark # 1");
     for more in 0..2 {
         let went_back =
             |done: Result<Vec<Outcome>, Failure>| matches!(done, Err(Failure::Store(StoreError::WentBack(_))));
         assert!(went_back(owner.transact(&[&create_command("v")])));
         assert!(went_back(file_owner.transact(&[&create_command("v")])));
+        assert!(went_back(other_owner.transact(&[&create_command("v")])));
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
+        assert_eq!(other_images.borrow().topics().len(), 1);
         // As many versions as before make it no other.
         let newest = memory.commits().last().map(|commit| commit.version);
         commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
@@ -289,7 +323,7 @@ fn a_store_that_went_back_is_not_followed() {
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let identity =
-        Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), kept: None, file: PathBuf::from("memory") };
+        Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), kept: None, store: PathBuf::from("memory").into() };
     Control::start(broker(""), Arrival::nowhere(), move || Ok((memory, identity))).expect("starts")
 }
 

@@ -1,0 +1,108 @@
+//! `control.plane`: where the metadata is kept.
+//!
+//! Not a connection to it. Invariant: the password that a URL may have is shown nowhere.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::ConfigError;
+use super::reader::ConfigReader;
+
+/// The key.
+pub(super) const CONTROL_PLANE: &str = "control.plane";
+/// What keeps it in a file of this broker's own.
+pub(super) const ON_ONE_MACHINE: &str = "sqlite";
+const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+/// The database in which a cluster keeps its metadata.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PlaneSettings {
+    url: String,
+    /// Read at each connection, instead of a password in the URL.
+    pub password_file: Option<PathBuf>,
+    /// How long one call of the database may take.
+    pub timeout_ms: u64,
+}
+
+impl fmt::Debug for PlaneSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_user(&self.url))
+    }
+}
+
+impl PlaneSettings {
+    /// That of this URL.
+    pub fn new(url: &str, password_file: Option<PathBuf>, timeout_ms: u64) -> Self {
+        Self { url: url.to_owned(), password_file, timeout_ms }
+    }
+
+    /// With the password, if it has one.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `None` where there is no database.
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Option<Self>, ConfigError> {
+        let url = values.text(CONTROL_PLANE).unwrap_or_default();
+        let password_file = values.text("control.plane.password.file").filter(|file| !file.is_empty());
+        let timeout_ms = values.number("control.plane.timeout.ms");
+        if url == ON_ONE_MACHINE {
+            return match password_file {
+                Some(_) => {
+                    Err(ConfigError::of_key("control.plane.password.file", "needs control.plane=postgres://..."))
+                }
+                None => Ok(None),
+            };
+        }
+        if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+            let message = "must be sqlite or as postgres://user@host:5432/database";
+            return Err(ConfigError::of_key(CONTROL_PLANE, message));
+        }
+        Ok(Some(Self::new(&url, password_file.map(PathBuf::from), timeout_ms)))
+    }
+}
+
+/// A URL as it may be shown: host, port and database.
+pub(super) fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return if url == ON_ONE_MACHINE { url.to_owned() } else { "[hidden]".to_owned() };
+    };
+    let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    match address.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{host}"),
+        // Then this may be the middle of a password.
+        None if parameters.contains('@') => "[hidden]".to_owned(),
+        None => format!("{scheme}://{address}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dynamic::NOTHING;
+    use super::super::{BrokerConfig, Properties, describe_broker};
+    use super::*;
+
+    fn read(text: &str) -> Result<BrokerConfig, String> {
+        let typed = Properties::parse(text).expect("valid");
+        BrokerConfig::from_properties(&typed).map(|(config, _)| config).map_err(|mistakes| mistakes.to_string())
+    }
+
+    #[test]
+    fn the_password_of_a_url_is_not_shown() {
+        for url in [
+            "postgres://ann:pass:wo@rd@db:5432/fullbore?sslmode=require",
+            "postgresql://ann@db/fullbore?password=pass:wo@rd&user=x",
+            "postgres://ann:pass:wo@rd@db/fullbore?options=-c%20a%3Db",
+        ] {
+            let config = read(&format!("control.plane={url}")).expect("valid");
+            let entries = describe_broker(&config, &NOTHING);
+            let entry = entries.iter().find(|entry| entry.name == CONTROL_PLANE).expect("there");
+            let shown = format!("{config:?} {entry:?}");
+            assert!(!shown.contains("pass") && shown.contains("db"), "{shown}");
+            assert_eq!(config.control_plane.expect("set").url(), url);
+        }
+        let refused = read("control.plane=mysql://ann:password@db/x").expect_err("refused");
+        assert_eq!(refused, "control.plane: must be sqlite or as postgres://user@host:5432/database");
+        assert_eq!(read("").expect("valid").control_plane, None);
+    }
+}

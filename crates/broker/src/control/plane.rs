@@ -1,0 +1,84 @@
+//! Which store a broker has, by its settings, and whether its data folder may be used with it.
+//!
+//! Invariant: a folder that was used with one store is not used with another.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::OpenError;
+use super::identity::{ClusterFolder, FILE, Identity, StoreName};
+use super::owner::random_id;
+use super::postgres::{Postgres, Server, UnusableDatabase};
+use super::sqlite::{self, Sqlite};
+use super::store::StoreError;
+use crate::config::{BrokerConfig, PlaneSettings};
+use crate::space::Space;
+
+/// `control.db` in this folder.
+///
+/// # Errors
+/// Why it is not used.
+pub fn on_one_machine(
+    folder: &Path,
+    broker: &BrokerConfig,
+    space: Arc<Space>,
+) -> Result<(Sqlite, Identity), OpenError> {
+    let file = folder.join(FILE);
+    if file.exists() {
+        return Err(OpenError::OfCluster { file });
+    }
+    Sqlite::open(folder, broker, space, random_id())
+}
+
+/// The database that these settings name.
+///
+/// # Errors
+/// What is wrong with the settings.
+pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenError> {
+    let refused = |bad: super::postgres::BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
+    Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
+}
+
+/// That database, for the broker with this folder, which becomes one of its cluster where it is of none.
+///
+/// # Errors
+/// Why it is not used.
+pub fn of_cluster(
+    folder: &Path,
+    node_id: i32,
+    server: Arc<Server>,
+) -> Result<(Postgres, Identity, ClusterFolder), OpenError> {
+    if folder.join(sqlite::FILE).exists() {
+        return Err(OpenError::OnOneMachine { file: folder.join(sqlite::FILE) });
+    }
+    let file = folder.join(FILE);
+    let unusable = |source: std::io::Error| OpenError::FolderIdentity { file: file.clone(), source };
+    let known = ClusterFolder::read(folder).map_err(unusable)?;
+    if let Some(known) = known.filter(|known| known.node_id != node_id) {
+        return Err(OpenError::OtherNode { file, stored: known.node_id, configured: node_id });
+    }
+    let database = server.name().to_owned();
+    let name = StoreName::Database(database.clone());
+    let refused =
+        |error: UnusableDatabase| OpenError::Database { database: database.clone(), reason: error.to_string() };
+    let (mut store, cluster_id) = Postgres::open(server, random_id()).map_err(refused)?;
+    let of_folder = match known {
+        Some(known) if known.cluster_id != cluster_id => {
+            return Err(OpenError::OtherCluster { file, stored: known.cluster_id, database, found: cluster_id });
+        }
+        Some(known) => known,
+        None => {
+            let new = ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None };
+            new.write(folder).map_err(unusable)?;
+            new
+        }
+    };
+    if let Some(seen) = of_folder.seen {
+        let knows = store.knows(seen).map_err(|error| OpenError::of_store(name.clone(), error))?;
+        if !knows {
+            return Err(OpenError::of_store(name, StoreError::WentBack(seen.number)));
+        }
+    }
+    let identity = Identity { cluster_id, folder: of_folder.folder, kept: None, store: name };
+    Ok((store, identity, of_folder))
+}

@@ -1,0 +1,179 @@
+//! The second connection: twice a second this broker says that it lives, and hears who else does and which version is the newest; and
+//! what was committed is heard of at once.
+//!
+//! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a busy broker
+//! delays it, and never takes the lock. Ages are by the database's clock alone. Invariant: an answer is of a beat that was written.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_wire::Uuid;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::super::beat::{Beaten, Heard};
+use super::super::change::Version;
+use super::super::store::StoreError;
+use super::error::{AskError, damaged};
+use super::read::{NEWEST, id, version};
+use super::server::Server;
+use super::session::{Rows, Session, next, number};
+use super::write::{CHANNEL, literal};
+use crate::seldom::Seldom;
+
+/// Between two attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A beat that a power cut of the database takes is no loss: nobody waits for its disk.
+const SETTINGS: &str = "-c synchronous_commit=off";
+
+/// The connection, while it is open.
+pub struct Beats {
+    heard: watch::Receiver<Option<Arc<Beaten>>>,
+    /// Dropped, it ends.
+    _stop: watch::Sender<()>,
+}
+
+struct Beating<K, B> {
+    server: Arc<Server>,
+    who: (i32, Uuid),
+    every: Duration,
+    number: u64,
+    known: K,
+    behind: Arc<B>,
+    heard: watch::Sender<Option<Arc<Beaten>>>,
+    vain: Seldom,
+}
+
+impl Beats {
+    /// Begins to beat for this process of a broker. `known` says which version is at hand; `behind` is told of each that is newer. Neither
+    /// may wait for anything.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        server: Arc<Server>,
+        who: (i32, Uuid),
+        every: Duration,
+        known: impl Fn() -> Option<Version> + Send + Sync + Clone + 'static,
+        behind: impl Fn(u64) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let (stop, mut stopped) = watch::channel(());
+        let (tell, heard) = watch::channel(None);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let vain = Seldom::default();
+        let mut beating = Beating { server, who, every, number: 0, known, behind: Arc::new(behind), heard: tell, vain };
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stopped.changed() => {}
+                    () = beating.run() => {}
+                }
+            });
+        };
+        std::thread::Builder::new().name("beats".to_owned()).spawn(work)?;
+        Ok(Self { heard, _stop: stop })
+    }
+
+    /// What the last beat heard; `None` before the first.
+    pub fn heard(&self) -> watch::Receiver<Option<Arc<Beaten>>> {
+        self.heard.clone()
+    }
+}
+
+impl<K, B> Beating<K, B>
+where
+    K: Fn() -> Option<Version> + Send + Sync + Clone + 'static,
+    B: Fn(u64) + Send + Sync + 'static,
+{
+    /// For ever.
+    async fn run(&mut self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let before = self.number;
+            let Err(error) = self.connected().await;
+            if self.number > before {
+                pause = PAUSE_MIN;
+            }
+            if let Some(left_out) = self.vain.due() {
+                tracing::warn!(reason = error.words, left_out, "the beats of this broker do not reach PostgreSQL");
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// As long as a connection lasts.
+    async fn connected(&mut self) -> Result<std::convert::Infallible, AskError> {
+        let (notify, mut notified) = watch::channel(0);
+        let session = Session::open(&self.server, SETTINGS, notify).await?;
+        session.ask(&self.greeting(), self.server.call_max).await?;
+        let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
+        // It ends with the connection.
+        tokio::spawn(async move {
+            while notified.changed().await.is_ok() {
+                let newest = *notified.borrow_and_update();
+                if known().is_none_or(|known| known.number < newest) {
+                    behind(newest);
+                }
+            }
+        });
+        let mut ticks = interval(self.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let known = (self.known)();
+            let answers = session.ask(&self.beat(known), self.server.call_max).await?;
+            let (beaten, newest) = beaten(known, answers).map_err(|error| AskError::lost(error.to_string()))?;
+            self.number += 1;
+            if !beaten.went_back && known.is_none_or(|known| known.number < newest.number) {
+                (self.behind)(newest.number);
+            }
+            self.heard.send_replace(Some(Arc::new(beaten)));
+        }
+    }
+
+    /// What was committed before this is told by the first beat.
+    fn greeting(&self) -> String {
+        let (broker, process) = (self.who.0, literal(&self.who.1));
+        format!(
+            "LISTEN {CHANNEL};
+             DELETE FROM fullbore.beats WHERE broker_id = {broker} AND process <> {process}
+               AND at < clock_timestamp() - interval '1 hour'"
+        )
+    }
+
+    fn beat(&self, known: Option<Version>) -> String {
+        let (broker, process, number) = (self.who.0, literal(&self.who.1), self.number + 1);
+        let known = known.map_or(0, |known| known.number);
+        format!(
+            "INSERT INTO fullbore.beats (broker_id, process, number, version, at)
+               VALUES ({broker}, {process}, {number}, {known}, clock_timestamp())
+               ON CONFLICT (broker_id, process) DO UPDATE
+               SET number = excluded.number, version = excluded.version, at = excluded.at;
+             SELECT broker_id, process, version,
+               greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint FROM fullbore.beats;
+             {NEWEST};
+             SELECT version, mark FROM fullbore.versions WHERE version = {known}"
+        )
+    }
+}
+
+/// What was heard, and the newest version.
+fn beaten(known: Option<Version>, answers: Vec<Rows>) -> Result<(Beaten, Version), StoreError> {
+    let mut answers = answers.into_iter();
+    let mut heard = Vec::new();
+    for row in next(&mut answers)? {
+        let age = Duration::from_millis(number(&row, 3)?);
+        heard.push(Heard { broker_id: number(&row, 0)?, process: id(&row, 1)?, age, version: number(&row, 2)? });
+    }
+    let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
+    let same = next(&mut answers)?;
+    let went_back = match (known, same.first()) {
+        (Some(known), Some(row)) => version(row)? != known,
+        (Some(known), None) => known.number > newest.number,
+        (None, _) => false,
+    };
+    Ok((Beaten { heard, went_back }, newest))
+}

@@ -1,0 +1,282 @@
+//! The control plane's store of a cluster: a database of PostgreSQL.
+//!
+//! Here alone are its SQL, its schema and what its errors mean. No decisions: what is written was decided before, and what is read goes
+//! out as changes. The lock is that of the one row of `cluster`; it goes with the session of who has it, which the server ends where
+//! nothing comes from it for a while. A transaction is two round trips: the lock and what others committed, and everything that is
+//! written with the commit.
+//!
+//! - `server`: from a URL to what a connection needs; `tls`.
+//! - `session`: a connection, and one question at a time.
+//! - `schema`: made, looked at, upgraded.
+//! - `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
+//! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
+//! - `check`: what is wrong with a database.
+
+mod beat;
+mod error;
+mod read;
+mod record;
+mod schema;
+mod server;
+mod session;
+mod tls;
+mod write;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::Uuid;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::change::{Change, Version};
+use super::store::{CommitError, Progress, Store, StoreError, Transaction};
+use error::AskError;
+use read::Since;
+use schema::{SCHEMA_VERSION, SchemaError};
+use session::{Rows, Session, next, number};
+
+pub use beat::Beats;
+pub use server::{BadServer, Server};
+
+/// After a vain attempt to connect, the next one is this much later at least, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// Takes the lock, and says which version is the newest, and of which version the schema is.
+const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore.cluster, fullbore.schema_version
+    FOR UPDATE OF cluster";
+
+/// The database, connected or not.
+pub struct Postgres {
+    server: Arc<Server>,
+    /// Drives the connection, while somebody waits for it.
+    runtime: Runtime,
+    session: Option<Session>,
+    /// When it could not be reached, why, and how long to wait.
+    vain: Option<(Instant, Duration, AskError)>,
+}
+
+/// The lock on the metadata, while it is open.
+pub struct PostgresTransaction<'a> {
+    store: &'a mut Postgres,
+    is_open: bool,
+}
+
+/// Why a database is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableDatabase {
+    #[error("{0}")]
+    Away(String),
+    #[error("it has a schema fullbore that is not of this program; use another database")]
+    Foreign,
+    #[error("it has schema {0}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")]
+    Older(i64),
+    #[error("it was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version")]
+    Newer(i64),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+impl From<SchemaError> for UnusableDatabase {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Ask(error) => Self::Away(error.words),
+            SchemaError::Read(error) => Self::Store(error),
+            SchemaError::Foreign => Self::Foreign,
+            SchemaError::Older(found) => Self::Older(found),
+            SchemaError::Newer(found) => Self::Newer(found),
+        }
+    }
+}
+
+impl Postgres {
+    /// Connects, makes the schema in an empty database, and says which cluster it is of. Blocks.
+    pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
+        let mut store = Self { server, runtime, session: None, vain: None };
+        store.connect().map_err(|error| UnusableDatabase::Away(error.words))?;
+        let call_max = store.server.call_max;
+        let session = store.session.as_ref().expect("it is connected");
+        let cluster_id = store.runtime.block_on(schema::ensure(session, call_max, new_cluster_id))?;
+        Ok((store, cluster_id))
+    }
+
+    /// Has a session, or says why there is none; within the time limit of one call.
+    fn connect(&mut self) -> Result<(), AskError> {
+        if self.session.is_some() {
+            return Ok(());
+        }
+        let pause = match &self.vain {
+            Some((at, pause, error)) if at.elapsed() < *pause => return Err(error.clone()),
+            Some((_, pause, _)) => (*pause * 2).min(PAUSE_MAX),
+            None => PAUSE_MIN,
+        };
+        let nobody = watch::channel(0).0;
+        match self.runtime.block_on(Session::open(&self.server, "", nobody)) {
+            Ok(session) => {
+                self.vain = None;
+                self.session = Some(session);
+                Ok(())
+            }
+            Err(error) => {
+                let error = AskError { is_certain: true, ..error };
+                self.vain = Some((Instant::now(), pause, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks over the session that there is. Whatever goes wrong, its state is not relied on any more.
+    fn ask(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
+        let Some(session) = &self.session else { return Err(AskError::not_asked("the connection was closed")) };
+        let asked = self.runtime.block_on(session.ask(statements, self.server.call_max));
+        if asked.is_err() {
+            self.hang_up();
+        }
+        asked
+    }
+
+    /// Asks for something that begins a transaction, over a new connection where the one at hand has ended meanwhile.
+    fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
+        let was_connected = self.session.is_some();
+        self.connect()?;
+        match self.ask(statements) {
+            Err(error) if was_connected && error.is_of_connection() => {
+                self.connect()?;
+                self.ask(statements)
+            }
+            asked => asked,
+        }
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.runtime.block_on(session.close());
+        }
+    }
+
+    /// The lock, and what was committed since.
+    fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+        let since = at.map(read::ask_since).unwrap_or_default();
+        let answers = self.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
+        let mut answers = answers.into_iter();
+        check_schema(&next(&mut answers)?)?;
+        match self.told(at, &mut answers)? {
+            Some(progress) => Ok(progress),
+            None => {
+                let answers = self.ask(&read::ask_everything()).map_err(AskError::failed)?;
+                Ok(Progress::Whole(read::everything(answers.into_iter())?))
+            }
+        }
+    }
+
+    /// What is told one by one, if it is.
+    fn told(
+        &self,
+        at: Option<Version>,
+        answers: &mut std::vec::IntoIter<Rows>,
+    ) -> Result<Option<Progress>, StoreError> {
+        let Some(at) = at else { return Ok(None) };
+        match read::since(at, &next(answers)?)? {
+            Since::Told(commits) => Ok(Some(Progress::Since(commits))),
+            Since::TooMuch => Ok(None),
+            Since::WentBack => Err(StoreError::WentBack(at.number)),
+        }
+    }
+
+    /// What was committed since, as of one moment, and without the lock.
+    fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+        let schema = "SELECT 0, version FROM fullbore.schema_version";
+        if let Some(known) = at {
+            let since = read::ask_since(known);
+            let answers = self.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
+            let mut answers = answers.map_err(AskError::failed)?.into_iter();
+            check_schema(&next(&mut answers)?)?;
+            if let Some(progress) = self.told(at, &mut answers)? {
+                return Ok(progress);
+            }
+        }
+        let everything = read::ask_everything();
+        let answers = self.begin_with(&format!("{READ_ONLY}; {schema}; {everything}; COMMIT"));
+        let mut answers = answers.map_err(AskError::failed)?.into_iter();
+        check_schema(&next(&mut answers)?)?;
+        Ok(Progress::Whole(read::everything(answers)?))
+    }
+
+    /// Whether the database is one in which this version was committed, or one that is too young to know; it keeps so many.
+    pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
+        let since = read::ask_since(version);
+        let answers = self.begin_with(&since).map_err(AskError::failed)?;
+        Ok(!matches!(read::since(version, &next(&mut answers.into_iter())?)?, Since::WentBack))
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}
+
+/// The second column says of which version the schema is.
+fn check_schema(rows: &Rows) -> Result<(), StoreError> {
+    let row = rows.first().ok_or_else(|| error::damaged("it has no cluster"))?;
+    match number::<i64>(row, 1)? {
+        SCHEMA_VERSION => Ok(()),
+        found => Err(StoreError::Away(format!("it has schema {found} now, and this Fullbore knows {SCHEMA_VERSION}"))),
+    }
+}
+
+impl Store for Postgres {
+    type Transaction<'a> = PostgresTransaction<'a>;
+
+    fn begin(&mut self, at: Option<Version>) -> Result<(PostgresTransaction<'_>, Progress), StoreError> {
+        match self.lock(at) {
+            Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
+            Err(error) => {
+                // With it goes the lock.
+                self.hang_up();
+                Err(error)
+            }
+        }
+    }
+
+    fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+        self.peek(at)
+    }
+
+    fn wait_max(&self) -> Option<Duration> {
+        Some(self.server.call_max)
+    }
+}
+
+impl Transaction for PostgresTransaction<'_> {
+    fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
+        let mark = format!("SELECT version, mark FROM fullbore.versions WHERE version = {}", version.number);
+        let answers = self.store.ask(&mark).map_err(AskError::failed)?;
+        match next(&mut answers.into_iter())?.first() {
+            Some(row) => Ok(read::version(row)? == version),
+            None => Ok(false),
+        }
+    }
+
+    fn commit(mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
+        self.is_open = false;
+        let statements = write::all(changes, version);
+        match self.store.ask(&format!("{statements}COMMIT")) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.not_committed()),
+        }
+    }
+}
+
+impl Drop for PostgresTransaction<'_> {
+    fn drop(&mut self) {
+        if self.is_open && self.store.session.is_some() {
+            // Where it fails, the connection goes, and the lock with it.
+            let _ = self.store.ask("ROLLBACK");
+        }
+    }
+}

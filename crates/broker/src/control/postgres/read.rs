@@ -1,0 +1,234 @@
+//! Rows as changes: what was committed since a version, or all there is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::replica::epochs::Position;
+use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
+use fullbore_wire::{Text, Uuid};
+use tokio_postgres::SimpleQueryRow;
+
+use super::super::change::{Change, DeletedTopic, Partitions, Version};
+use super::super::node::{Endpoint, RegisteredBroker};
+use super::super::store::{Commit, StoreError};
+use super::error::damaged;
+use super::record;
+use super::session::{Rows, flag, next, number, optional, text};
+use super::write::{EVERY_BROKER, as_typed};
+use crate::config::Resource;
+
+/// Versions that are told one by one; who knows less reads everything.
+const SINCE_MAX: usize = 1000;
+/// The same in bytes of what they changed.
+const SINCE_BYTES_MAX: usize = 16 << 20;
+
+type Settings = BTreeMap<String, String>;
+type Answers = std::vec::IntoIter<Rows>;
+
+/// What the rows since a version say.
+pub enum Since {
+    /// Each of them, in order.
+    Told(Vec<Commit>),
+    /// It is too old, or too much has changed since.
+    TooMuch,
+    /// There is none like it, and there should be.
+    WentBack,
+}
+
+/// Asks for the versions from this one on.
+pub fn ask_since(at: Version) -> String {
+    format!(
+        "SELECT version, mark,
+           CASE WHEN sum(octet_length(changes)) OVER (ORDER BY version) <= {SINCE_BYTES_MAX} THEN changes END
+         FROM fullbore.versions WHERE version >= {} ORDER BY version LIMIT {}",
+        at.number,
+        SINCE_MAX + 2
+    )
+}
+
+/// What [`ask_since`] came to.
+pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
+    let Some((first, later)) = rows.split_first() else { return Ok(Since::WentBack) };
+    let first = version(first)?;
+    if first.number != at.number {
+        return Ok(Since::TooMuch);
+    }
+    if first.mark != at.mark {
+        return Ok(Since::WentBack);
+    }
+    if later.len() > SINCE_MAX {
+        return Ok(Since::TooMuch);
+    }
+    let mut commits = Vec::with_capacity(later.len());
+    for row in later {
+        let Some(changes) = optional(row, 2)? else { return Ok(Since::TooMuch) };
+        let version = version(row)?;
+        let unreadable = |reason| damaged(format!("what version {} changed: {reason}", version.number));
+        commits.push(Commit { version, changes: record::read(changes).map_err(unreadable)? });
+    }
+    Ok(Since::Told(commits))
+}
+
+/// The newest version, as its first two columns.
+pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
+
+/// Number and mark, in the first two columns.
+pub fn version(row: &SimpleQueryRow) -> Result<Version, StoreError> {
+    Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
+}
+
+/// Asks for all there is, in the order in which [`everything`] takes it.
+pub fn ask_everything() -> String {
+    format!(
+        "{NEWEST};
+         SELECT broker_id, listener, host, port FROM fullbore.broker_endpoints;
+         SELECT broker_id, epoch, fenced, shutting_down, folder, process, rack FROM fullbore.brokers ORDER BY broker_id;
+         SELECT next_producer_id FROM fullbore.cluster;
+         SELECT broker_id, name, value FROM fullbore.broker_configs;
+         SELECT resource_type, resource_name, name, value FROM fullbore.resource_configs;
+         SELECT topic_id, name, value FROM fullbore.topic_configs;
+         SELECT topic_id, count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch
+           FROM fullbore.partitions ORDER BY topic_id, first;
+         SELECT id, name FROM fullbore.topics;
+         SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM fullbore.log_ends;
+         SELECT id, name, partitions FROM fullbore.deleted_topics"
+    )
+}
+
+/// What makes the newest version from nothing, settings of brokers before what follows from them.
+pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
+    let answers = &mut answers;
+    let newest = next(answers)?;
+    let version = version(newest.first().ok_or_else(|| damaged("it has no version"))?)?;
+    let mut changes = Vec::new();
+    brokers(answers, &mut changes)?;
+    let next_producer_id: i64 = match next(answers)?.first() {
+        Some(row) => number(row, 0)?,
+        None => return Err(damaged("it has no cluster")),
+    };
+    if next_producer_id > 0 {
+        changes.push(Change::ProducerIdsTaken { next: next_producer_id });
+    }
+    broker_configs(answers, &mut changes)?;
+    resources(answers, &mut changes)?;
+    topics(answers, &mut changes)?;
+    log_ends(answers, &mut changes)?;
+    for row in next(answers)? {
+        let topic = DeletedTopic { id: id(&row, 0)?, name: as_typed(text(&row, 1)?), partitions: number(&row, 2)? };
+        changes.push(Change::TopicDeleted(topic));
+    }
+    Ok(Commit { version, changes })
+}
+
+/// An id as clients see it.
+pub fn id(row: &SimpleQueryRow, column: usize) -> Result<Uuid, StoreError> {
+    record::id(text(row, column)?).map_err(damaged)
+}
+
+fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    let mut endpoints: HashMap<i32, BTreeMap<String, Endpoint>> = HashMap::new();
+    for row in next(answers)? {
+        let endpoint = Endpoint { host: Text::from(as_typed(text(&row, 2)?)), port: number(&row, 3)? };
+        endpoints.entry(number(&row, 0)?).or_default().insert(as_typed(text(&row, 1)?), endpoint);
+    }
+    for row in next(answers)? {
+        let broker = number(&row, 0)?;
+        let registration =
+            BrokerRegistration { epoch: number(&row, 1)?, is_fenced: flag(&row, 2)?, is_shutting_down: flag(&row, 3)? };
+        let node = RegisteredBroker {
+            registration,
+            folder: id(&row, 4)?,
+            process: id(&row, 5)?,
+            rack: optional(&row, 6)?.map(|rack| Text::from(as_typed(rack))),
+            endpoints: endpoints.remove(&broker).unwrap_or_default(),
+        };
+        changes.push(Change::BrokerRegistered { id: broker, node });
+    }
+    Ok(())
+}
+
+/// Those for every broker first.
+fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    let mut set: BTreeMap<Option<i32>, Settings> = BTreeMap::new();
+    for row in next(answers)? {
+        let broker = Some(number(&row, 0)?).filter(|id| *id != EVERY_BROKER);
+        set.entry(broker).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
+    }
+    changes.extend(set.into_iter().map(|(broker, overrides)| Change::BrokerConfigured { broker, overrides }));
+    Ok(())
+}
+
+/// Types that this version does not know stay where they are.
+fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    let mut set: BTreeMap<(Resource, String), Settings> = BTreeMap::new();
+    for row in next(answers)? {
+        if let Some(resource) = Resource::from_code(number(&row, 0)?) {
+            let of = set.entry((resource, as_typed(text(&row, 1)?))).or_default();
+            of.insert(as_typed(text(&row, 2)?), as_typed(text(&row, 3)?));
+        }
+    }
+    let configured = |((resource, name), overrides)| Change::ResourceConfigured { resource, name, overrides };
+    changes.extend(set.into_iter().map(configured));
+    Ok(())
+}
+
+fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    let mut configs: HashMap<Uuid, Settings> = HashMap::new();
+    for row in next(answers)? {
+        configs.entry(id(&row, 0)?).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
+    }
+    let mut partitions: HashMap<Uuid, Partitions> = HashMap::new();
+    let mut last = Arc::new(PartitionRegistration::default());
+    for row in next(answers)? {
+        let registered = registration(&row)?;
+        if registered != *last {
+            last = Arc::new(registered);
+        }
+        let of = partitions.entry(id(&row, 0)?).or_default();
+        (0..number::<u32>(&row, 1)?).for_each(|_| of.push_back(Arc::clone(&last)));
+    }
+    for row in next(answers)? {
+        let topic = id(&row, 0)?;
+        changes.push(Change::TopicCreated {
+            topic,
+            name: as_typed(text(&row, 1)?),
+            partitions: partitions.remove(&topic).unwrap_or_default(),
+            overrides: configs.remove(&topic).unwrap_or_default(),
+        });
+    }
+    Ok(())
+}
+
+fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    for row in next(answers)? {
+        let last_epoch = optional(&row, 4)?.map(|_| number(&row, 4)).transpose()?;
+        let position = Position { last_epoch, offset: number(&row, 5)? };
+        let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
+        changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
+    }
+    Ok(())
+}
+
+fn registration(row: &SimpleQueryRow) -> Result<PartitionRegistration, StoreError> {
+    let leader = match optional(row, 6)? {
+        Some(_) => Some(number(row, 6)?),
+        None => None,
+    };
+    Ok(PartitionRegistration {
+        replicas: ids(row, 2)?,
+        isr: ids(row, 3)?,
+        elr: ids(row, 4)?,
+        lost: ids(row, 5)?,
+        leader,
+        leader_epoch: number(row, 7)?,
+        partition_epoch: number(row, 8)?,
+    })
+}
+
+/// An array, as `{1,2}`.
+fn ids(row: &SimpleQueryRow, column: usize) -> Result<Vec<i32>, StoreError> {
+    let array = text(row, column)?;
+    let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));
+    array.trim_matches(['{', '}']).split(',').filter(|id| !id.is_empty()).map(parse).collect()
+}

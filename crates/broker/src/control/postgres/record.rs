@@ -1,0 +1,269 @@
+//! What a version changed, as text: JSON that people can read, too.
+//!
+//! Mirrors of the types of `change`, so that these may change without the text. Invariant: what was written is read as the
+//! same changes, or refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::replica::epochs::Position;
+use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
+use fullbore_wire::{Text, Uuid};
+use serde::{Deserialize, Serialize};
+
+use super::super::change::{Change, DeletedTopic, Partitions};
+use super::super::node::{Endpoint, RegisteredBroker};
+use crate::config::Resource;
+
+type Configs = BTreeMap<String, String>;
+
+/// A [`Change`].
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ChangeRecord {
+    BrokerRegistered {
+        id: i32,
+        #[serde(flatten)]
+        node: NodeRecord,
+    },
+    TopicCreated {
+        id: String,
+        name: String,
+        partitions: Vec<RunRecord>,
+        configs: Configs,
+    },
+    PartitionsChanged {
+        id: String,
+        first: usize,
+        partitions: Vec<RunRecord>,
+    },
+    LogEndTold {
+        id: String,
+        partition: i32,
+        broker: i32,
+        broker_epoch: i64,
+        last_epoch: Option<i32>,
+        end_offset: i64,
+    },
+    TopicConfigured {
+        id: String,
+        configs: Configs,
+    },
+    TopicDeleted {
+        id: String,
+        name: String,
+        partitions: i32,
+    },
+    DeletionFinished {
+        id: String,
+    },
+    BrokerConfigured {
+        broker: Option<i32>,
+        configs: Configs,
+    },
+    ResourceConfigured {
+        resource_type: i8,
+        name: String,
+        configs: Configs,
+    },
+    ProducerIdsTaken {
+        next: i64,
+    },
+    GroupsMoved {},
+}
+
+/// A [`RegisteredBroker`].
+#[derive(Serialize, Deserialize)]
+struct NodeRecord {
+    epoch: i64,
+    folder: String,
+    process: String,
+    fenced: bool,
+    shutting_down: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rack: Option<String>,
+    /// Host and port by listener.
+    endpoints: BTreeMap<String, (String, u16)>,
+}
+
+/// Neighbouring partitions that are registered alike.
+#[derive(Serialize, Deserialize)]
+struct RunRecord {
+    count: usize,
+    replicas: Vec<i32>,
+    isr: Vec<i32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    elr: Vec<i32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<i32>,
+    leader: Option<i32>,
+    leader_epoch: i32,
+    partition_epoch: i32,
+}
+
+/// The most partitions that one record may stand for: more than any topic has.
+const PARTITIONS_MAX: usize = 1 << 20;
+
+/// Writes changes.
+pub fn write(changes: &[Change]) -> String {
+    let records: Vec<ChangeRecord> = changes.iter().map(record).collect();
+    serde_json::to_string(&records).expect("its keys are text, and it has no numbers that JSON lacks")
+}
+
+/// Reads them again.
+///
+/// # Errors
+/// Why it is not a text of ours.
+pub fn read(text: &str) -> Result<Vec<Change>, String> {
+    let records: Vec<ChangeRecord> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    records.into_iter().map(change).collect()
+}
+
+fn record(change: &Change) -> ChangeRecord {
+    match change {
+        Change::BrokerRegistered { id, node } => ChangeRecord::BrokerRegistered { id: *id, node: node_record(node) },
+        Change::TopicCreated { topic, name, partitions, overrides } => ChangeRecord::TopicCreated {
+            id: topic.to_string(),
+            name: name.clone(),
+            partitions: run_records(partitions),
+            configs: overrides.clone(),
+        },
+        Change::PartitionsChanged { topic, first, partitions } => {
+            let partitions = run_records(partitions);
+            ChangeRecord::PartitionsChanged { id: topic.to_string(), first: *first, partitions }
+        }
+        Change::LogEndTold { topic, partition, end } => ChangeRecord::LogEndTold {
+            id: topic.to_string(),
+            partition: *partition,
+            broker: end.broker_id,
+            broker_epoch: end.broker_epoch,
+            last_epoch: end.position.last_epoch,
+            end_offset: end.position.offset,
+        },
+        Change::TopicConfigured { topic, overrides } => {
+            ChangeRecord::TopicConfigured { id: topic.to_string(), configs: overrides.clone() }
+        }
+        Change::TopicDeleted(DeletedTopic { id, name, partitions }) => {
+            ChangeRecord::TopicDeleted { id: id.to_string(), name: name.clone(), partitions: *partitions }
+        }
+        Change::DeletionFinished { topic } => ChangeRecord::DeletionFinished { id: topic.to_string() },
+        Change::BrokerConfigured { broker, overrides } => {
+            ChangeRecord::BrokerConfigured { broker: *broker, configs: overrides.clone() }
+        }
+        Change::ResourceConfigured { resource, name, overrides } => ChangeRecord::ResourceConfigured {
+            resource_type: *resource as i8,
+            name: name.clone(),
+            configs: overrides.clone(),
+        },
+        Change::ProducerIdsTaken { next } => ChangeRecord::ProducerIdsTaken { next: *next },
+        Change::GroupsMoved => ChangeRecord::GroupsMoved {},
+    }
+}
+
+fn change(record: ChangeRecord) -> Result<Change, String> {
+    Ok(match record {
+        ChangeRecord::BrokerRegistered { id, node } => Change::BrokerRegistered { id, node: self::node(node)? },
+        ChangeRecord::TopicCreated { id, name, partitions, configs } => Change::TopicCreated {
+            topic: self::id(&id)?,
+            name,
+            partitions: self::partitions(partitions)?,
+            overrides: configs,
+        },
+        ChangeRecord::PartitionsChanged { id, first, partitions } => {
+            Change::PartitionsChanged { topic: self::id(&id)?, first, partitions: self::partitions(partitions)? }
+        }
+        ChangeRecord::LogEndTold { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
+            let position = Position { last_epoch, offset: end_offset };
+            let end = LogEnd { broker_id: broker, broker_epoch, position };
+            Change::LogEndTold { topic: self::id(&id)?, partition, end }
+        }
+        ChangeRecord::TopicConfigured { id, configs } => {
+            Change::TopicConfigured { topic: self::id(&id)?, overrides: configs }
+        }
+        ChangeRecord::TopicDeleted { id, name, partitions } => {
+            Change::TopicDeleted(DeletedTopic { id: self::id(&id)?, name, partitions })
+        }
+        ChangeRecord::DeletionFinished { id } => Change::DeletionFinished { topic: self::id(&id)? },
+        ChangeRecord::BrokerConfigured { broker, configs } => Change::BrokerConfigured { broker, overrides: configs },
+        ChangeRecord::ResourceConfigured { resource_type, name, configs } => {
+            let unknown = || format!("there is no type of resource {resource_type}");
+            let resource = Resource::from_code(resource_type).ok_or_else(unknown)?;
+            Change::ResourceConfigured { resource, name, overrides: configs }
+        }
+        ChangeRecord::ProducerIdsTaken { next } => Change::ProducerIdsTaken { next },
+        ChangeRecord::GroupsMoved {} => Change::GroupsMoved,
+    })
+}
+
+/// An id as clients see it.
+pub fn id(text: &str) -> Result<Uuid, String> {
+    Uuid::parse(text).ok_or_else(|| format!("'{text}' is not an id"))
+}
+
+fn node_record(node: &RegisteredBroker) -> NodeRecord {
+    NodeRecord {
+        epoch: node.registration.epoch,
+        folder: node.folder.to_string(),
+        process: node.process.to_string(),
+        fenced: node.registration.is_fenced,
+        shutting_down: node.registration.is_shutting_down,
+        rack: node.rack.as_ref().map(Text::to_string),
+        endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), (at.host.to_string(), at.port))).collect(),
+    }
+}
+
+fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
+    let endpoint = |(host, port): (String, u16)| Endpoint { host: Text::from(host), port };
+    Ok(RegisteredBroker {
+        registration: BrokerRegistration {
+            epoch: record.epoch,
+            is_fenced: record.fenced,
+            is_shutting_down: record.shutting_down,
+        },
+        folder: id(&record.folder)?,
+        process: id(&record.process)?,
+        rack: record.rack.map(Text::from),
+        endpoints: record.endpoints.into_iter().map(|(name, at)| (name, endpoint(at))).collect(),
+    })
+}
+
+/// Neighbours that are registered alike, with the number of the first, counted from 0, and how many they are.
+pub fn runs(partitions: &Partitions) -> Vec<(usize, usize, &Arc<PartitionRegistration>)> {
+    let mut runs: Vec<(usize, usize, &Arc<PartitionRegistration>)> = Vec::new();
+    for (number, registered) in partitions.iter().enumerate() {
+        match runs.last_mut() {
+            Some((_, count, before)) if Arc::ptr_eq(before, registered) || before == &registered => *count += 1,
+            _ => runs.push((number, 1, registered)),
+        }
+    }
+    runs
+}
+
+fn run_records(partitions: &Partitions) -> Vec<RunRecord> {
+    let run = |(_, count, of): (usize, usize, &Arc<PartitionRegistration>)| RunRecord {
+        count,
+        replicas: of.replicas.clone(),
+        isr: of.isr.clone(),
+        elr: of.elr.clone(),
+        lost: of.lost.clone(),
+        leader: of.leader,
+        leader_epoch: of.leader_epoch,
+        partition_epoch: of.partition_epoch,
+    };
+    runs(partitions).into_iter().map(run).collect()
+}
+
+fn partitions(runs: Vec<RunRecord>) -> Result<Partitions, String> {
+    let mut partitions = Partitions::new();
+    for run in runs {
+        let RunRecord { count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch } = run;
+        if count > PARTITIONS_MAX {
+            return Err(format!("{count} partitions are more than a topic may have"));
+        }
+        let registered =
+            Arc::new(PartitionRegistration { replicas, isr, elr, lost, leader, leader_epoch, partition_epoch });
+        (0..count).for_each(|_| partitions.push_back(Arc::clone(&registered)));
+    }
+    Ok(partitions)
+}

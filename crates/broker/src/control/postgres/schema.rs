@@ -1,0 +1,137 @@
+//! The schema: made by the first start, looked at by each, upgraded when an administrator says so.
+
+use fullbore_wire::Uuid;
+
+use super::super::store::StoreError;
+use super::error::{AskError, damaged};
+use super::session::{Rows, Session, flag, next, number, text};
+use super::write::literal;
+use std::time::Duration;
+
+/// What each version of the schema changed, from version 1 on.
+const SCHEMAS: &[&str] = &[include_str!("schema.sql")];
+/// The one that this Fullbore knows.
+pub const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
+/// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.
+const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
+
+/// What the database was found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing of ours, and nothing under our name.
+    Empty,
+    /// A schema of our name in which nothing is yet.
+    EmptySchema,
+    /// A schema of our name with other tables.
+    Foreign,
+    /// Ours, of this version.
+    Version(i64),
+}
+
+/// Why a schema is not used.
+#[derive(Debug)]
+pub enum SchemaError {
+    Ask(AskError),
+    Read(StoreError),
+    Foreign,
+    Older(i64),
+    Newer(i64),
+}
+
+impl From<AskError> for SchemaError {
+    fn from(error: AskError) -> Self {
+        Self::Ask(error)
+    }
+}
+
+impl From<StoreError> for SchemaError {
+    fn from(error: StoreError) -> Self {
+        Self::Read(error)
+    }
+}
+
+const LOOK: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
+    EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
+
+/// What there is.
+pub async fn look(session: &Session, call_max: Duration) -> Result<Found, SchemaError> {
+    let rows = one(session.ask(LOOK, call_max).await?)?;
+    let row = rows.first().ok_or_else(|| damaged("no answer"))?;
+    match (flag(row, 0)?, flag(row, 1)?, flag(row, 2)?) {
+        (_, true, _) => {
+            let rows = one(session.ask("SELECT version FROM fullbore.schema_version", call_max).await?)?;
+            match rows.first() {
+                Some(row) => Ok(Found::Version(number(row, 0)?)),
+                None => Ok(Found::Foreign),
+            }
+        }
+        (false, ..) => Ok(Found::Empty),
+        (true, false, false) => Ok(Found::EmptySchema),
+        (true, false, true) => Ok(Found::Foreign),
+    }
+}
+
+/// The cluster's id; an empty database becomes one of this cluster, by one of those that start at the same time.
+pub async fn ensure(session: &Session, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
+    let mut found = look(session, call_max).await?;
+    if matches!(found, Found::Empty | Found::EmptySchema) {
+        session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
+        found = look(session, call_max).await?;
+        if matches!(found, Found::Empty | Found::EmptySchema) {
+            session.ask(&making(found, new_cluster_id), call_max).await?;
+            found = Found::Version(SCHEMA_VERSION);
+        }
+        session.ask("COMMIT", call_max).await?;
+    }
+    match found {
+        Found::Version(SCHEMA_VERSION) => {}
+        Found::Version(version) if version < SCHEMA_VERSION => return Err(SchemaError::Older(version)),
+        Found::Version(version) => return Err(SchemaError::Newer(version)),
+        _ => return Err(SchemaError::Foreign),
+    }
+    let rows = one(session.ask("SELECT cluster_id FROM fullbore.cluster", call_max).await?)?;
+    let id = text(rows.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
+    Ok(Uuid::parse(id).ok_or_else(|| damaged(format!("'{id}' is not a cluster id")))?)
+}
+
+fn making(found: Found, cluster_id: Uuid) -> String {
+    let schema = if found == Found::Empty { "CREATE SCHEMA fullbore;" } else { "" };
+    let (tables, cluster_id) = (SCHEMAS.join("\n"), literal(&cluster_id));
+    format!(
+        "{schema} {tables};
+         INSERT INTO fullbore.schema_version VALUES (1, {SCHEMA_VERSION});
+         INSERT INTO fullbore.versions (version, mark, at) VALUES
+           (0, ('x' || left(md5(random()::text || clock_timestamp()::text), 16))::bit(64)::bigint, clock_timestamp());
+         INSERT INTO fullbore.cluster VALUES (1, {cluster_id}, 0, 0)"
+    )
+}
+
+/// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until they are of
+/// this version, too.
+pub async fn migrate(session: &Session, call_max: Duration) -> Result<i64, SchemaError> {
+    upgrade(session, call_max, SCHEMAS).await
+}
+
+/// With all versions up to the last of these.
+async fn upgrade(session: &Session, call_max: Duration, schemas: &[&str]) -> Result<i64, SchemaError> {
+    let known = schemas.len() as i64;
+    session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
+    let found = match look(session, call_max).await? {
+        Found::Version(version) => version,
+        _ => return Err(SchemaError::Foreign),
+    };
+    if found > known {
+        return Err(SchemaError::Newer(found));
+    }
+    let missing = usize::try_from(found).map_or(schemas, |found| &schemas[found..]);
+    let statements = missing.join("\n;");
+    let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
+    // Who has the lock on the metadata finishes first.
+    let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
+    session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
+    Ok(found)
+}
+
+fn one(answers: Vec<Rows>) -> Result<Rows, StoreError> {
+    next(&mut answers.into_iter())
+}

@@ -1,0 +1,107 @@
+//! A connection to the database, and one question at a time.
+//!
+//! Invariant: every call ends within a time limit. A question is a text of statements, sent at once; each answer is the rows of those
+//! that have rows, in their order.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow};
+
+use super::error::{AskError, damaged};
+use super::server::Server;
+use crate::control::store::StoreError;
+
+/// Beyond the time that the server has itself, so that it can say what it was.
+const ANSWER_MARGIN: Duration = Duration::from_secs(1);
+
+/// An open connection, driven by a task of the runtime in which it was opened.
+pub struct Session {
+    client: Client,
+    driven: JoinHandle<()>,
+}
+
+/// The rows of one statement.
+pub type Rows = Vec<SimpleQueryRow>;
+
+impl Session {
+    /// Connects. What the server notifies of is the newest of `notified`.
+    pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
+        let config = server.session_config(settings).map_err(|bad| AskError::not_asked(bad.0))?;
+        let connecting = config.connect(server.tls.clone());
+        let connected = timeout(server.call_max, connecting).await;
+        let too_long = |_| AskError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
+        let (client, mut connection) = connected.map_err(too_long)??;
+        let driven = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(told) = message
+                    && let Ok(version) = told.payload().parse::<u64>()
+                {
+                    notified.send_if_modified(|newest| {
+                        let is_newer = version > *newest;
+                        *newest = version.max(*newest);
+                        is_newer
+                    });
+                }
+            }
+        });
+        Ok(Self { client, driven })
+    }
+
+    /// Asks, and waits for all answers, at most a second longer than a statement may take.
+    pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
+        if self.client.is_closed() {
+            return Err(AskError::not_asked("the connection was closed"));
+        }
+        let limit = statement_max + ANSWER_MARGIN;
+        let asked = timeout(limit, self.client.simple_query(statements)).await;
+        let messages = asked.map_err(|_| AskError::slow(format!("no answer within {} ms", limit.as_millis())))??;
+        let mut answers: Vec<Rows> = Vec::new();
+        for message in messages {
+            match message {
+                SimpleQueryMessage::RowDescription(_) => answers.push(Vec::new()),
+                SimpleQueryMessage::Row(row) => answers.last_mut().expect("columns come before rows").push(row),
+                _ => {}
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Ends it, and what it was doing.
+    pub async fn close(self) {
+        drop(self.client);
+        self.driven.abort();
+        let _ = self.driven.await;
+    }
+}
+
+/// The text in a column, which has one.
+pub fn text(row: &SimpleQueryRow, column: usize) -> Result<&str, StoreError> {
+    optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
+}
+
+/// The text in a column, if there is one.
+pub fn optional(row: &SimpleQueryRow, column: usize) -> Result<Option<&str>, StoreError> {
+    row.try_get(column).map_err(|error| damaged(error.to_string()))
+}
+
+/// The number in a column, which has one.
+pub fn number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<N, StoreError> {
+    let text = text(row, column)?;
+    text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
+}
+
+/// Whether a column says so.
+pub fn flag(row: &SimpleQueryRow, column: usize) -> Result<bool, StoreError> {
+    Ok(text(row, column)? == "t")
+}
+
+/// Those of the first statement that has rows, and what is left.
+pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
+    answers.next().ok_or_else(|| damaged("an answer is missing"))
+}

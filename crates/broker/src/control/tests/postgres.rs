@@ -1,0 +1,206 @@
+//! The control plane on a real PostgreSQL, and what only a database over a network does.
+
+use std::time::Duration;
+
+use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::{Proxy, wait_until};
+
+use super::super::change::{Change, Version};
+use super::super::owner::Failure;
+use super::super::postgres::{Postgres, Server};
+use super::super::store::{Progress, StoreError, Transaction};
+use super::seam::{afresh, commit_beside, created};
+use super::*;
+use crate::config::PlaneSettings;
+
+/// What takes longer hangs.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// A database of a test's own.
+pub struct Database {
+    server: &'static PostgresServer,
+    name: String,
+}
+
+impl Database {
+    pub fn new() -> Self {
+        let server = PostgresServer::shared();
+        Self { server, name: server.database() }
+    }
+
+    pub fn url(&self) -> String {
+        self.server.url(&self.name)
+    }
+
+    /// Another connection of another broker.
+    pub fn store(&self) -> Postgres {
+        connect(&self.url(), 5_000).expect("connects")
+    }
+
+    /// What the superuser does to it.
+    pub fn run(&self, statements: &str) -> String {
+        self.server.run(&self.name, statements)
+    }
+}
+
+fn server(url: &str, timeout_ms: u64) -> Server {
+    Server::new(&PlaneSettings::new(url, None, timeout_ms), "fullbore test").expect("a URL")
+}
+
+fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
+    let opened = Postgres::open(Arc::new(server(url, timeout_ms)), random_id());
+    opened.map(|(store, _)| store).map_err(|error| error.to_string())
+}
+
+fn over(store: Postgres) -> (Owner<Postgres>, watch::Receiver<Arc<Image>>) {
+    registered(store, Box::new(random_id))
+}
+
+fn is_away(done: &Result<Vec<Outcome>, Failure>) -> bool {
+    matches!(done, Err(Failure::Store(StoreError::Away(_))))
+}
+
+#[test]
+fn several_first_starts_at_once_make_one_cluster() {
+    let database = Database::new();
+    let url = database.url();
+    let first = |_| {
+        let server = Arc::new(server(&url, 10_000));
+        std::thread::spawn(move || {
+            let (store, cluster_id) = Postgres::open(server, random_id()).expect("opens");
+            let (_, images) = over(store);
+            let epoch = images.borrow().epoch();
+            (cluster_id, epoch)
+        })
+    };
+    let starts: Vec<_> = (0..5).map(first).collect();
+    let made: Vec<_> = starts.into_iter().map(|start| start.join().expect("no panic")).collect();
+    assert!(made.iter().all(|(cluster_id, _)| *cluster_id == made[0].0), "{made:?}");
+    assert_eq!(database.run("SELECT version, (SELECT count(*) FROM fullbore.versions) FROM fullbore.cluster"), "1|2");
+}
+
+/// What the relay sees of a COMMIT's answer, or of the COMMIT itself, never arrives.
+#[test]
+fn a_commit_without_an_answer_is_looked_for_in_the_database() {
+    let database = Database::new();
+    for (number, is_made) in [(0, true), (1, false)] {
+        let relay = Proxy::start();
+        relay.lead_to(database.server.address());
+        let through = format!("postgres://postgres@{}/{}", relay.address, database.name);
+        let (mut owner, images) = over(connect(&through, 2_000).expect("connects"));
+        let name = format!("t{number}");
+        // While its transaction waits for this, the connection is cut.
+        database.run(
+            "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+               'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
+             CREATE OR REPLACE TRIGGER slow AFTER INSERT ON fullbore.topics FOR EACH ROW EXECUTE FUNCTION slow()",
+        );
+        let mut holder = database.server.session(&database.name);
+        holder.ask("SELECT pg_advisory_lock(7)");
+        let before = images.borrow().epoch();
+        let asking = std::thread::spawn(move || {
+            let done = owner.transact(&[&create_command(&name)]);
+            (owner, done)
+        });
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        wait_until("the commit is under way", HANGS, || database.run(waits) == "1");
+        if !is_made {
+            database.run("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+        }
+        relay.cut();
+        drop(holder);
+        let (mut owner, done) = asking.join().expect("no panic");
+        assert_eq!(done.is_ok(), is_made, "{done:?}");
+        assert_eq!(images.borrow().topics().len(), usize::from(is_made));
+        assert_eq!(images.borrow().epoch(), before + u64::from(is_made));
+        let again = created(owner.transact(&[&create_command(&format!("t{number}"))]).expect("done"));
+        assert_eq!(again.is_ok(), !is_made);
+        database.run("DROP TRIGGER slow ON fullbore.topics");
+        owner.transact(&[&Command::DeleteTopics(vec![TopicRef::Name(format!("t{number}"))])]).expect("done");
+    }
+}
+
+#[test]
+fn a_broker_that_is_frozen_with_the_lock_loses_it() {
+    let database = Database::new();
+    let mut frozen = connect(&database.url(), 1_000).expect("connects");
+    let (mut owner, images) = over(connect(&database.url(), 1_000).expect("connects"));
+    let (held, _) = frozen.begin(None).expect("begun");
+    let started = Instant::now();
+    created(owner.transact(&[&create_command("t")]).expect("it gets the lock")).expect("created");
+    assert!(started.elapsed() > Duration::from_millis(200) && started.elapsed() < HANGS, "{:?}", started.elapsed());
+    let version = images.borrow().version().expect("there");
+    let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, mark: 1 });
+    assert!(late.is_err(), "its lock is gone");
+    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    // It goes on over another connection.
+    assert!(matches!(frozen.begin(Some(version)), Ok((_, Progress::Since(since))) if since.is_empty()));
+}
+
+#[test]
+fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
+    let server = PostgresServer::start();
+    let name = server.database();
+    let (mut owner, images) = over(connect(&server.url(&name), 1_000).expect("connects"));
+    owner.stock_up();
+    owner.transact(&[&create_command("t")]).expect("done");
+    server.stop();
+    let started = Instant::now();
+    for _ in 0..20 {
+        assert!(is_away(&owner.transact(&[&create_command("u")])));
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let (batch, answers): (Vec<_>, Vec<_>) =
+        [Command::InitProducerId, create_command("u")].map(asked).into_iter().unzip();
+    owner.serve(batch);
+    let done: Vec<Outcome> = answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect();
+    assert!(matches!(&done[0], Outcome::ProducerId(Ok(0))), "{done:?}");
+    let is_retriable = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
+    assert!(matches!(&done[1], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(is_retriable)), "{done:?}");
+    server.start_again();
+    wait_until("it is found again", HANGS, || owner.transact(&[&create_command("u")]).is_ok());
+    // The connection that there is ends with it; nobody notices.
+    server.stop();
+    server.start_again();
+    owner.transact(&[&create_command("v")]).expect("over another connection");
+    assert_eq!(images.borrow().topics().len(), 3);
+}
+
+#[test]
+fn who_knows_too_little_reads_everything() {
+    let database = Database::new();
+    let (mut owner, _images) = over(database.store());
+    let (mut late, late_images) = over(database.store());
+    owner.catch_up();
+    for name in ["t", "u"] {
+        owner.transact(&[&create_command(name)]).expect("done");
+    }
+    database.run("UPDATE fullbore.versions SET changes = null WHERE version = 2");
+    late.catch_up();
+    assert_eq!(late_images.borrow().topics().len(), 2);
+    let known = late_images.borrow().version();
+    let mut store = database.store();
+    commit_beside(&mut store, known, Change::ProducerIdsTaken { next: 5_000 });
+    database.run("DELETE FROM fullbore.versions WHERE version < 4");
+    late.catch_up();
+    assert_eq!(late_images.borrow().epoch(), 4);
+}
+
+#[test]
+fn whatever_clients_name_is_kept_as_it_is() {
+    let database = Database::new();
+    let (mut owner, images) = over(database.store());
+    let (mut other, other_images) = over(database.store());
+    other.catch_up();
+    let odd = "it's \\ \\0 \0 $$ ? é \u{1f980}'; DROP SCHEMA fullbore CASCADE; --";
+    let changes = vec![("consumer.session.timeout.ms".to_owned(), set("46000"))];
+    let resources = vec![AlterResourceConfig { resource: crate::config::Resource::Group, name: odd.into(), changes }];
+    owner
+        .transact(&[&Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })])
+        .expect("done");
+    other.catch_up();
+    for image in [&images, &other_images] {
+        assert!(image.borrow().resource(crate::config::Resource::Group, odd).is_some());
+    }
+    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+}

@@ -1,0 +1,188 @@
+//! A PostgreSQL of a test program's own, from the programs that are installed.
+//!
+//! Invariant: it ends with the test program, however that ends, and leaves nothing behind.
+
+use crate::pki::Authority;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use tempfile::TempDir;
+
+/// A running server. Roles `secretive` and `encrypted` need a password over TCP, the latter TLS as well; nobody else needs any.
+pub struct PostgresServer {
+    folder: PathBuf,
+    port: u16,
+    authority: String,
+    shell: Mutex<Shell>,
+}
+
+struct Shell {
+    child: Child,
+    /// Their end is the server's.
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+/// Where Debian and others keep the programs, which are not on the PATH there.
+fn programs() -> PathBuf {
+    let is_there = |folder: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| folder.join(name).exists());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+        .map(|folders| folders.flatten().map(|folder| folder.path().join("bin")).collect())
+        .unwrap_or_default();
+    versions.sort();
+    let found = std::env::split_paths(&path).chain(versions.into_iter().rev()).find(is_there);
+    found.expect("PostgreSQL's programs: apt install postgresql, or tests/clients/install")
+}
+
+impl PostgresServer {
+    /// The one that all tests of this program share, each with databases of its own.
+    pub fn shared() -> &'static PostgresServer {
+        static SHARED: OnceLock<PostgresServer> = OnceLock::new();
+        SHARED.get_or_init(PostgresServer::start)
+    }
+
+    /// Another one, for tests that stop it.
+    pub fn start() -> PostgresServer {
+        // Removed by who stops the server.
+        let folder = TempDir::with_prefix("fullbore-postgres-").expect("a folder").keep();
+        let authority = Authority::new("the database's authority");
+        let shown = authority.broker(&["localhost", "127.0.0.1"]);
+        std::fs::write(folder.join("server.pem"), &shown.chain).expect("written");
+        std::fs::write(folder.join("server.key"), &shown.key).expect("written");
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = free.local_addr().expect("bound").port();
+        drop(free);
+        let mut child = Command::new("bash")
+            .args(["-c", include_str!("postgres.sh"), "postgres"])
+            .args([programs().as_os_str(), folder.as_os_str()])
+            .arg(port.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .current_dir("/")
+            .spawn()
+            .expect("bash");
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut shell = Shell { child, orders, answers };
+        let answer = shell.answer();
+        if answer != "started" {
+            let said: Vec<String> = shell.answers.lines().map_while(Result::ok).collect();
+            panic!("PostgreSQL does not start: {answer} {}", said.join("\n"));
+        }
+        PostgresServer { folder, port, authority: authority.pem(), shell: Mutex::new(shell) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// The authority that its certificate is of, PEM.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The folder of its Unix socket.
+    pub fn socket_folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A new database.
+    pub fn database(&self) -> String {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        self.run("postgres", &format!("CREATE DATABASE {name}"));
+        name
+    }
+
+    /// The URL of a database over TCP.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@{}/{database}", self.address())
+    }
+
+    /// Runs statements, each by itself, as the superuser; gives the rows without headings.
+    pub fn run(&self, database: &str, statements: &str) -> String {
+        let mut command = Command::new(programs().join("psql"));
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-h"]);
+        command.arg(&self.folder).args(["-p", &self.port.to_string(), "-f", "-"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql");
+        child.stdin.take().expect("piped").write_all(statements.as_bytes()).expect("psql reads");
+        let output = child.wait_with_output().expect("psql ends");
+        assert!(output.status.success(), "{statements}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Stops it as a power cut would.
+    pub fn stop(&self) {
+        self.order("stop");
+    }
+
+    /// Starts it again.
+    pub fn start_again(&self) {
+        self.order("start");
+    }
+
+    fn order(&self, order: &str) {
+        let mut shell = self.shell.lock().expect("not poisoned");
+        writeln!(shell.orders.as_mut().expect("it was not dropped"), "{order}").expect("the shell lives");
+        shell.answer();
+    }
+}
+
+impl Shell {
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("an answer");
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        let shell = self.shell.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        drop(shell.orders.take());
+        let _ = shell.child.wait();
+    }
+}
+
+/// A session that stays open, of the superuser.
+pub struct SuperSession {
+    child: Child,
+    statements: ChildStdin,
+    rows: BufReader<ChildStdout>,
+}
+
+impl PostgresServer {
+    /// A session that stays open until it is dropped.
+    pub fn session(&self, database: &str) -> SuperSession {
+        let mut command = Command::new(programs().join("psql"));
+        command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", database, "-p", &self.port.to_string(), "-h"]);
+        let mut child = command.arg(&self.folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("psql");
+        let statements = child.stdin.take().expect("piped");
+        let rows = BufReader::new(child.stdout.take().expect("piped"));
+        SuperSession { child, statements, rows }
+    }
+}
+
+impl SuperSession {
+    /// Runs a statement to its end.
+    pub fn ask(&mut self, statement: &str) {
+        writeln!(self.statements, "{statement};\n\\echo done").expect("psql reads");
+        let mut line = String::new();
+        while line.trim() != "done" {
+            line.clear();
+            assert!(self.rows.read_line(&mut line).expect("psql answers") > 0, "it has ended");
+        }
+    }
+}
+
+impl Drop for SuperSession {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

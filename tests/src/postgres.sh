@@ -1,0 +1,44 @@
+# A PostgreSQL for tests in the folder $2, with the programs of $1, on a Unix socket there and the port $3 of 127.0.0.1.
+# Obeys lines of standard input, and answers each with one. At its end everything goes, however who started it ended.
+set -u
+bin=$1 dir=$2 port=$3
+trap '' INT TERM HUP
+as_who() { # It refuses root.
+  if [ "$(id -u)" != 0 ]; then "$@"; else setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups -- "$@"; fi
+}
+user=postgres
+id "$user" >/dev/null 2>&1 || user=nobody
+start() {
+  as_who "$bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 start >/dev/null 2>&1 </dev/null
+}
+[ "$(id -u)" != 0 ] || chown "$user" "$dir"
+as_who "$bin/initdb" -D "$dir/data" -N -U postgres --auth=trust --no-locale -E UTF8 >"$dir/initdb" 2>&1 || { cat "$dir/initdb"; rm -rf "$dir"; exit 1; }
+{
+  echo "unix_socket_directories='$dir'"
+  echo "listen_addresses='127.0.0.1'"
+  echo "port=$port"
+  echo "fsync=off"
+  echo "shared_buffers=16MB"
+  echo "max_connections=200"
+  echo "log_min_messages=warning"
+  [ ! -e "$dir/server.pem" ] || echo "ssl=on
+ssl_cert_file='$dir/server.pem'
+ssl_key_file='$dir/server.key'"
+} >>"$dir/data/postgresql.conf"
+[ ! -e "$dir/server.key" ] || { chmod 600 "$dir/server.key"; [ "$(id -u)" != 0 ] || chown "$user" "$dir/server.key"; }
+{
+  echo "local all all trust"
+  echo "hostssl all encrypted 127.0.0.1/32 scram-sha-256"
+  echo "host all secretive 127.0.0.1/32 scram-sha-256"
+  echo "host all encrypted 127.0.0.1/32 reject"
+  echo "host all all 127.0.0.1/32 trust"
+} >"$dir/data/pg_hba.conf"
+if start; then echo started; else echo failed; cat "$dir/log"; fi
+while read -r what; do
+  case $what in
+    stop) as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null; echo stopped ;;
+    start) start; echo started ;;
+  esac
+done
+as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1
+rm -rf "$dir"
