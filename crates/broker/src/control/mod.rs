@@ -65,7 +65,7 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
-pub use postgres::{Beaten, Heard};
+pub use postgres::{Beaten, BrokerFound, Finding, Heard, UnusableDatabase, check, migrate};
 pub use resources::ConfiguredResource;
 #[cfg(test)]
 pub(crate) use sqlite::older;

@@ -1,7 +1,8 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
+mod cluster;
 mod memory;
-mod postgres;
+pub(crate) mod postgres;
 mod resources;
 mod seam;
 

@@ -113,7 +113,7 @@ pub async fn migrate(session: &Session, call_max: Duration) -> Result<i64, Schem
 }
 
 /// With all versions up to the last of these.
-async fn upgrade(session: &Session, call_max: Duration, schemas: &[&str]) -> Result<i64, SchemaError> {
+pub(super) async fn upgrade(session: &Session, call_max: Duration, schemas: &[&str]) -> Result<i64, SchemaError> {
     let known = schemas.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match look(session, call_max).await? {

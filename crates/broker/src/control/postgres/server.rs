@@ -14,6 +14,8 @@ use crate::config::PlaneSettings;
 
 /// The port of a URL that names none.
 const PORT: u16 = 5432;
+/// The system counts in seconds.
+const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// A holder of the lock that does not go on for this part of the time limit loses it, so that who waits gets it.
 const FROZEN_PART: u32 = 2;
 
@@ -61,7 +63,7 @@ impl Server {
             .connect_timeout(call_max)
             .tcp_user_timeout(call_max)
             .keepalives(true)
-            .keepalives_idle(call_max)
+            .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
         let shown = shown(&config);

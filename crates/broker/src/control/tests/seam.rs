@@ -109,7 +109,7 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
         let memory = Memory::default().telling(tells_whole);
-        let database = Database::new();
+        let database = Database::emptied("both");
         let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
         let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
@@ -149,7 +149,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("tempdir");
         let of_file = changed_and_afresh(|| sqlite(folder.path()), &changed);
         prop_assert_eq!(&of_file.0, &of_file.1);
-        let database = Database::new();
+        let database = Database::emptied("partitions");
         let of_database = changed_and_afresh(|| database.store(), &changed);
         prop_assert_eq!(of_file, of_database);
     }
