@@ -441,7 +441,7 @@ fn started<S: Store>(
     let refused = |failure: Failure| {
         let store = identity.store.clone();
         match failure {
-            Failure::Inapplicable(source) => OpenError::Inapplicable { store, source },
+            Failure::Inapplicable(source) => OpenError::Inapplicable { store, source: Box::new(source) },
             Failure::Store(error) => OpenError::of_store(store, error),
             Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Failed(reason)),
         }

@@ -17,7 +17,7 @@ use super::super::store::StoreError;
 use super::error::{AskError, damaged};
 use super::read::{NEWEST, id, version};
 use super::server::Server;
-use super::session::{Rows, Session, next, number};
+use super::session::{PostgresSession, Rows, next, number};
 use super::write::{CHANNEL, literal};
 use crate::seldom::Seldom;
 
@@ -132,7 +132,7 @@ where
     /// As long as a connection lasts.
     async fn connected(&mut self) -> Result<std::convert::Infallible, AskError> {
         let (notify, mut notified) = watch::channel(0);
-        let session = Session::open(&self.server, SETTINGS, notify).await?;
+        let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.ask(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
         // It ends with the connection.
@@ -165,7 +165,7 @@ where
         format!(
             "LISTEN {CHANNEL};
              DELETE FROM fullbore.beats WHERE broker_id = {broker} AND process <> {process}
-               AND at < clock_timestamp() - interval '1 hour'"
+               AND at < clock_timestamp() - interval '10 minutes'"
         )
     }
 

@@ -13,7 +13,7 @@ use super::error::AskError;
 use super::read::{id, version};
 use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
 use super::server::Server;
-use super::session::{Rows, Session, flag, next, number, optional, text};
+use super::session::{PostgresSession, Rows, flag, next, number, optional, text};
 use crate::config::PlaneSettings;
 
 /// `server_version_num` of the oldest PostgreSQL that has all we need.
@@ -170,7 +170,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
 
 /// Until something stops it.
 async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
-    let session = Session::open(server, "", watch::channel(0).0).await?;
+    let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
     match schema::look(&session, server.call_max).await {
         Ok(Found::Empty) => {
@@ -203,7 +203,7 @@ const OF_SERVER: &str = "SELECT current_setting('server_version_num'), current_s
     pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-async fn of_server(session: &Session, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let before = SystemTime::now();
     let row = first(session.ask(OF_SERVER, server.call_max).await?)?;
     let half_way = before + before.elapsed().unwrap_or_default() / 2;
@@ -236,7 +236,7 @@ const OF_CLUSTER: &str = "SELECT cluster.version, versions.mark, cluster_id, (SE
         ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint, brokers.process
       FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) ORDER BY broker_id";
 
-async fn of_cluster(session: &Session, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let missing = session.ask(PRIVILEGES, server.call_max).await?;
     for row in next(&mut missing.into_iter())? {
         let on = format!("fullbore.{}", text(&row, 1)?);

@@ -38,7 +38,7 @@ use crate::config::PlaneSettings;
 use error::AskError;
 use read::Since;
 use schema::{SCHEMA_VERSION, SchemaError};
-use session::{Rows, Session, next, number};
+use session::{PostgresSession, Rows, next, number};
 
 pub use beat::{Beaten, Beats, Heard};
 pub use check::{BrokerFound, Finding, check};
@@ -61,7 +61,7 @@ pub struct Postgres {
     server: Arc<Server>,
     /// Drives the connection, while somebody waits for it.
     runtime: Runtime,
-    session: Option<Session>,
+    session: Option<PostgresSession>,
     /// When it could not be reached, why, and how long to wait.
     vain: Option<(Instant, Duration, AskError)>,
 }
@@ -123,7 +123,7 @@ impl Postgres {
             None => PAUSE_MIN,
         };
         let nobody = watch::channel(0).0;
-        match self.runtime.block_on(Session::open(&self.server, "", nobody)) {
+        match self.runtime.block_on(PostgresSession::open(&self.server, "", nobody)) {
             Ok(session) => {
                 self.vain = None;
                 self.session = Some(session);
@@ -238,7 +238,7 @@ pub fn migrate(settings: &PlaneSettings) -> Result<i64, UnusableDatabase> {
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| away(error.to_string()))?.block_on(async {
-        let session = Session::open(&server, "-c statement_timeout=0", watch::channel(0).0).await;
+        let session = PostgresSession::open(&server, "-c statement_timeout=0", watch::channel(0).0).await;
         let session = session.map_err(|error| away(error.words))?;
         Ok(schema::migrate(&session, MIGRATION_MAX).await?)
     })

@@ -97,7 +97,7 @@ CREATE TABLE fullbore.deleted_topics (
   partitions integer NOT NULL CHECK (partitions >= 1)
 );
 
--- A process of a broker that says twice a second that it lives. Life: until an hour after its last beat, when another process of the
+-- A process of a broker that says twice a second that it lives. Life: until ten minutes after its last beat, when another process of the
 -- broker connects. Not indexed but by its key, with room for another version of each row, so that a beat writes one page.
 CREATE TABLE fullbore.beats (
   broker_id integer     NOT NULL,

@@ -21,7 +21,7 @@ use crate::control::store::StoreError;
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// An open connection, driven by a task of the runtime in which it was opened.
-pub struct Session {
+pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
 }
@@ -29,7 +29,7 @@ pub struct Session {
 /// The rows of one statement.
 pub type Rows = Vec<SimpleQueryRow>;
 
-impl Session {
+impl PostgresSession {
     /// Connects. What the server notifies of is the newest of `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let config = server.session_config(settings).map_err(|bad| AskError::not_asked(bad.0))?;

@@ -124,7 +124,7 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let found = runtime.block_on(async {
         let server = Server::new(&of, "x").expect("a URL");
-        let session = Session::open(&server, "", watch::channel(0).0).await.expect("connects");
+        let session = PostgresSession::open(&server, "", watch::channel(0).0).await.expect("connects");
         schema::upgrade(&session, HANGS, &["ALTER TABLE fullbore.topics ADD COLUMN more text"]).await
     });
     assert_eq!(found.expect("upgraded"), 0);
@@ -237,6 +237,8 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
     drop(held);
     database.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%fullbore.beats%' AND pid <> pg_backend_pid()");
     wait_until("it beats again", HANGS, || beats_on(30));
+    let in_place = "SELECT n_tup_upd > 20 AND n_tup_hot_upd * 10 >= n_tup_upd * 9 FROM pg_stat_user_tables WHERE relname = 'beats'";
+    wait_until("beats are written in place", HANGS, || database.run(in_place) == "t");
     drop(beating);
     let connected =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore test' AND query LIKE '%beats%'";
