@@ -103,7 +103,7 @@ impl Check {
 
     /// A new version was made by this command.
     pub fn committed_version(&mut self, command: &Command, before: &Snapshot, now: i64) {
-        let Command::Fence { whom, .. } = command else { return };
+        let Command::Fence(whom) = command else { return };
         let well_since = self.well_since.get(&whom.broker_id).copied().unwrap_or_default();
         let was_there = before.cluster.brokers.get(&whom.broker_id).is_some_and(|broker| !broker.is_fenced);
         if was_there && now - well_since > 2 * self.settings.session_timeout_us {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::{
-    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_among_lost, elect_preferred, lose, register, settle,
+    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_preferred, follow_up, register, replace,
 };
 use fullbore_rules::replica::{AlterPartition, BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -41,11 +41,8 @@ pub enum Command {
     },
     /// A broker that is fenced has the metadata.
     Unfence(BrokerState),
-    /// A broker is held for dead, whose last beat was this.
-    Fence {
-        whom: BrokerState,
-        beat: u64,
-    },
+    /// A broker is held for dead.
+    Fence(BrokerState),
     /// A broker is about to stop.
     ShutDown(BrokerState),
     /// It has stopped.
@@ -70,13 +67,8 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// The cluster after the command; `None` if that changes nothing. `last_beat` tells a broker's last one.
-    pub fn decide(
-        &self,
-        command: &Command,
-        last_beat: impl Fn(i32) -> u64,
-        fault: Option<Fault>,
-    ) -> Result<Option<Cluster>, ErrorCode> {
+    /// The cluster after the command; `None` if that changes nothing.
+    pub fn decide(&self, command: &Command, fault: Option<Fault>) -> Result<Option<Cluster>, ErrorCode> {
         let mut next = self.clone();
         match command {
             Command::Register { id, joining } => {
@@ -85,18 +77,16 @@ impl Cluster {
                     return Ok(None);
                 }
                 let epoch = 1 + self.members.values().map(|member| member.registration.epoch).max().unwrap_or(0);
-                let (member, ended) = register(before, joining, epoch)?;
+                let (mut member, ended) = register(before, joining, epoch)?;
+                member.registration.is_fenced = false;
+                let has_lost = ended == FormerEnd::Lost && before.is_some();
                 next.members.insert(*id, member);
-                if let Some(lost) = lose(&next.partition, *id).filter(|_| ended == FormerEnd::Lost && before.is_some())
-                {
-                    next.partition = lost;
-                }
+                next.brokers.insert(*id, member.registration);
+                let replaced = replace(&next.partition, *id, has_lost, &next.brokers, self.min_insync_replicas);
+                next.partition = replaced.unwrap_or(next.partition);
             }
             Command::Unfence(of) => next.of(of)?.registration.is_fenced = false,
-            Command::Fence { whom, beat } if last_beat(whom.broker_id) == *beat => {
-                next.of(whom)?.registration.is_fenced = true;
-            }
-            Command::Fence { .. } => return Ok(None),
+            Command::Fence(whom) => next.of(whom)?.registration.is_fenced = true,
             Command::ShutDown(of) => next.of(of)?.registration.is_shutting_down = true,
             Command::Stopped(of) => next.of(of)?.registration.is_fenced = true,
             Command::Alter { from, asked } => {
@@ -132,12 +122,10 @@ impl Cluster {
     /// What follows for the partition.
     fn follow_up(&mut self) {
         self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
-        if let Some(settled) = settle(&self.partition, &self.brokers, self.min_insync_replicas) {
+        let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);
+        if let Some(settled) = settled {
             self.partition = settled;
-        }
-        if let Ok(elected) = elect_among_lost(&self.partition, &self.brokers, &self.ends) {
-            self.partition = elected;
-            self.ends.clear();
+            self.ends.retain(|_| self.partition.leader.is_none());
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Cluster, Command, Known, Snapshot};
@@ -17,8 +18,8 @@ pub struct Database {
     versions: Vec<(u64, Arc<Cluster>)>,
     /// While an older copy is in its place: the versions that there really were.
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
-    /// The last beat of each: when, and which.
-    beats: BTreeMap<i32, (i64, u64)>,
+    /// The last beat of each.
+    beats: BTreeMap<i32, i64>,
     pub is_down: bool,
 }
 
@@ -41,10 +42,9 @@ impl Database {
         if !self.knows(known) {
             return Message::WentBack;
         }
-        let (_, number) = self.beats.get(&id).copied().unwrap_or_default();
-        self.beats.insert(id, (now, number + 1));
+        self.beats.insert(id, now);
         let others = self.beats.iter().filter(|(other, _)| **other != id);
-        let ages = others.map(|(other, (at, number))| (*other, now - at, *number)).collect();
+        let ages = others.map(|(other, at)| (*other, now - at)).collect();
         Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))
     }
 
@@ -60,8 +60,7 @@ impl Database {
         if !self.knows(known) {
             return (Message::WentBack, false);
         }
-        let last_beat = |id| self.beats.get(&id).map_or(0, |(_, beat)| *beat);
-        let decided = self.newest().cluster.decide(command, last_beat, fault);
+        let decided = self.newest().cluster.decide(command, fault);
         let (result, is_new) = match decided {
             Ok(Some(next)) => {
                 self.versions.push((mark, Arc::new(next)));
@@ -70,9 +69,10 @@ impl Database {
             Ok(None) => (Ok(()), false),
             Err(error) => (Err(error), false),
         };
-        if let (Command::Unfence(of), Ok(())) = (command, result) {
-            let (_, beat) = self.beats.get(&of.broker_id).copied().unwrap_or_default();
-            self.beats.insert(of.broker_id, (now, beat + 1));
+        if let (Command::Unfence(BrokerState { broker_id: id, .. }) | Command::Register { id, .. }, Ok(())) =
+            (command, result)
+        {
+            self.beats.insert(*id, now);
         }
         (Message::Transacted { number, result, snapshot: self.newest() }, is_new)
     }

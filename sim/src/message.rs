@@ -86,6 +86,6 @@ pub enum Found {
 #[derive(Clone, Debug)]
 pub struct Beaten {
     pub snapshot: Snapshot,
-    /// The others: who, how long ago its last beat was, and which that was.
-    pub ages: Vec<(i32, i64, u64)>,
+    /// The others: who, and how long ago its last beat was.
+    pub ages: Vec<(i32, i64)>,
 }

@@ -18,7 +18,7 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
 };
-use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
 };
@@ -185,6 +185,14 @@ impl Client {
             self.call(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, DELETE_TOPICS);
             none
         });
+    }
+
+    /// The brokers, and these topics, none of which is made for it.
+    pub fn metadata(&mut self, topics: &[&str]) -> MetadataResponse {
+        let named = |name: &&str| MetadataRequestTopic { name: Some(Text::from(*name)), ..Default::default() };
+        let topics = Some(topics.iter().map(named).collect());
+        let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
+        self.call(&request, METADATA)
     }
 
     /// A producer id nobody has.

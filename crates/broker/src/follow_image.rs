@@ -22,6 +22,17 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
+/// Topics that were deleted while this broker was away: it has folders of them, and the cluster does not know them any more. Not for one
+/// machine, whose metadata may have been lost.
+pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
+    let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
+        tracing::error!(%error, "not known which partitions the data folder has; what is left of deleted topics stays");
+        Default::default()
+    });
+    let unknown = on_disk.into_iter().filter(|((_, id), _)| image.topic_by_id(*id).is_none());
+    unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
+}
+
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());

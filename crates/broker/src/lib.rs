@@ -14,6 +14,8 @@ pub mod groups;
 mod log;
 pub mod loggers;
 mod long_work;
+mod lost_ends;
+mod membership;
 pub mod metrics;
 pub mod net;
 mod node;

@@ -16,6 +16,8 @@ use crate::groups::Groups;
 use crate::log::boot::former_end;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
+use crate::lost_ends;
+use crate::membership::{self, Displaced, Membership};
 use crate::metrics::Metrics;
 use crate::net::{self, Bound, ConnectionLimits};
 use crate::node::Node;
@@ -44,6 +46,7 @@ pub struct Broker {
     admin_addr: Option<SocketAddr>,
     serving: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
+    ended: Arc<Displaced>,
     _lock: FolderLock,
 }
 
@@ -82,6 +85,10 @@ impl Broker {
         let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
+        if control.beats().is_some() {
+            let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
+            follow_image::finish_deletions(&partitions, &config, deleted);
+        }
         follow_images(&control, &partitions, &config);
         partitions.all_told();
         warn_of_strays(&partitions);
@@ -115,8 +122,13 @@ impl Broker {
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node));
         tokio::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        let ended = Arc::new(Displaced::new(None));
+        if let Some(beats) = node.control.beats() {
+            tokio::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
+            tokio::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        }
         let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
-        Ok(Broker { node, addrs, admin_addr, serving, admin, _lock: lock })
+        Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })
     }
 
     /// What every connection shares.
@@ -156,12 +168,25 @@ impl Broker {
         &self.node.cluster_id
     }
 
-    /// Stops cleanly: what was admitted is answered, what was appended is on disk.
+    /// Resolves when this process is the broker no more, and tells why: what is left is to stop.
+    pub async fn ended(&self) -> String {
+        let mut ended = self.ended.subscribe();
+        let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        match why {
+            Some(why) => why,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops cleanly: what this broker leads is handed over, what was admitted is answered, what was appended is on disk.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())
     }
 
     async fn stop(self) {
+        if let Some(mut beats) = self.node.control.beats().filter(|_| self.ended.borrow().is_none()) {
+            membership::hand_over(&self.node.control, &mut beats).await;
+        }
         self.node.stop.send_replace(true);
         self.node.reordering.close();
         self.node.groups.close();
@@ -171,6 +196,9 @@ impl Broker {
         }
         if let Some(admin) = self.admin {
             admin.abort();
+        }
+        if self.node.control.beats().is_some() && self.ended.borrow().is_none() {
+            membership::leave(&self.node.control).await;
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
@@ -182,6 +210,13 @@ impl Broker {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
+}
+
+fn member(node: &Node) -> Membership {
+    let config = &node.config;
+    let listener = config.listeners.first().map_or("", |listener| listener.name.as_str());
+    let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
+    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener)
 }
 
 /// Where clients reach this broker, by the name of the listener.

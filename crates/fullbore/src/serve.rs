@@ -110,7 +110,7 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
     }
 }
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM, or until another process has the place of this one in its cluster.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let levels = log::of_broker(serve.log.as_deref(), debug)?;
     let (config, warnings) = serve.configuration()?;
@@ -127,14 +127,15 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers) -> Result<()
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
     let broker = Broker::start_with(config, loggers).await?;
     greet(&broker, &data_dir.display().to_string());
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    let ended = tokio::select! {
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
+        why = broker.ended() => Some(why),
+    };
     tracing::info!("stopping: what was admitted is answered");
     broker.shutdown().await;
     tracing::info!("stopped");
-    Ok(())
+    ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
 /// Says where clients reach the broker, which is not where it listens if that is every interface.

@@ -272,6 +272,9 @@ impl Partition {
         if unchanged {
             return;
         }
+        if let (Some(old), Some(_)) = (&state.leader, &leader) {
+            old.leave();
+        }
         state.leader = leader;
         // The new leader need not sit out the pause that the old one's refusal asked for.
         state.retry_at = None;

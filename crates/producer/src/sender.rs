@@ -30,7 +30,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
@@ -39,6 +39,9 @@ const REORDER: i16 = 14;
 
 /// Attempts in a row to open another lane before those there are have to do.
 const LANE_FAILURES: u32 = 3;
+
+/// An answer that takes longer may never come: another broker is asked who leads.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// The task's own state.
 struct Sender {
@@ -50,6 +53,8 @@ struct Sender {
     /// How many lanes there should be, if the configuration does not say.
     demand: Option<Demand>,
     connect_failures: u32,
+    /// When it was last asked who leads since an answer was overdue.
+    asked_at: Option<Instant>,
     /// [`Lanes::changes`] when the broker was last told.
     told: u64,
 }
@@ -66,14 +71,16 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let lanes = Lanes::new(setting.unwrap_or(1));
     // Who counts requests means those of the broker, unless connections are counted too.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
-    let mut sender = Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, told: 0 };
+    let mut sender =
+        Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, asked_at: None, told: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.work.incoming.lock());
         sender.lanes.prune();
+        let overdue = sender.mind_overdue();
         sender.tell();
         if sender.active.is_empty() {
-            sender.rest(None).await;
+            sender.rest(overdue).await;
             continue;
         }
         if sender.lanes.open.is_empty() && !sender.connect().await {
@@ -83,7 +90,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        sender.rest(next).await;
+        sender.rest(earlier(next, overdue)).await;
     }
 }
 
@@ -102,6 +109,30 @@ impl Sender {
             Some(at) => drop(tokio::time::timeout_at(at.into(), news).await),
             None => news.await,
         }
+    }
+
+    /// Where an answer is overdue, asks who leads; and where that is another broker by now, gives the connections up, whose batches then go
+    /// there: this one may never answer. When to look again. Without idempotence they might be written twice, and wait for the
+    /// request's timeout.
+    fn mind_overdue(&mut self) -> Option<Instant> {
+        let oldest = self.lanes.oldest().filter(|_| self.core.limits.idempotent)?;
+        let now = Instant::now();
+        if now < oldest + OVERDUE {
+            return Some(oldest + OVERDUE);
+        }
+        if self.broker.work.has_left_since(oldest) {
+            tracing::debug!(broker = self.broker.id, "its answer is overdue, and another broker leads: given up");
+            self.lanes.close();
+            self.give_away();
+            return None;
+        }
+        let again = self.asked_at.map_or(now, |at| at + OVERDUE);
+        if now < again {
+            return Some(again);
+        }
+        self.asked_at = Some(now);
+        self.core.want_metadata();
+        Some(now + OVERDUE)
     }
 
     /// Lets others see which lanes there are.

@@ -71,7 +71,7 @@ impl Broker {
         process.judge.beat(now_ms);
         let brokers = beaten.snapshot.cluster.brokers.clone();
         self.image(context, beaten.snapshot);
-        for (id, age, beat) in beaten.ages {
+        for (id, age) in beaten.ages {
             let Some(broker) = brokers.get(&id).filter(|broker| !broker.is_fenced) else { continue };
             let refuses = !context.running.contains_key(&id) && context.network.reaches(self.node(), Node::Broker(id));
             let beat_age_ms = age / LEASE_MS_US;
@@ -84,7 +84,7 @@ impl Broker {
             };
             if is_dead {
                 let whom = BrokerState { broker_id: id, broker_epoch: broker.epoch };
-                self.ask(context, Command::Fence { whom, beat });
+                self.ask(context, Command::Fence(whom));
             }
         }
         self.ask_for_oneself(context);

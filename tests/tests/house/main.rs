@@ -56,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("control", &["admin", "api", "coordinator", "groups", "log", "net", "node", "partitions", "replica", "start"]),
     ("coordinator", &["admin", "api", "groups", "net", "node", "start"]),
     ("groups", &["admin", "api", "net", "node", "start"]),
+    ("membership", &["admin", "api", "groups", "log", "net", "node", "partitions", "replica", "start"]),
     ("api", &["admin", "net", "start"]),
 ];
 

@@ -1,7 +1,7 @@
-//! ElectLeaders 0-2. With one broker every partition has its preferred leader, and none needs an unclean election.
+//! ElectLeaders 0-2. When the answer leaves, the partitions are led as it says.
 
 use super::call::{Call, Fault, Reply, once};
-use crate::control::Image;
+use crate::control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
 };
@@ -11,36 +11,75 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ElectLeadersRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
-    let mut response = ElectLeadersResponse::default();
-    if !matches!(request.election_type, PREFERRED | UNCLEAN) {
+    let kind = match request.election_type {
+        PREFERRED => ElectionKind::Preferred,
+        UNCLEAN => ElectionKind::Unclean,
         // Version 0 has no error of the whole, and knows no type either.
-        response.error_code = ErrorCode::INVALID_REQUEST;
-    } else if let Some(asked) = request.topic_partitions {
-        let asked = once(asked, |topic| topic.topic.clone());
-        response.replica_election_results = asked.into_iter().map(|topic| elect(&image, topic)).collect();
+        _ => {
+            let response = ElectLeadersResponse { error_code: ErrorCode::INVALID_REQUEST, ..Default::default() };
+            return reply.frame::<ElectLeadersRequest>(&response);
+        }
+    };
+    // Asked for every partition, Kafka tells only those that an election was held for.
+    let tells_all = request.topic_partitions.is_some();
+    let asked = match request.topic_partitions {
+        Some(asked) => named(asked),
+        None => in_need(&call.broker.control.image(), kind),
+    };
+    let mut response = ElectLeadersResponse::default();
+    if !asked.is_empty() {
+        let command = ElectLeaders { kind, partitions: asked.clone() };
+        let outcomes = call.control().elect_leaders(command).await;
+        for ((topic, partition_id), outcome) in asked.into_iter().zip(outcomes) {
+            let (error_code, error_message) = match outcome {
+                Ok(_) => (ErrorCode::NONE, None),
+                Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !tells_all => continue,
+                Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+            };
+            let result = PartitionResult { partition_id, error_code, error_message, ..Default::default() };
+            add(&mut response.replica_election_results, topic, result);
+        }
     }
-    // Asked for every partition, Kafka tells only those that an election was held for: none.
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
-fn elect(image: &Image, asked: TopicPartitions) -> ReplicaElectionResult {
-    let topic = image.topic(&asked.topic);
-    let partition = |partition_id| {
-        let (error_code, message) = match topic {
-            None => (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("No such topic as {}", asked.topic)),
-            Some(topic) if topic.partition(partition_id).is_some() => {
-                (ErrorCode::ELECTION_NOT_NEEDED, "The partition has its preferred leader.".to_owned())
+/// Each partition once, in the order asked.
+fn named(asked: Vec<TopicPartitions>) -> Vec<(String, i32)> {
+    let topics = once(asked, |topic| topic.topic.clone()).into_iter();
+    let partitions = topics.flat_map(|topic| {
+        let name = topic.topic.to_string();
+        once(topic.partitions, |index| *index).into_iter().map(move |index| (name.clone(), index))
+    });
+    partitions.collect()
+}
+
+/// The partitions that another replica might lead.
+fn in_need(image: &Image, kind: ElectionKind) -> Vec<(String, i32)> {
+    let mut found = Vec::new();
+    for topic in image.topics() {
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            let is_in_need = match kind {
+                ElectionKind::Preferred => partition.leader != partition.replicas.first().copied(),
+                ElectionKind::Unclean => partition.leader.is_none(),
+            };
+            if is_in_need {
+                found.push((topic.name.clone(), index));
             }
-            Some(_) => {
-                let message = format!("No such partition as {}-{partition_id}", asked.topic);
-                (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, message)
-            }
-        };
-        PartitionResult { partition_id, error_code, error_message: Some(Text::from(message)), ..Default::default() }
-    };
-    let partition_result = once(asked.partitions, |index| *index).into_iter().map(partition).collect();
-    ReplicaElectionResult { topic: asked.topic.clone(), partition_result, ..Default::default() }
+        }
+    }
+    found
+}
+
+/// The results of one topic stand together.
+fn add(results: &mut Vec<ReplicaElectionResult>, topic: String, result: PartitionResult) {
+    match results.last_mut() {
+        Some(last) if last.topic.as_str() == topic => last.partition_result.push(result),
+        _ => results.push(ReplicaElectionResult {
+            topic: Text::from(topic),
+            partition_result: vec![result],
+            ..Default::default()
+        }),
+    }
 }

@@ -147,7 +147,7 @@ serve! { |call, reply|
     DescribeLogDirs => ready(describe_log_dirs::handle(call, reply).await?),
     CreatePartitions => ready(create_partitions::handle(call, reply).await?),
     DeleteGroups => ready(delete_groups::handle(call, reply).await?),
-    ElectLeaders => ready(elect_leaders::handle(call, reply)?),
+    ElectLeaders => ready(elect_leaders::handle(call, reply).await?),
     IncrementalAlterConfigs => ready(incremental_alter_configs::handle(call, reply).await?),
     AlterPartitionReassignments => ready(alter_partition_reassignments::handle(call, reply)?),
     ListPartitionReassignments => ready(list_partition_reassignments::handle(call, reply)?),

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use imbl::Vector;
@@ -53,6 +54,12 @@ pub enum Change {
         topic: Uuid,
         first: usize,
         partitions: Partitions,
+    },
+    /// Where the log of a replica ends that has lost its end. Kept until somebody leads the partition.
+    LogEndTold {
+        topic: Uuid,
+        partition: i32,
+        end: LogEnd,
     },
     /// All that the topic sets itself.
     TopicConfigured {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::Joining;
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
@@ -34,6 +35,8 @@ pub enum Command {
     ChangeBroker(BrokerState, BrokerChange),
     /// A leader asks for ISRs.
     AlterIsr(AlterIsr),
+    /// Where logs of a broker end that have lost their ends: partitions by topic id and number.
+    TellLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
     /// Partitions are to be led by another replica.
     ElectLeaders(ElectLeaders),
 }

@@ -9,6 +9,7 @@ mod apply;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_wire::Uuid;
 use imbl::ordmap::DiffItem;
@@ -70,6 +71,8 @@ pub struct Image {
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
     deleted: OrdMap<Uuid, DeletedTopic>,
+    /// Where logs end that have lost their ends, by topic id and number of the partition, which nobody leads.
+    log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
 }
 
@@ -175,6 +178,16 @@ impl Image {
     /// Deleted topics of which something may be left.
     pub(super) fn deleted(&self) -> &OrdMap<Uuid, DeletedTopic> {
         &self.deleted
+    }
+
+    /// Where logs of this partition end that have lost their ends, as far as that was told.
+    pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
+        self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether that was told of any partition.
+    pub(super) fn has_log_ends(&self) -> bool {
+        !self.log_ends.is_empty()
     }
 
     /// Producer ids from this one on are nobody's yet.

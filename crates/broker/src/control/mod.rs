@@ -7,6 +7,7 @@
 //! Invariant: what a caller was told is committed, and every image from then on shows it. What was decided is carried out, whether or
 //! not who asked is still there.
 
+mod beat;
 mod change;
 mod command;
 mod decide;
@@ -29,12 +30,13 @@ pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
@@ -49,6 +51,7 @@ use postgres::{Beats, Server};
 use queue::Queue;
 use store::{Store, StoreError};
 
+pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -65,7 +68,7 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
-pub use postgres::{Beaten, BrokerFound, Finding, Heard, UnusableDatabase, check, migrate};
+pub use postgres::{BrokerFound, Finding, UnusableDatabase, check, migrate};
 pub use resources::ConfiguredResource;
 #[cfg(test)]
 pub(crate) use sqlite::older;
@@ -87,6 +90,8 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
+    /// Set where there is a cluster.
+    beats: OnceLock<watch::Receiver<Beaten>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
@@ -95,7 +100,7 @@ struct Shared {
     /// The owner's, and who writes down what it has seen. None once they have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// `None` where there is no cluster, and once it is closed.
-    beats: Mutex<Option<Beats>>,
+    beating: Mutex<Option<Beats>>,
 }
 
 /// What a broker that starts says of itself.
@@ -169,13 +174,10 @@ impl Control {
             move || known.borrow().version(),
             move |version| queue.catch_up_to(version),
         );
-        *shared.beats.lock() = Some(beats.map_err(OpenError::Thread)?);
+        let beats = beats.map_err(OpenError::Thread)?;
+        let _ = shared.beats.set(beats.heard());
+        *shared.beating.lock() = Some(beats);
         Ok(control)
-    }
-
-    /// What is heard of the brokers of the cluster, and what this one knows of the database; `None` where there is no cluster.
-    pub fn beats(&self) -> Option<watch::Receiver<Option<Arc<Beaten>>>> {
-        self.shared.beats.lock().as_ref().map(Beats::heard)
     }
 
     /// Starts the owner's thread, on which the store is opened and used.
@@ -213,9 +215,10 @@ impl Control {
             kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
+            beats: OnceLock::new(),
             queue: Mutex::new(Some(queue)),
             threads: Mutex::new(vec![thread]),
-            beats: Mutex::new(None),
+            beating: Mutex::new(None),
         };
         Ok(Self { shared: Arc::new(shared), by: None })
     }
@@ -253,6 +256,11 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.
+    pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
+        self.shared.beats.get().cloned()
     }
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
@@ -367,6 +375,17 @@ impl Control {
         }
     }
 
+    /// Says where logs of this broker end that have lost their ends: partitions by topic id and number.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn tell_log_ends(&self, told: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
+        match self.ask(Command::TellLogEnds(self.broker_state(), told)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("what a broker tells is answered with whether it was taken"),
+        }
+    }
+
     async fn ask_configs(&self, command: Command) -> Vec<Result<(), Refusal>> {
         match self.ask(command).await {
             Outcome::Configured(each) => each,
@@ -464,7 +483,7 @@ impl Shared {
     fn close(&self) {
         // The thread ends once it has served what waits.
         self.queue.lock().take();
-        self.beats.lock().take();
+        self.beating.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("the control thread panicked");

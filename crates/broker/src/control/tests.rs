@@ -11,6 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
+pub(crate) use memory::Memory;
+
 use super::decide::PRODUCER_ID_BLOCK;
 use super::sqlite::Sqlite;
 use super::*;
@@ -40,11 +42,11 @@ pub(super) fn refusal(folder: &Path, text: &str) -> String {
     try_open(folder, text).err().expect("refused").to_string()
 }
 
-pub(super) fn wanted(name: &str) -> CreateTopic {
+pub(crate) fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
 }
 
-pub(super) async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
+pub(crate) async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
@@ -369,6 +371,21 @@ fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (O
 fn register(id: i32, process: u128) -> Command {
     let joining = Joining { folder: 7, process, ended: FormerEnd::Killed };
     Command::RegisterBroker(RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() })
+}
+
+/// A broker of this id over a store that others share, with a folder of its own, reached at one port of this machine.
+pub(crate) fn member(
+    memory: &Memory,
+    id: i32,
+    folder: u128,
+    (listener, port): (&str, u16),
+) -> Result<Control, OpenError> {
+    let (memory, cluster_id) = (memory.clone(), random_id());
+    let folder = Uuid(folder.to_be_bytes());
+    let identity = Identity { cluster_id, folder, kept: None, store: PathBuf::from("memory").into() };
+    let at = Endpoint { host: Text::from("127.0.0.1"), port };
+    let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
+    Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {

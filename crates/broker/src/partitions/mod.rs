@@ -12,7 +12,7 @@ mod deletion;
 mod housekeeping;
 pub(crate) mod registry;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ use crate::cold::Cold;
 use crate::config::{BrokerConfig, TopicConfig};
 use crate::log::Log;
 use crate::log::aside;
-use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
+use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions, partition_dir};
 use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
 use crate::replica::cluster::ClusterView;
@@ -290,6 +290,23 @@ impl Partitions {
     /// Every partition known.
     pub(crate) fn partitions(&self) -> Vec<Arc<Replica>> {
         self.registry.partitions()
+    }
+
+    /// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose it is, is
+    /// left out.
+    ///
+    /// # Errors
+    /// What the system says of the data folder.
+    pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
+        let dir = &self.log_dir.path;
+        let mut topics = BTreeMap::new();
+        for (topic, index) in list_partitions(dir)? {
+            if let Some(id) = files::read_topic_id(&partition_dir(dir, &topic, index))? {
+                let count = topics.entry((topic, id)).or_insert(0);
+                *count = (*count).max(index.saturating_add(1));
+            }
+        }
+        Ok(topics)
     }
 
     /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.

@@ -85,6 +85,11 @@ impl Connection {
         self.inner.shared.closed.load(Ordering::Acquire)
     }
 
+    /// When the oldest of the requests that have no response yet was sent.
+    pub fn oldest_request(&self) -> Option<Instant> {
+        self.inner.shared.due.lock().oldest()
+    }
+
     /// The highest version of `R` that both sides speak.
     ///
     /// # Errors

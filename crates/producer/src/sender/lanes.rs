@@ -78,6 +78,17 @@ impl Lanes {
         self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
     }
 
+    /// When the oldest request in flight on any was sent.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
+    }
+
+    /// Ends all of them: what is in flight has its result when this returns.
+    pub(super) fn close(&mut self) {
+        self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
+        self.prune();
+    }
+
     /// Bytes answered so far on those open.
     pub(super) fn delivered(&self) -> u64 {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()

@@ -214,3 +214,23 @@ async fn flushing_and_closing_end_while_a_partition_is_unreachable() {
     in_time("closing", producer.close(Duration::from_millis(100))).await;
     assert!(last.try_result().unwrap().is_err());
 }
+
+#[tokio::test]
+async fn a_leader_that_hangs_is_left_once_another_broker_is_said_to_lead() {
+    let fake = Fake::start(3, 2).await;
+    let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
+    let producer = producer(&fake.bootstrap(), &settings);
+    fake.lock().leaders = vec![0, 0];
+    for partition in 0..2 {
+        in_time("the first", send(&producer, partition, b"0").await).await.unwrap();
+    }
+    fake.silence(|broker, _| broker == 0);
+    let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
+    // Not at once: first it is asked in vain who leads.
+    fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
+    (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
+    for delivery in deliveries {
+        in_time("what hung", delivery).await.unwrap();
+    }
+    assert_eq!([fake.values(0), fake.values(1)], [["0", "1"], ["0", "1"]]);
+}

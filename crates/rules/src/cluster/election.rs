@@ -46,6 +46,24 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
+/// The partition after a change of who is there: settled; else led by who lost its log's end, where all are back that had
+/// everything; else, where `may_be_unclean`, by any that is there. `None` if that changes nothing.
+pub fn follow_up(
+    partition: &PartitionRegistration,
+    brokers: &Brokers,
+    min_isr: usize,
+    ends: &[LogEnd],
+    may_be_unclean: bool,
+) -> Option<PartitionRegistration> {
+    let settled = settle(partition, brokers, min_isr);
+    let now = settled.as_ref().unwrap_or(partition);
+    if now.leader.is_some() {
+        return settled;
+    }
+    let unclean = || may_be_unclean.then(|| elect_unclean(now, brokers, min_isr).ok()).flatten();
+    elect_among_lost(now, brokers, ends).ok().or_else(unclean).or(settled)
+}
+
 /// The partition led by its first replica, if that may.
 ///
 /// # Errors

@@ -2,7 +2,8 @@
 
 use fullbore_wire::ErrorCode;
 
-use crate::replica::{BrokerRegistration, PartitionRegistration};
+use super::election::settle;
+use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
 /// How the process before this one ended, as the data folder shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,25 @@ pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> 
 fn fenced(joining: &Joining, epoch: i64) -> Member {
     let registration = BrokerRegistration { epoch, is_fenced: true, is_shutting_down: false };
     Member { registration, folder: joining.folder, process: joining.process }
+}
+
+/// The partition once another process has this broker's place, whose log `has_lost` its end or not. Whatever the former one led, somebody
+/// else leads, if somebody may; the new one joins the ISR by fetching. Where nobody may, it stays as it is, and is led on in the same
+/// epoch by a process whose log is the one that led. `None` if that changes nothing.
+///
+/// Who leads is then to be settled with the broker as it is now (see [`super::follow_up`]).
+pub fn replace(
+    partition: &PartitionRegistration,
+    broker_id: i32,
+    has_lost: bool,
+    brokers: &Brokers,
+    min_isr: usize,
+) -> Option<PartitionRegistration> {
+    let mut fenced = brokers.clone();
+    fenced.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
+    let lost = if has_lost { lose(partition, broker_id) } else { None };
+    let left = lost.as_ref().unwrap_or(partition);
+    settle(left, &fenced, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
 }
 
 /// The partition once this broker's log has lost its end: it is in no ISR and ELR. `None` if that changes nothing.

@@ -17,7 +17,7 @@ use super::super::command::{
 use super::super::image::{Image, Topic};
 use super::{
     alter, alter_broker, alter_isrs, alter_resource, change_broker, create, delete, elect, grow, inapplicable, known,
-    register, repeated,
+    register, repeated, tell_log_ends,
 };
 use crate::config::BrokerConfig;
 
@@ -77,6 +77,10 @@ impl<'a> Draft<'a> {
             }
             Command::ChangeBroker(broker, change) => {
                 let changes = change_broker(&self.drafted.image, broker, *change);
+                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            }
+            Command::TellLogEnds(broker, told) => {
+                let changes = tell_log_ends(&self.drafted.image, broker, told);
                 Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
             }
             Command::AlterIsr(asked) => {
@@ -239,8 +243,10 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
         Command::AlterIsr(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
         Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
-        Command::ForgetDeleted(_) | Command::ForgetKept | Command::RegisterBroker(_) | Command::ChangeBroker(..) => {
-            Outcome::Done(Err(refusal.clone()))
-        }
+        Command::ForgetDeleted(_)
+        | Command::ForgetKept
+        | Command::RegisterBroker(_)
+        | Command::ChangeBroker(..)
+        | Command::TellLogEnds(..) => Outcome::Done(Err(refusal.clone())),
     }
 }

@@ -38,9 +38,9 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
             return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
         }
         assignments.iter().try_for_each(|replicas| check_replicas(image, replicas))?;
-        registered(assignments.iter().map(Vec::as_slice))
+        registered(image, assignments.iter().map(Vec::as_slice))?
     } else {
-        place(image, has..wanted.count, usize::try_from(topic.replication_factor()).unwrap_or(1))
+        place(image, topic.id, has..wanted.count, usize::try_from(topic.replication_factor()).unwrap_or(1))?
     };
     Ok(Change::PartitionsChanged { topic: topic.id, first: topic.partitions.len(), partitions })
 }

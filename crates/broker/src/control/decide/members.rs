@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{FormerEnd, elect_among_lost, elect_unclean, lose, settle};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, replace};
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
 
@@ -22,13 +23,11 @@ pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, R
     }
     // Larger than all before, whichever broker had them: that of a version of the metadata.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
-    let (mut member, ended) = fullbore_rules::cluster::register(before.as_ref(), &wanted.joining, epoch)
+    let (mut member, ended) = cluster::register(before.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
     let has_lost = before.is_some() && ended == FormerEnd::Lost;
-    let mut brokers = Brokers::clone(image.registrations());
-    brokers.insert(wanted.id, member.registration);
-    let fenced = Arc::new(brokers.clone());
     member.registration.is_fenced = false;
+    let mut brokers = Brokers::clone(image.registrations());
     brokers.insert(wanted.id, member.registration);
     let node = RegisteredBroker {
         registration: member.registration,
@@ -38,14 +37,9 @@ pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, R
         endpoints: wanted.endpoints.clone(),
     };
     let mut changes = vec![Change::BrokerRegistered { id: wanted.id, node }];
-    changes.extend(each_of(image, wanted.id, |topic, partition| {
-        let min_isr = topic.config.min_insync_replicas;
-        let lost = if has_lost { lose(partition, wanted.id) } else { None };
-        let left = lost.as_ref().unwrap_or(partition);
-        let handed_over = settle(left, &fenced, min_isr).filter(|settled| settled.leader.is_some());
-        let left = handed_over.as_ref().unwrap_or(left);
-        let back = follow_up(topic, left, &brokers);
-        back.or(handed_over).or(lost)
+    changes.extend(each_of(image, wanted.id, |topic, partition, ends| {
+        let replaced = replace(partition, wanted.id, has_lost, &brokers, topic.config.min_insync_replicas);
+        follow_up(topic, replaced.as_ref().unwrap_or(partition), &brokers, ends).or(replaced)
     }));
     Ok(changes)
 }
@@ -77,42 +71,79 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     let mut brokers = Brokers::clone(image.registrations());
     brokers.insert(id, node.registration);
     let mut changes = vec![Change::BrokerRegistered { id, node }];
-    changes.extend(each_of(image, id, |topic, partition| follow_up(topic, partition, &brokers)));
+    changes.extend(each_of(image, id, |topic, partition, ends| follow_up(topic, partition, &brokers, ends)));
+    Ok(changes)
+}
+
+/// What follows once a broker has said where logs end that have lost their ends: somebody leads, or it is kept until the others have
+/// said so, too.
+///
+/// # Errors
+/// STALE_BROKER_EPOCH where another process has its place.
+pub fn tell_log_ends(
+    image: &Image,
+    broker: &BrokerState,
+    told: &[(Uuid, i32, Position)],
+) -> Result<Vec<Change>, Refusal> {
+    let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
+    if !image.node(broker.broker_id).is_some_and(is_current) {
+        return Err(Refusal::new(ErrorCode::STALE_BROKER_EPOCH, ErrorCode::STALE_BROKER_EPOCH.message()));
+    }
+    let mut changes = Vec::new();
+    for (topic, index, position) in told {
+        let Some(topic) = image.topic_by_id(*topic) else { continue };
+        let Some(partition) = topic.partition(*index) else { continue };
+        if partition.leader.is_some() || !partition.lost.contains(&broker.broker_id) {
+            continue;
+        }
+        let BrokerState { broker_id, broker_epoch } = *broker;
+        let end = LogEnd { broker_id, broker_epoch, position: *position };
+        let others = image.log_ends(topic.id, *index).iter().filter(|other| other.broker_id != broker_id);
+        let ends: Vec<LogEnd> = others.copied().chain([end]).collect();
+        let elected = follow_up(topic, partition, image.registrations(), &ends);
+        changes.push(match (elected, usize::try_from(*index)) {
+            (Some(elected), Ok(first)) => {
+                let partitions = Partitions::unit(Arc::new(elected));
+                Change::PartitionsChanged { topic: topic.id, first, partitions }
+            }
+            _ => Change::LogEndTold { topic: topic.id, partition: *index, end },
+        });
+    }
     Ok(changes)
 }
 
 /// The partition once it is settled by who is there; `None` if that changes nothing.
-fn follow_up(topic: &Topic, partition: &PartitionRegistration, brokers: &Brokers) -> Option<PartitionRegistration> {
-    let min_isr = topic.config.min_insync_replicas;
-    let settled = settle(partition, brokers, min_isr);
-    let now = settled.as_ref().unwrap_or(partition);
-    if now.leader.is_some() {
-        return settled;
-    }
-    let elected = elect_among_lost(now, brokers, &[]).ok();
-    let unclean =
-        || topic.config.unclean_leader_election_enable.then(|| elect_unclean(now, brokers, min_isr).ok()).flatten();
-    elected.or_else(unclean).or(settled)
+fn follow_up(
+    topic: &Topic,
+    partition: &PartitionRegistration,
+    brokers: &Brokers,
+    ends: &[LogEnd],
+) -> Option<PartitionRegistration> {
+    let (min_isr, unclean) = (topic.config.min_insync_replicas, topic.config.unclean_leader_election_enable);
+    cluster::follow_up(partition, brokers, min_isr, ends, unclean)
 }
 
 /// What changes of the partitions that this broker has a replica of. Neighbours that are registered alike are asked once.
 fn each_of(
     image: &Image,
     id: i32,
-    mut next: impl FnMut(&Topic, &PartitionRegistration) -> Option<PartitionRegistration>,
+    mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,
 ) -> Vec<Change> {
     let mut changes = Vec::new();
+    let may_share = !image.has_log_ends();
     for topic in image.topics() {
         let mut changed = Changed::default();
         let mut last: Option<(&Arc<PartitionRegistration>, Option<Arc<PartitionRegistration>>)> = None;
-        for (number, registered) in topic.partitions.iter().enumerate() {
+        for (index, registered) in (0..).zip(&topic.partitions) {
             let after = match &last {
-                Some((same, after)) if Arc::ptr_eq(same, registered) => after.clone(),
-                _ if registered.replicas.contains(&id) => next(topic, registered).map(Arc::new),
+                Some((same, after)) if may_share && Arc::ptr_eq(same, registered) => after.clone(),
+                _ if registered.replicas.contains(&id) => {
+                    next(topic, registered, image.log_ends(topic.id, index)).map(Arc::new)
+                }
                 _ => None,
             };
             if let Some(after) = &after {
-                changed.push(number, Arc::clone(after));
+                changed.push(usize::try_from(index).unwrap_or(usize::MAX), Arc::clone(after));
             }
             last = Some((registered, after));
         }

@@ -29,7 +29,7 @@ use grow::grow;
 use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use lead::{alter_isrs, elect};
-use members::{change_broker, register};
+use members::{change_broker, register, tell_log_ends};
 pub use place::check_replicas;
 use place::{place, registered};
 
@@ -48,7 +48,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_new(image, &wanted.name)?;
-    let partitions = partitions(image, broker, wanted)?;
+    let partitions = partitions(image, broker, wanted, topic)?;
     let total = image.partition_count() + partitions.len();
     if total > PARTITIONS_MAX {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
@@ -176,7 +176,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
 }
 
 /// The new topic's partitions, each with its replicas.
-fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
+fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Partitions, Refusal> {
     if !wanted.assignments.is_empty() {
         return assigned(image, wanted);
     }
@@ -190,7 +190,7 @@ fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic) -> Res
     };
     let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
-    Ok(place(image, 0..partitions, factor))
+    place(image, topic, 0..partitions, factor)
 }
 
 fn check_factor(image: &Image, factor: i16) -> Result<usize, Refusal> {
@@ -231,7 +231,7 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     check_partitions(partitions)?;
     check_assignments(image, &wanted.assignments)?;
     let by_number: BTreeMap<i32, &Vec<i32>> = wanted.assignments.iter().map(|(index, of)| (*index, of)).collect();
-    Ok(registered(by_number.into_values().map(Vec::as_slice)))
+    registered(image, by_number.into_values().map(Vec::as_slice))
 }
 
 /// Partitions 0, 1, 2 ... once each, on brokers that there are.

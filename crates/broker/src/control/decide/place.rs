@@ -1,49 +1,73 @@
 //! Which brokers have the replicas of a new partition, and what a client may ask for.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager.
+//! Rules and words are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, without racks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use fullbore_rules::replica::PartitionRegistration;
-use fullbore_wire::ErrorCode;
+use fullbore_wire::{ErrorCode, Uuid};
 
 use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// New partitions of these numbers, with so many replicas each: one broker after the other leads, and those that follow it have
-/// the other replicas. There are at least so many brokers.
-pub fn place(image: &Image, numbers: Range<i32>, factor: usize) -> Partitions {
-    let ids: Vec<i32> = image.nodes().keys().copied().collect();
-    if ids.is_empty() {
-        return Partitions::new();
+/// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One broker after the
+/// other leads, where the topic's id says who begins; with each turn the followers are others. Who is fenced has a replica only where there are
+/// too few others, and is not in sync.
+pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
+    let (active, fenced): (Vec<i32>, Vec<i32>) = image.nodes().keys().partition(|id| is_active(image, **id));
+    if active.is_empty() {
+        return Err(Refusal::new(ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
     }
-    let replicas =
-        |number: usize| -> Vec<i32> { (0..factor.min(ids.len())).map(|at| ids[(number + at) % ids.len()]).collect() };
-    registered(numbers.map(|number| replicas(usize::try_from(number).unwrap_or(0))))
+    let begin = (u128::from_be_bytes(topic.0) % 1009) as usize;
+    let replicas = |number: i32| -> Vec<i32> {
+        let number = begin + usize::try_from(number).unwrap_or(0);
+        let followers = striped(&active, number).chain(fenced.iter().copied());
+        followers.take(factor).collect()
+    };
+    registered(image, numbers.map(replicas))
 }
 
-/// New partitions with these replicas, led by the first of each.
-pub fn registered(replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Partitions {
+/// All of these brokers: the one whose turn this is, and then the others, beginning with another one each time all had their turns.
+fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
+    let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
+    let first = turn % count;
+    let shift = turn / count;
+    let follower = move |at: usize| ids[(first + 1 + (shift + at) % others) % count];
+    std::iter::once(ids[first]).chain((0..count - 1).map(follower))
+}
+
+/// Whether the broker may be in sync with a new partition.
+fn is_active(image: &Image, id: i32) -> bool {
+    image.node(id).is_some_and(|node| !node.registration.is_fenced && !node.registration.is_shutting_down)
+}
+
+/// New partitions with these replicas, of which those that are there are in sync, and the first of them leads.
+pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Result<Partitions, Refusal> {
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
         // Those that are alike share one.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
-        partitions.push_back(same.unwrap_or_else(|| Arc::new(new(replicas))));
+        let registered = match same {
+            Some(same) => same,
+            None => Arc::new(new(image, replicas)?),
+        };
+        partitions.push_back(registered);
     }
-    partitions
+    Ok(partitions)
 }
 
-fn new(replicas: &[i32]) -> PartitionRegistration {
-    PartitionRegistration {
-        replicas: replicas.to_vec(),
-        isr: replicas.to_vec(),
-        leader: replicas.first().copied(),
-        ..PartitionRegistration::default()
-    }
+fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal> {
+    let isr: Vec<i32> = replicas.iter().copied().filter(|id| is_active(image, *id)).collect();
+    let Some(leader) = isr.first().copied() else {
+        let message = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown.";
+        return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
+    };
+    let leader = Some(leader);
+    Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
 }
 
 /// What may be the replicas of one partition: brokers that there are, each once.

@@ -6,7 +6,8 @@ use crate::control::change::Version;
 use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, RegisterBroker};
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_rules::cluster::{FormerEnd, Joining};
-use fullbore_rules::replica::{AlterPartition, BrokerState};
+use fullbore_rules::replica::epochs::Position;
+use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
 
 fn broker(text: &str) -> BrokerConfig {
@@ -253,7 +254,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 }
 
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
-    let joining = Joining { folder: id.unsigned_abs().into(), process: process, ended };
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended };
     let wanted = RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() };
     apply(image, register(image, &wanted)?);
     Ok(())
@@ -370,4 +371,61 @@ fn isrs_and_elections_are_asked_for_by_partition() {
     assert_eq!(state(&image).0, None);
     let elected = code(&image, &asked("t", 0, ElectionKind::Unclean)).expect("elected");
     assert_eq!((elected.leader, elected.isr.as_slice()), (Some(3), &[3][..]));
+}
+
+#[test]
+fn new_partitions_are_spread_over_the_brokers_that_are_there() {
+    let mut image = cluster();
+    let spread = |image: &Image, factor: i16| {
+        let wanted = CreateTopic { num_partitions: 60, replication_factor: factor, ..wanted("s") };
+        match super::create(image, &broker(""), &wanted, Uuid([3; 16])).expect("created") {
+            Change::TopicCreated { partitions, .. } => partitions,
+            other => panic!("{other:?}"),
+        }
+    };
+    let partitions = spread(&image, 2);
+    for leader in 1..=3 {
+        assert_eq!(partitions.iter().filter(|of| of.leader == Some(leader)).count(), 20);
+        for follower in (1..=3).filter(|id| *id != leader) {
+            assert_eq!(partitions.iter().filter(|of| of.replicas == [leader, follower]).count(), 10);
+        }
+    }
+    change(&mut image, 2, BrokerChange::Fence);
+    let is_whole = |of: &Arc<PartitionRegistration>| of.isr == of.replicas && !of.replicas.contains(&2);
+    assert!(spread(&image, 2).iter().all(is_whole), "enough others are there");
+    for of in &spread(&image, 3) {
+        assert_eq!((of.replicas[2], of.isr.len(), of.leader), (2, 2, Some(of.replicas[0])));
+    }
+    let assigned = CreateTopic { assignments: vec![(0, vec![2])], ..wanted("a") };
+    assert_eq!(refused(&image, &assigned).0, ErrorCode::INVALID_REPLICA_ASSIGNMENT);
+    change(&mut image, 1, BrokerChange::Fence);
+    change(&mut image, 3, BrokerChange::Fence);
+    let (code, message) = refused(&image, &wanted("f"));
+    assert_eq!((code, message.as_str()), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
+}
+
+/// After a power cut of all machines, whoever's log ends last leads once all have said where theirs end.
+#[test]
+fn of_those_that_lost_their_ends_the_longest_log_leads() {
+    let mut image = cluster();
+    for id in 1..=3 {
+        join(&mut image, id, 30 + u128::from(id.unsigned_abs()), FormerEnd::Lost).expect("joined");
+    }
+    assert_eq!(state(&image), (None, 5, vec![], vec![], vec![2, 3]), "the first was missed by nobody");
+    let topic = image.topic("t").expect("there").id;
+    for (id, offset) in [(1, 11), (2, 7), (3, 9)] {
+        assert_eq!(state(&image).0, None);
+        let broker_epoch = image.node(id).expect("registered").registration.epoch;
+        let told = [
+            (topic, 0, Position { offset, last_epoch: Some(0) }),
+            (Uuid([9; 16]), 0, Position { offset, last_epoch: None }),
+        ];
+        let broker = BrokerState { broker_id: id, broker_epoch };
+        let stale = BrokerState { broker_epoch: broker_epoch - 1, ..broker };
+        assert_eq!(tell_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
+        let changes = tell_log_ends(&image, &broker, &told).expect("taken");
+        apply(&mut image, changes);
+    }
+    assert_eq!(state(&image), (Some(3), 6, vec![3], vec![], vec![]));
+    assert!(!image.has_log_ends());
 }

@@ -63,7 +63,15 @@ impl Image {
                 self.put(self.resolved(broker, topic, overrides)?);
             }
             Change::PartitionsChanged { topic, first, partitions } => {
-                self.change_partitions(*topic, *first, partitions)?
+                self.change_partitions(*topic, *first, partitions)?;
+                let led = (*first..).zip(partitions).filter(|(_, partition)| partition.leader.is_some());
+                led.for_each(|(number, _)| self.forget_log_ends(*topic, number));
+            }
+            Change::LogEndTold { topic, partition, end } => {
+                let ends = self.log_ends.entry((*topic, *partition)).or_default();
+                ends.retain(|other| other.broker_id != end.broker_id);
+                ends.push(*end);
+                ends.sort_unstable_by_key(|end| end.broker_id);
             }
             Change::TopicConfigured { topic, overrides } => {
                 let before = self.there(*topic)?;
@@ -71,7 +79,8 @@ impl Image {
                 self.put(self.resolved(broker, topic, overrides)?);
             }
             Change::TopicDeleted(topic) => {
-                if self.by_id.contains_key(&topic.id) {
+                if let Some(known) = self.by_id.get(&topic.id).cloned() {
+                    (0..known.partitions.len()).for_each(|number| self.forget_log_ends(topic.id, number));
                     self.remove(&topic.name);
                 }
                 self.deleted.insert(topic.id, topic.clone());
@@ -87,6 +96,14 @@ impl Image {
             Change::GroupsMoved => {}
         }
         Ok(())
+    }
+
+    fn forget_log_ends(&mut self, topic: Uuid, number: usize) {
+        if !self.log_ends.is_empty()
+            && let Ok(partition) = i32::try_from(number)
+        {
+            self.log_ends.remove(&(topic, partition));
+        }
     }
 
     fn there(&self, topic: Uuid) -> Result<&Arc<Topic>, Inapplicable> {

@@ -6,12 +6,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::super::beat::{Beaten, PeerBeat};
 use super::super::change::Version;
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
@@ -27,35 +28,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A beat that a power cut of the database takes is no loss: nobody waits for its disk.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
-/// What one beat heard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beaten {
-    /// When the answer was there, by this process's clock.
-    pub at: Instant,
-    /// Every process that has ever beaten lately, this one among them. One broker may have several, of which one is registered.
-    pub heard: Vec<Heard>,
-    /// The newest version of the metadata.
-    pub newest: Version,
-    /// Whether the database does not know the version that this broker knows: it is an older copy, or another one.
-    pub went_back: bool,
-}
-
-/// The last beat of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
-    /// `node.id`
-    pub broker_id: i32,
-    /// What the process drew when it started.
-    pub process: Uuid,
-    /// How long ago, by the database's clock.
-    pub age: Duration,
-    /// How many beats it was.
-    pub number: u64,
-}
-
 /// The connection, while it is open.
 pub struct Beats {
-    heard: watch::Receiver<Option<Arc<Beaten>>>,
+    heard: watch::Receiver<Beaten>,
     /// Dropped, it ends.
     _stop: watch::Sender<()>,
 }
@@ -67,7 +42,7 @@ struct Beating<K, B> {
     number: u64,
     known: K,
     behind: Arc<B>,
-    heard: watch::Sender<Option<Arc<Beaten>>>,
+    heard: watch::Sender<Beaten>,
     vain: Seldom,
 }
 
@@ -85,7 +60,7 @@ impl Beats {
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (stop, mut stopped) = watch::channel(());
-        let (tell, heard) = watch::channel(None);
+        let (tell, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let vain = Seldom::default();
         let mut beating = Beating { server, who, every, number: 0, known, behind: Arc::new(behind), heard: tell, vain };
@@ -101,8 +76,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// What the last beat heard; `None` before the first.
-    pub fn heard(&self) -> watch::Receiver<Option<Arc<Beaten>>> {
+    /// What the last beat heard; nothing before the first. What is heard of a database that went back is not told: that is none.
+    pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
 }
@@ -121,9 +96,7 @@ where
             if self.number > before {
                 pause = PAUSE_MIN;
             }
-            if let Some(left_out) = self.vain.due() {
-                tracing::warn!(reason = error.words, left_out, "the beats of this broker do not reach PostgreSQL");
-            }
+            self.tell(&error.words);
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -150,12 +123,22 @@ where
             ticks.tick().await;
             let known = (self.known)();
             let answers = session.ask(&self.beat(known), self.server.call_max).await?;
-            let beaten = beaten(known, answers).map_err(|error| AskError::lost(error.to_string()))?;
+            let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
-            if !beaten.went_back && known.is_none_or(|known| known.number < beaten.newest.number) {
-                (self.behind)(beaten.newest.number);
+            if let Some(known) = known.filter(|known| answer.lacks(*known)) {
+                self.tell(&StoreError::WentBack(known.number).to_string());
+                continue;
             }
-            self.heard.send_replace(Some(Arc::new(beaten)));
+            if known.is_none_or(|known| known.number < answer.newest.number) {
+                (self.behind)(answer.newest.number);
+            }
+            self.heard.send_replace(answer.beaten);
+        }
+    }
+
+    fn tell(&self, reason: &str) {
+        if let Some(left_out) = self.vain.due() {
+            tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
         }
     }
 
@@ -173,10 +156,11 @@ where
         let (broker, process, number) = (self.who.0, literal(&self.who.1), self.number + 1);
         let known = known.map_or(0, |known| known.number);
         format!(
-            "INSERT INTO fullbore.beats (broker_id, process, number, at)
-               VALUES ({broker}, {process}, {number}, clock_timestamp())
-               ON CONFLICT (broker_id, process) DO UPDATE SET number = excluded.number, at = excluded.at;
-             SELECT broker_id, process, number,
+            "INSERT INTO fullbore.beats (broker_id, process, number, version, at)
+               VALUES ({broker}, {process}, {number}, {known}, clock_timestamp())
+               ON CONFLICT (broker_id, process) DO UPDATE
+                 SET number = excluded.number, version = excluded.version, at = excluded.at;
+             SELECT broker_id, process, version,
                greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint FROM fullbore.beats;
              {NEWEST};
              SELECT version, mark FROM fullbore.versions WHERE version = {known}"
@@ -184,19 +168,34 @@ where
     }
 }
 
-fn beaten(known: Option<Version>, answers: Vec<Rows>) -> Result<Beaten, StoreError> {
-    let mut answers = answers.into_iter();
-    let mut heard = Vec::new();
-    for row in next(&mut answers)? {
-        let age = Duration::from_millis(number(&row, 3)?);
-        heard.push(Heard { broker_id: number(&row, 0)?, process: id(&row, 1)?, age, number: number(&row, 2)? });
+/// What one beat came to.
+struct Answer {
+    beaten: Beaten,
+    /// The newest version of the metadata.
+    newest: Version,
+    /// The one that was asked for.
+    same: Option<Version>,
+}
+
+impl Answer {
+    fn read(answers: Vec<Rows>) -> Result<Self, StoreError> {
+        let mut answers = answers.into_iter();
+        let mut peers = Vec::new();
+        for row in next(&mut answers)? {
+            let (process, version) = (id(&row, 1)?, number::<i64>(&row, 2)?);
+            let version = u64::try_from(version).unwrap_or(0);
+            peers.push(PeerBeat { id: number(&row, 0)?, process, age_ms: number(&row, 3)?, version });
+        }
+        let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
+        let same = next(&mut answers)?.first().map(version).transpose()?;
+        Ok(Self { beaten: Beaten { peers }, newest, same })
     }
-    let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
-    let same = next(&mut answers)?;
-    let went_back = match (known, same.first()) {
-        (Some(known), Some(row)) => version(row)? != known,
-        (Some(known), None) => known.number > newest.number,
-        (None, _) => false,
-    };
-    Ok(Beaten { at: Instant::now(), heard, newest, went_back })
+
+    /// Whether the database does not know this version, and should: it is an older copy, or another one.
+    fn lacks(&self, known: Version) -> bool {
+        match self.same {
+            Some(same) => same != known,
+            None => known.number > self.newest.number,
+        }
+    }
 }

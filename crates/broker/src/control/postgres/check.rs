@@ -13,7 +13,7 @@ use super::error::AskError;
 use super::read::{id, version};
 use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
 use super::server::Server;
-use super::session::{PostgresSession, Rows, flag, next, number, optional, text};
+use super::session::{PostgresSession, Rows, flag, next, number, optional, optional_number, text};
 use crate::config::PlaneSettings;
 
 /// `server_version_num` of the oldest PostgreSQL that has all we need.
@@ -254,10 +254,8 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     let newest = version(row)?;
     findings.push(Finding::Cluster { id: id(row, 2)?.to_string(), version: newest.number, topics: number(row, 3)? });
     for row in next(&mut answers)? {
-        let last_beat = match optional(&row, 4)? {
-            Some(_) => Some(Duration::from_millis(number::<i64>(&row, 4)?.max(0).unsigned_abs())),
-            None => None,
-        };
+        let age_ms: Option<i64> = optional_number(&row, 4)?;
+        let last_beat = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
         let (is_fenced, is_shutting_down) = (flag(&row, 2)?, flag(&row, 3)?);
         let broker =
             BrokerFound { id: number(&row, 0)?, epoch: number(&row, 1)?, is_fenced, is_shutting_down, last_beat };

@@ -40,7 +40,7 @@ use read::Since;
 use schema::{SCHEMA_VERSION, SchemaError};
 use session::{PostgresSession, Rows, next, number};
 
-pub use beat::{Beaten, Beats, Heard};
+pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use server::{BadServer, Server};
 

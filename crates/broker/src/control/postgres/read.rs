@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_wire::{Text, Uuid};
 use tokio_postgres::SimpleQueryRow;
@@ -12,7 +14,7 @@ use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::{Commit, StoreError};
 use super::error::damaged;
 use super::record;
-use super::session::{Rows, flag, next, number, optional, text};
+use super::session::{Rows, flag, next, number, optional, optional_number, text};
 use super::write::{EVERY_BROKER, as_typed};
 use crate::config::Resource;
 
@@ -89,6 +91,7 @@ pub fn ask_everything() -> String {
          SELECT topic_id, count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch
            FROM fullbore.partitions ORDER BY topic_id, first;
          SELECT id, name FROM fullbore.topics;
+         SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM fullbore.log_ends;
          SELECT id, name, partitions FROM fullbore.deleted_topics"
     )
 }
@@ -110,6 +113,7 @@ pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     broker_configs(answers, &mut changes)?;
     resources(answers, &mut changes)?;
     topics(answers, &mut changes)?;
+    log_ends(answers, &mut changes)?;
     for row in next(answers)? {
         let topic = DeletedTopic { id: id(&row, 0)?, name: as_typed(text(&row, 1)?), partitions: number(&row, 2)? };
         changes.push(Change::TopicDeleted(topic));
@@ -196,17 +200,22 @@ fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreE
     Ok(())
 }
 
+fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    for row in next(answers)? {
+        let position = Position { last_epoch: optional_number(&row, 4)?, offset: number(&row, 5)? };
+        let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
+        changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
+    }
+    Ok(())
+}
+
 fn registration(row: &SimpleQueryRow) -> Result<PartitionRegistration, StoreError> {
-    let leader = match optional(row, 6)? {
-        Some(_) => Some(number(row, 6)?),
-        None => None,
-    };
     Ok(PartitionRegistration {
         replicas: ids(row, 2)?,
         isr: ids(row, 3)?,
         elr: ids(row, 4)?,
         lost: ids(row, 5)?,
-        leader,
+        leader: optional_number(row, 6)?,
         leader_epoch: number(row, 7)?,
         partition_epoch: number(row, 8)?,
     })

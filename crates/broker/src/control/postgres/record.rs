@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_wire::{Text, Uuid};
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,14 @@ enum ChangeRecord {
         id: String,
         first: usize,
         partitions: Vec<RunRecord>,
+    },
+    LogEndTold {
+        id: String,
+        partition: i32,
+        broker: i32,
+        broker_epoch: i64,
+        last_epoch: Option<i32>,
+        end_offset: i64,
     },
     TopicConfigured {
         id: String,
@@ -123,6 +133,14 @@ fn record(change: &Change) -> ChangeRecord {
             let partitions = run_records(partitions);
             ChangeRecord::PartitionsChanged { id: topic.to_string(), first: *first, partitions }
         }
+        Change::LogEndTold { topic, partition, end } => ChangeRecord::LogEndTold {
+            id: topic.to_string(),
+            partition: *partition,
+            broker: end.broker_id,
+            broker_epoch: end.broker_epoch,
+            last_epoch: end.position.last_epoch,
+            end_offset: end.position.offset,
+        },
         Change::TopicConfigured { topic, overrides } => {
             ChangeRecord::TopicConfigured { id: topic.to_string(), configs: overrides.clone() }
         }
@@ -154,6 +172,11 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
         },
         ChangeRecord::PartitionsChanged { id, first, partitions } => {
             Change::PartitionsChanged { topic: self::id(&id)?, first, partitions: self::partitions(partitions)? }
+        }
+        ChangeRecord::LogEndTold { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
+            let position = Position { last_epoch, offset: end_offset };
+            let end = LogEnd { broker_id: broker, broker_epoch, position };
+            Change::LogEndTold { topic: self::id(&id)?, partition, end }
         }
         ChangeRecord::TopicConfigured { id, configs } => {
             Change::TopicConfigured { topic: self::id(&id)?, overrides: configs }

@@ -64,6 +64,17 @@ CREATE TABLE fullbore.partitions (
   PRIMARY KEY (topic_id, first)
 );
 
+-- Where the log of a replica ends that has lost its end. Life: until somebody leads the partition.
+CREATE TABLE fullbore.log_ends (
+  topic_id     text    NOT NULL REFERENCES fullbore.topics (id) ON DELETE CASCADE,
+  partition    integer NOT NULL,
+  broker_id    integer NOT NULL,
+  broker_epoch bigint  NOT NULL,                                   -- that of the process that told it
+  last_epoch   integer,                                            -- leader epoch of the last record; null: there is none
+  end_offset   bigint  NOT NULL,
+  PRIMARY KEY (topic_id, partition, broker_id)
+);
+
 -- What a topic sets itself; everything else it has from the broker. Life: that of its topic.
 CREATE TABLE fullbore.topic_configs (
   topic_id text NOT NULL REFERENCES fullbore.topics (id) ON DELETE CASCADE,
@@ -103,6 +114,7 @@ CREATE TABLE fullbore.beats (
   broker_id integer     NOT NULL,
   process   text        NOT NULL CHECK (length(process) = 22),
   number    bigint      NOT NULL,                                  -- of the beat, from 1 on
+  version   bigint      NOT NULL,                                  -- of the metadata that it shows
   at        timestamptz NOT NULL,                                  -- by the database's clock
   PRIMARY KEY (broker_id, process)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);

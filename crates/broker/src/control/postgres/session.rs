@@ -96,6 +96,14 @@ pub fn number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> 
     text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
 }
 
+/// The number in a column, if there is one.
+pub fn optional_number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<Option<N>, StoreError> {
+    match optional(row, column)? {
+        Some(_) => number(row, column).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Whether a column says so.
 pub fn flag(row: &SimpleQueryRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")

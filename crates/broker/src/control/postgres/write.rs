@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{Text, Uuid};
 
@@ -165,6 +166,7 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::PartitionsChanged { topic, first, partitions } => {
             replace_partitions(statements, *topic, *first, partitions);
         }
+        Change::LogEndTold { topic, partition, end } => log_end(statements, *topic, *partition, end),
         Change::TopicConfigured { topic, overrides } => {
             statements.add("DELETE FROM fullbore.topic_configs WHERE topic_id = ?", &[topic]);
             topic_configs(statements, *topic, overrides);
@@ -231,7 +233,20 @@ fn replace_partitions(statements: &mut Statements, topic: Uuid, first: usize, pa
     cut(statements, topic, end);
     let delete = "DELETE FROM fullbore.partitions WHERE topic_id = ? AND first >= ? AND first < ?";
     statements.add(delete, &[&topic, &first, &end]);
+    let forget = "DELETE FROM fullbore.log_ends WHERE topic_id = ? AND partition >= ? AND partition < ?";
+    for (number, count, _) in record::runs(partitions).into_iter().filter(|(.., of)| of.leader.is_some()) {
+        statements.add(forget, &[&topic, &(first + number), &(first + number + count)]);
+    }
     insert_partitions(statements, topic, first, partitions);
+}
+
+/// Instead of what the broker has told before.
+fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
+    let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
+        VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET
+        broker_epoch = excluded.broker_epoch, last_epoch = excluded.last_epoch, end_offset = excluded.end_offset";
+    let LogEnd { broker_id, broker_epoch, position } = end;
+    statements.add(put, &[&topic, &partition, broker_id, broker_epoch, &position.last_epoch, &position.offset]);
 }
 
 /// Makes two rows of one that has partitions on both sides of this number.

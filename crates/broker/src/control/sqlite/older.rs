@@ -10,7 +10,7 @@ use super::open::FILE;
 /// Makes the database of this folder one of an older schema.
 pub(super) fn age(folder: &Path, schema: usize) -> Connection {
     let connection = Connection::open(folder.join(FILE)).expect("opens");
-    let brokers = "DROP TABLE broker_endpoints; DROP TABLE brokers;
+    let brokers = "DROP TABLE log_ends; DROP TABLE broker_endpoints; DROP TABLE brokers;
         ALTER TABLE cluster ADD COLUMN broker_epoch INTEGER NOT NULL DEFAULT 2;";
     connection.execute_batch(brokers).expect("as they were");
     if schema == 8 {

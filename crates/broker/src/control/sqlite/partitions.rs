@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::replica::epochs::Position;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::super::change::Partitions;
+use super::super::change::{Change, Partitions};
 
 /// All of them, by the id of the topic.
 pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
@@ -57,6 +59,10 @@ pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &
     cut(connection, topic, end)?;
     let delete = "DELETE FROM partitions WHERE topic_id = ?1 AND first >= ?2 AND first < ?3";
     connection.prepare_cached(delete)?.execute(params![topic.0, first, end])?;
+    let forget = "DELETE FROM log_ends WHERE topic_id = ?1 AND partition = ?2";
+    for (number, _) in (first..).zip(partitions).filter(|(_, partition)| partition.leader.is_some()) {
+        connection.prepare_cached(forget)?.execute(params![topic.0, number])?;
+    }
     insert(connection, topic, first, partitions)
 }
 
@@ -100,4 +106,25 @@ pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &P
 
 fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Adds where logs end that have lost their ends.
+pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let mut query = connection
+        .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let position = Position { last_epoch: row.get(4)?, offset: row.get(5)? };
+        let end = LogEnd { broker_id: row.get(2)?, broker_epoch: row.get(3)?, position };
+        changes.push(Change::LogEndTold { topic: Uuid(row.get(0)?), partition: row.get(1)?, end });
+    }
+    Ok(())
+}
+
+/// Writes one of them, instead of what the broker has told before.
+pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEnd) -> rusqlite::Result<()> {
+    let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let position = end.position;
+    let row = params![topic.0, partition, end.broker_id, end.broker_epoch, position.last_epoch, position.offset];
+    connection.prepare_cached(put)?.execute(row).map(drop)
 }

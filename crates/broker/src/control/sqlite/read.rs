@@ -37,6 +37,7 @@ pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec
     broker_configs(connection, node_id, &mut changes)?;
     resources(connection, &mut changes)?;
     topics(connection, &mut changes)?;
+    partitions::load_ends(connection, &mut changes)?;
     deleted(connection, &mut changes)?;
     Ok(changes)
 }

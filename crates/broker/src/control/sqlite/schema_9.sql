@@ -22,3 +22,14 @@ CREATE TABLE broker_endpoints (
 
 -- A broker's epoch is that of the version with which it registered.
 ALTER TABLE cluster DROP COLUMN broker_epoch;
+
+-- Where the log of a replica ends that has lost its end. Life: until somebody leads the partition.
+CREATE TABLE log_ends (
+  topic_id     BLOB    NOT NULL REFERENCES topics (id) ON DELETE CASCADE,
+  partition    INTEGER NOT NULL,
+  broker_id    INTEGER NOT NULL,
+  broker_epoch INTEGER NOT NULL,                                    -- that of the process that told it
+  last_epoch   INTEGER,                                             -- leader epoch of the last record; null: there is none
+  end_offset   INTEGER NOT NULL,
+  PRIMARY KEY (topic_id, partition, broker_id)
+) STRICT, WITHOUT ROWID;

@@ -1,7 +1,9 @@
 //! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows what only several
 //! brokers meet.
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::replica::epochs::Position;
 use imbl::Vector;
 use proptest::prelude::*;
 
@@ -9,7 +11,7 @@ use super::super::change::{Change, Partitions, Version};
 use super::super::owner::Failure;
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
 use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction};
-use super::memory::{Fault, Memory};
+use super::memory::Fault;
 use super::postgres::Database;
 use super::*;
 use crate::config::Resource;
@@ -164,12 +166,21 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
         let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
         let led = |id: &i32| {
             let (isr, elr, lost) = (vec![*id], vec![id + 1], vec![id + 2, id + 3]);
-            Arc::new(PartitionRegistration { leader: Some(*id), isr, elr, lost, ..Default::default() })
+            let leader = Some(*id).filter(|id| *id > 0);
+            Arc::new(PartitionRegistration { leader, isr, elr, lost, ..Default::default() })
         };
         let partitions: Partitions = leaders.iter().map(led).collect::<Vector<_>>();
         let change = Change::PartitionsChanged { topic, first: (*at).min(count), partitions };
         commit_beside(&mut owner.store, newest, change);
         owner.catch_up();
+        let image = Arc::clone(&images.borrow());
+        if image.topic_by_id(topic).is_some_and(|topic| topic.partitions[(*at).min(count)].leader.is_none()) {
+            let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
+            let end = LogEnd { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
+            let partition = (*at).min(count) as i32;
+            commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
+            owner.catch_up();
+        }
     }
     (format!("{:?}", images.borrow()), afresh(open()))
 }

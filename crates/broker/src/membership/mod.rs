@@ -1,0 +1,161 @@
+//! This broker as a member of its cluster: it says that it lives, holds others for dead, hands over what it leads before it stops, and
+//! ends where another process has its place.
+//!
+//! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
+//! here: the beats themselves, which the control plane sends over a connection of its own. On one machine there is nothing
+//! of this.
+//!
+//! Invariant: nothing here is needed for safety. Who is wrongly held for dead leads nothing for a while.
+
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::replica::BrokerState;
+use fullbore_wire::ErrorCode;
+use tokio::sync::watch as channel;
+
+use crate::control::{Beaten, BrokerChange, Control, Image};
+use crate::seldom::Seldom;
+use watch::PeerWatch;
+
+/// How long a stop waits until the others show that they lead.
+const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
+/// Before something that was refused is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// What a member needs.
+pub struct Membership {
+    control: Control,
+    node_id: i32,
+    peers: PeerWatch,
+    refused: Seldom,
+}
+
+/// Why the process must end, once another has its place.
+pub type Displaced = channel::Sender<Option<String>>;
+
+impl Membership {
+    /// `listener` is the name of the one over which brokers reach each other.
+    pub fn new(control: Control, node_id: i32, session_timeout_ms: i64, listener: &str) -> Membership {
+        let peers = PeerWatch::new(node_id, session_timeout_ms, listener);
+        Membership { control, node_id, peers, refused: Seldom::default() }
+    }
+
+    /// Until the broker stops, or the process must end.
+    pub async fn run(
+        mut self,
+        mut beats: channel::Receiver<Beaten>,
+        mut stop: channel::Receiver<bool>,
+        ended: Arc<Displaced>,
+    ) {
+        let mut images = self.control.watch();
+        let mut again = None;
+        loop {
+            let is_beat = tokio::select! {
+                changed = beats.changed() => changed.map(|()| true),
+                changed = images.changed() => changed.map(|()| false),
+                () = until(again) => Ok(false),
+                () = stopped(&mut stop) => return,
+            };
+            let Ok(is_beat) = is_beat else { return };
+            if is_beat {
+                let beaten = beats.borrow_and_update().clone();
+                self.judge(&beaten).await;
+            }
+            let image = Arc::clone(&images.borrow_and_update());
+            if let Some(why) = self.replaced(&image) {
+                ended.send_replace(Some(why));
+                return;
+            }
+            again = self.come_back(&image).await;
+        }
+    }
+
+    /// Why this process is the broker no more.
+    fn replaced(&self, image: &Image) -> Option<String> {
+        let own = image.node(self.node_id)?;
+        let is_another = own.process != self.control.process();
+        is_another.then(|| format!("another process has the place of node.id={} in the cluster by now", self.node_id))
+    }
+
+    /// Who was held for dead and lives says so. When to try again, if that was refused.
+    async fn come_back(&self, image: &Image) -> Option<Instant> {
+        let own = image.node(self.node_id)?;
+        if !own.registration.is_fenced {
+            return None;
+        }
+        match self.control.change_broker(self.control.broker_state(), BrokerChange::Unfence).await {
+            Ok(()) => {
+                tracing::warn!("this broker was held for dead, and is back");
+                None
+            }
+            Err(refusal) => {
+                if let Some(left_out) = self.refused.due() {
+                    tracing::warn!(%refusal, left_out, "this broker is held for dead, and cannot come back yet");
+                }
+                Some(Instant::now() + AGAIN_AFTER)
+            }
+        }
+    }
+
+    /// Has the brokers fenced that are dead.
+    async fn judge(&mut self, beaten: &Beaten) {
+        let image = self.control.image();
+        for broker in self.peers.dead(&image, beaten).await {
+            let BrokerState { broker_id, broker_epoch } = broker;
+            match self.control.change_broker(broker, BrokerChange::Fence).await {
+                Ok(()) => tracing::warn!(broker_id, broker_epoch, "a broker is held for dead"),
+                // Somebody else was faster, or it came back.
+                Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
+                Err(refusal) => tracing::warn!(broker_id, %refusal, "a broker that is dead cannot be fenced yet"),
+            }
+        }
+    }
+}
+
+/// Hands over what this broker leads, as far as somebody else may lead it, and waits until the others show that.
+pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>) {
+    let own = control.broker_state();
+    if control.image().nodes().len() < 2 {
+        return;
+    }
+    if let Err(refusal) = control.change_broker(own, BrokerChange::ShutDown).await {
+        tracing::warn!(%refusal, "what this broker leads is not handed over");
+        return;
+    }
+    let image = control.image();
+    let version = image.epoch();
+    let lives = |id: i32| id != own.broker_id && image.node(id).is_some_and(|node| !node.registration.is_fenced);
+    let all_show_it =
+        |beaten: &Beaten| beaten.peers.iter().filter(|peer| lives(peer.id)).all(|peer| peer.version >= version);
+    match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
+        Ok(_) => tracing::info!("what this broker led is handed over"),
+        Err(_) => tracing::warn!("not every broker shows that it leads what was handed over"),
+    }
+}
+
+/// Tells the others that this broker has stopped.
+pub async fn leave(control: &Control) {
+    if control.image().nodes().len() < 2 {
+        return;
+    }
+    if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence).await {
+        tracing::debug!(%refusal, "the others find out by themselves that this broker has stopped");
+    }
+}
+
+async fn stopped(stop: &mut channel::Receiver<bool>) {
+    let _ = stop.wait_for(|stopping| *stopping).await;
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}

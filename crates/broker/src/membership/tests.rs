@@ -1,0 +1,131 @@
+//! Members over a store that they share, with beats that a test tells.
+
+use super::*;
+use crate::control::PeerBeat;
+use crate::control::tests::{Memory, create, member, wanted};
+use fullbore_wire::Uuid;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+const TIMEOUT_MS: i64 = 1_000;
+const LISTENER: &str = "PLAINTEXT";
+
+/// Ports of this machine at which nobody listens.
+const NOBODY: u16 = 1;
+
+struct Running {
+    control: Control,
+    beats: watch::Sender<Beaten>,
+    stop: watch::Sender<bool>,
+    ended: Arc<Displaced>,
+    task: JoinHandle<()>,
+}
+
+fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
+    let control = member(memory, id, folder, (LISTENER, port)).expect("registered");
+    let beats = watch::Sender::new(Beaten::default());
+    let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
+    let membership = Membership::new(control.clone(), id, TIMEOUT_MS, LISTENER);
+    let (receiver, stopping, told) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
+    let task = tokio::spawn(membership.run(receiver, stopping, told));
+    Running { control, beats, stop, ended, task }
+}
+
+impl Running {
+    /// Beats until this is so; `ages` tells how old the others' beats are.
+    async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
+        loop {
+            self.control.catch_up();
+            let image = self.control.image();
+            if is_so(&image) {
+                return;
+            }
+            let peer = |(id, age_ms): &(i32, i64)| {
+                let process = image.node(*id).map_or(Uuid::ZERO, |node| node.process);
+                PeerBeat { id: *id, process, age_ms: *age_ms, version: 0 }
+            };
+            self.beats.send_replace(Beaten { peers: ages.iter().map(peer).collect() });
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
+    move |image| image.node(id).is_some_and(|node| node.registration.is_fenced)
+}
+
+#[tokio::test]
+async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives() {
+    let memory = Memory::default();
+    let judge = run(&memory, 1, 1, NOBODY);
+    // Its port does not refuse: it is a listener's.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
+    judge.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
+    other.control.catch_up();
+    judge.beats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
+    assert!(other.ended.borrow().is_none());
+    for member in [judge, other] {
+        member.stop.send_replace(true);
+        member.task.await.expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
+    let memory = Memory::default();
+    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let _dead = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    control.catch_up();
+    let mut images = control.watch();
+    images.wait_for(|image| image.node(2).is_some()).await.expect("open");
+    let image = control.image();
+    let process = image.node(2).expect("there").process;
+    let beaten = |age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, age_ms, version: 0 }] };
+    let long = 600_000;
+    let mut peers = PeerWatch::new(1, long, LISTENER);
+    assert_eq!(peers.dead(&image, &beaten(long)).await, [], "it has not beaten for a whole timeout itself");
+    let mut peers = PeerWatch::new(1, 0, LISTENER);
+    assert_eq!(peers.dead(&image, &beaten(0)).await, [], "its beat is young");
+    assert_eq!(peers.dead(&image, &beaten(1_000)).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_process_whose_place_another_has_ends() {
+    let memory = Memory::default();
+    let first = run(&memory, 1, 7, NOBODY);
+    let second = run(&memory, 1, 7, NOBODY);
+    first.control.catch_up();
+    let mut ended = first.ended.subscribe();
+    let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
+    assert_eq!(why, "another process has the place of node.id=1 in the cluster by now");
+    first.task.await.expect("no panic");
+    second.stop.send_replace(true);
+    second.task.await.expect("no panic");
+    let other_folder = member(&memory, 1, 8, (LISTENER, NOBODY)).err().expect("refused").to_string();
+    assert!(other_folder.contains("has another data folder"), "{other_folder}");
+}
+
+#[tokio::test]
+async fn what_a_broker_leads_is_handed_over_before_it_stops() {
+    let memory = Memory::default();
+    let one = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let two = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    one.catch_up();
+    let topic = crate::control::CreateTopic {
+        assignments: vec![(0, vec![1, 2])],
+        num_partitions: -1,
+        replication_factor: -1,
+        ..wanted("t")
+    };
+    create(&one, vec![topic]).await.remove(0).expect("created");
+    let version = one.image().epoch() + 1;
+    let process = two.process();
+    let shown = Beaten { peers: vec![PeerBeat { id: 2, process, age_ms: 0, version }] };
+    let beats = watch::Sender::new(shown);
+    hand_over(&one, &mut beats.subscribe()).await;
+    let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
+    assert_eq!(led(&one), Some(Some(2)));
+    leave(&one).await;
+    assert!(is_fenced(1)(&one.image()));
+}

@@ -1,0 +1,95 @@
+//! Who of the others is dead: by their beats, and by their ports where a beat or two are missing.
+//!
+//! Not the rule, which is [`fullbore_rules::cluster::lease`]'s.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::cluster::lease::{Judge, PeerSigns, REFUSING_BEAT_AGE_MS};
+use fullbore_rules::replica::BrokerState;
+use fullbore_wire::{Uuid, host_port};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::control::{Beaten, Image, RegisteredBroker};
+
+/// A port that does not refuse at once is not looked at for longer.
+const PROBE_MAX: Duration = Duration::from_millis(300);
+
+/// What this broker sees of the others.
+pub struct PeerWatch {
+    node_id: i32,
+    listener: String,
+    judge: Judge,
+    began: Instant,
+    /// Processes that have not beaten, and since when they are known, ms.
+    silent: BTreeMap<i32, (Uuid, i64)>,
+}
+
+impl PeerWatch {
+    /// Nobody has been seen yet.
+    pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
+        let judge = Judge::new(session_timeout_ms);
+        PeerWatch { node_id, listener: listener.to_owned(), judge, began: Instant::now(), silent: BTreeMap::new() }
+    }
+
+    /// Who is dead, once a beat of this broker's was answered.
+    pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
+        let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.judge.beat(now_ms);
+        let ages = self.ages(image, beaten, now_ms);
+        if !self.judge.may_judge(now_ms) {
+            return Vec::new();
+        }
+        let mut suspects = JoinSet::new();
+        for (id, beat_age_ms) in ages.into_iter().filter(|(_, age_ms)| *age_ms >= REFUSING_BEAT_AGE_MS) {
+            let Some(node) = image.node(id) else { continue };
+            let whom = BrokerState { broker_id: id, broker_epoch: node.registration.epoch };
+            let address = self.address(node);
+            suspects.spawn(async move {
+                let refuses = match address {
+                    Some(address) => is_refused(&address).await,
+                    None => false,
+                };
+                (whom, PeerSigns { beat_age_ms, refuses })
+            });
+        }
+        let signs = suspects.join_all().await.into_iter();
+        signs.filter(|(_, signs)| self.judge.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
+    }
+
+    /// How long ago each broker that is there has beaten.
+    fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
+        let mut ages = Vec::new();
+        let mut silent = BTreeMap::new();
+        let others = image.nodes().iter().filter(|(id, node)| **id != self.node_id && !node.registration.is_fenced);
+        for (id, node) in others {
+            let last = beaten.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
+            let age_ms = match last {
+                Some(last) => last.age_ms,
+                None => {
+                    let known = self.silent.get(id).filter(|(process, _)| *process == node.process);
+                    let since_ms = known.map_or(now_ms, |(_, since_ms)| *since_ms);
+                    silent.insert(*id, (node.process, since_ms));
+                    now_ms - since_ms
+                }
+            };
+            ages.push((*id, age_ms));
+        }
+        self.silent = silent;
+        ages
+    }
+
+    fn address(&self, node: &RegisteredBroker) -> Option<String> {
+        let at = node.endpoint(&self.listener)?;
+        Some(host_port(&at.host, at.port))
+    }
+}
+
+/// Whether nobody listens there.
+async fn is_refused(address: &str) -> bool {
+    let attempt = timeout(PROBE_MAX, TcpStream::connect(address)).await;
+    matches!(attempt, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+}
