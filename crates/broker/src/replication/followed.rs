@@ -141,18 +141,18 @@ impl Followed {
 
     /// Carries out what the leader answered.
     pub fn take(&mut self, data: &PartitionData) -> Taken {
-        let number = data.origin.asked_in;
+        let number = data.asked_in;
         if !self.pipe.concerns(number) {
             return Taken::Nothing;
         }
-        let is_of_now = data.origin.in_epoch == self.leader_epoch;
+        let is_of_now = data.in_epoch == self.leader_epoch;
         match data.error_code {
             ErrorCode::NONE if data.diverging_epoch.epoch >= 0 => {
                 self.pipe.answered(number, false);
                 if is_of_now { self.truncate(data) } else { Taken::Failed }
             }
             ErrorCode::NONE => {
-                let fits = is_of_now && data.origin.from_offset == self.log_end;
+                let fits = is_of_now && data.from_offset == self.log_end;
                 match self.pipe.answered(number, fits) {
                     true => self.append(data),
                     false => Taken::ToBeNamed,
@@ -185,7 +185,7 @@ impl Followed {
             Ok(replicated) => {
                 self.failures = 0;
                 self.log_end = replicated.log_end;
-                self.lag.is((data.origin.log_end_offset - self.log_end).max(0));
+                self.lag.is((data.log_end_offset - self.log_end).max(0));
                 match replicated.flushed {
                     Some(ticket) => Taken::Unflushed(ticket, replicated.log_end),
                     None if self.log_end > self.acknowledged => {
@@ -216,7 +216,7 @@ impl Followed {
 
     /// The own log ends before the leader's begins, or, without a record by which to compare them, past its end.
     fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
-        let (log_start, log_end) = (data.log_start_offset, data.origin.log_end_offset);
+        let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
             return Taken::Failed;
         }

@@ -19,24 +19,30 @@ const GATHERED_MAX: usize = 10_000;
 /// Between two rounds, at least.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// A partition and what it asks for.
-type Wanted = (Arc<Replica>, AlterPartition);
+/// What a partition asks for.
+struct Proposal {
+    replica: Arc<Replica>,
+    proposal: AlterPartition,
+    /// How many are in sync as long as it is not so.
+    before: usize,
+}
 
 /// What is asked for and not told yet. A partition asks for one change at a time, so that there are at most as many as partitions.
 #[derive(Default)]
 pub struct IsrChanges {
-    waiting: Mutex<Vec<Wanted>>,
+    waiting: Mutex<Vec<Proposal>>,
     told: Notify,
 }
 
 impl IsrChanges {
     /// Asks for a change; the partition is told the outcome.
     pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
-        self.waiting.lock().push((replica, proposal));
+        let before = replica.registered().isr.len();
+        self.waiting.lock().push(Proposal { replica, proposal, before });
         self.told.notify_one();
     }
 
-    async fn next(&self) -> Vec<Wanted> {
+    async fn next(&self) -> Vec<Proposal> {
         loop {
             {
                 let mut waiting = self.waiting.lock();
@@ -57,14 +63,14 @@ pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
             wanted = isr.next() => wanted,
             () = context.stopping() => return,
         };
-        let asked = wanted.iter().map(|(replica, proposal)| (replica.topic_id(), replica.index(), proposal.clone()));
+        let asked = wanted.iter().map(|of| (of.replica.topic_id(), of.replica.index(), of.proposal.clone()));
         let outcomes = context.control.alter_isr(asked.collect()).await;
         let mut unknown = Vec::new();
-        for ((replica, proposal), outcome) in wanted.into_iter().zip(outcomes) {
+        for (wanted, outcome) in wanted.into_iter().zip(outcomes) {
             if is_unknown(&outcome) {
-                unknown.push(Arc::clone(&replica));
+                unknown.push(Arc::clone(&wanted.replica));
             }
-            tell(&context, &replica, &proposal, outcome);
+            tell(&context, &wanted, outcome);
         }
         if !unknown.is_empty() {
             tokio::spawn(ask_again(Arc::clone(&isr), unknown));
@@ -77,18 +83,13 @@ fn is_unknown(outcome: &Result<Arc<PartitionRegistration>, Refusal>) -> bool {
     matches!(outcome, Err(refusal) if unknown.contains(&refusal.code))
 }
 
-fn tell(
-    context: &Context,
-    replica: &Replica,
-    proposal: &AlterPartition,
-    outcome: Result<Arc<PartitionRegistration>, Refusal>,
-) {
+fn tell(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRegistration>, Refusal>) {
+    let Proposal { replica, proposal, before } = wanted;
     let (topic, partition) = (replica.topic(), replica.index());
     match &outcome {
         Ok(now) => {
-            let before = replica.registered();
             if now.partition_epoch != proposal.partition_epoch {
-                context.metrics.isr_changed(before.isr.len(), now.isr.len());
+                context.metrics.isr_changed(*before, now.isr.len());
                 tracing::info!(topic, partition, isr = ?now.isr, "replicas in sync");
             }
         }

@@ -103,9 +103,9 @@ impl Folder {
         entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
     }
 
-    /// File names with this suffix, in order.
+    /// File names with this suffix, in order; none before there is the partition's folder.
     pub fn files(&self, suffix: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))).expect("listed");
+        let Ok(entries) = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))) else { return Vec::new() };
         let names = entries.map(|entry| entry.expect("listed").file_name().into_string().expect("text"));
         let mut names: Vec<_> = names.filter(|name| name.ends_with(suffix)).collect();
         names.sort();

@@ -85,6 +85,14 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
+    /// The log goes on past this end: who is in sync and has everything until there lacks something only from now on. One that is not in
+    /// sync has to fetch to be waited for.
+    pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
+        let Leader { state, followers, .. } = self;
+        let in_sync = followers.iter_mut().filter(|replica| state.may_be_in_sync(replica.broker_id));
+        in_sync.for_each(|replica| replica.lacks_from_now_on(log_end, now_ms));
+    }
+
     /// A replica that has everything and may join.
     pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
         let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);

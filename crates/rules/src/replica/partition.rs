@@ -164,7 +164,7 @@ impl Partition {
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
         if let Role::Leader(leader) = &mut self.role {
-            leader.followers.iter_mut().for_each(|replica| replica.lacks_from_now_on(self.log_end, now.ms));
+            leader.grows_past(self.log_end, now.ms);
         }
         self.log_end = log_end;
         Effects { high_watermark: self.advance(now), ..Effects::default() }

@@ -141,20 +141,15 @@ message! {
         preferred_read_replica: i32, 11.., default -1;
         /// Record batches; the last may be cut short.
         records: Option<Records>, 0..;
-        /// Fullbore's own, between brokers: of what the answer is.
-        origin: FetchOrigin, 18.., tag 1000;
-    }
-
-    /// Fullbore's own: of what an answer to a follower is.
-    pub struct FetchOrigin {
-        /// The leader epoch, or -1.
-        in_epoch: i32, 18.., default -1;
-        /// The session epoch of the request that asked for the partition from the end of the follower's log, or -1.
-        asked_in: i32, 18.., default -1;
-        /// The offset that was read from, or -1.
-        from_offset: i64, 18.., default -1;
-        /// Where the leader's log ends, or -1.
-        log_end_offset: i64, 18.., default -1;
+        /// Fullbore's own, between brokers: the leader epoch of the answer, or -1.
+        in_epoch: i32, 18.., default -1, tag 1000;
+        /// Fullbore's own, between brokers: the session epoch of the request that asked for the partition from the end of the follower's
+        /// log, or -1.
+        asked_in: i32, 18.., default -1, tag 1001;
+        /// Fullbore's own, between brokers: the offset that was read from, or -1.
+        from_offset: i64, 18.., default -1, tag 1002;
+        /// Fullbore's own, between brokers: where the leader's log ends, or -1.
+        log_end_offset: i64, 18.., default -1, tag 1003;
     }
 
     /// The last offset of an epoch.

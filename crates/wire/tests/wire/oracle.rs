@@ -34,7 +34,6 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "process"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
-    (ApiKey::Fetch, "origin"),
     (ApiKey::Fetch, "inepoch"),
     (ApiKey::Fetch, "askedin"),
     (ApiKey::Fetch, "fromoffset"),

@@ -118,11 +118,13 @@ impl Cluster {
 
     /// A topic whose partitions have three replicas, the first led by broker 1.
     pub async fn topic(&self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Arc<Topic> {
-        let factor = i16::try_from(self.folders.len()).expect("few");
+        let brokers = i32::try_from(self.folders.len()).expect("few");
+        let replicas = |partition: i32| (0..brokers).map(|at| 1 + (partition + at) % brokers).collect();
         let topic = CreateTopic {
             name: name.to_owned(),
-            num_partitions: partitions,
-            replication_factor: factor,
+            num_partitions: -1,
+            replication_factor: -1,
+            assignments: (0..partitions).map(|partition| (partition, replicas(partition))).collect(),
             configs: configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect(),
             ..Default::default()
         };

@@ -10,7 +10,7 @@ use crate::partitions::{FollowerPlace, Marks, Partitions, ReadOn, Registration, 
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
-use fullbore_wire::apis::fetch::{EpochEndOffset, FetchOrigin, FetchPartition, FetchRequest, PartitionData};
+use fullbore_wire::apis::fetch::{EpochEndOffset, FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Records, Uuid};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -71,6 +71,26 @@ struct Followed {
     is_ready: bool,
     /// What the follower asked for while the log is being opened.
     waiting: Option<FetchPartition>,
+}
+
+/// What an answer is of.
+#[derive(Clone, Copy)]
+struct FetchOrigin {
+    in_epoch: i32,
+    asked_in: i32,
+    from_offset: i64,
+    log_end_offset: i64,
+}
+
+impl FetchOrigin {
+    const UNKNOWN: FetchOrigin =
+        FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
+
+    /// An answer that says this and nothing else.
+    fn said(self) -> PartitionData {
+        let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
+        PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
+    }
 }
 
 /// How much one answer may have, and until when its fetch may wait.
@@ -174,7 +194,7 @@ impl FollowerSession {
             None => {
                 state.forget(id);
                 let Some(replica) = partitions.find(&id.0, id.1) else {
-                    let origin = FetchOrigin { asked_in: number, ..Default::default() };
+                    let origin = FetchOrigin { asked_in: number, ..FetchOrigin::UNKNOWN };
                     state.urgent.push((id.0, refused(id.1, origin, ErrorCode::UNKNOWN_TOPIC_ID)));
                     return;
                 };
@@ -408,7 +428,7 @@ impl SessionState {
 impl Followed {
     /// What an answer is of, as far as it does not depend on what is read.
     fn origin(&self) -> FetchOrigin {
-        FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..Default::default() }
+        FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
     /// Whether there is anything that the follower was not told; it is told now.
@@ -426,8 +446,7 @@ fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionDat
         log_start_offset: read.read.log_start_offset,
         aborted_transactions: None,
         records: Some(read.read.records),
-        origin: FetchOrigin { log_end_offset: read.log_end, ..origin },
-        ..Default::default()
+        ..FetchOrigin { log_end_offset: read.log_end, ..origin }.said()
     }
 }
 
@@ -439,7 +458,6 @@ fn refused(partition_index: i32, origin: FetchOrigin, error_code: ErrorCode) -> 
         log_start_offset: UNKNOWN,
         aborted_transactions: None,
         records: Some(Records::default()),
-        origin,
-        ..Default::default()
+        ..origin.said()
     }
 }
