@@ -36,7 +36,7 @@ fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            let far = tokio::net::TcpStream::connect(&to).await.expect("connected");
+            let Ok(far) = tokio::net::TcpStream::connect(&to).await else { return };
             for socket in [&near, &far] {
                 socket.set_nodelay(true).expect("a socket");
             }
