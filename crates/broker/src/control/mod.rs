@@ -180,6 +180,19 @@ impl Control {
         self.shared.beats.lock().as_ref().map(Beats::heard)
     }
 
+    /// One over a store in memory, which several brokers may share.
+    #[cfg(test)]
+    pub(crate) fn open_in_memory(
+        broker: Arc<BrokerConfig>,
+        arrival: Arrival,
+        memory: &tests::memory::Memory,
+        folder: Uuid,
+    ) -> Result<Self, OpenError> {
+        let (memory, store) = (memory.clone(), identity::StoreName::Database("memory".to_owned()));
+        let identity = Identity { cluster_id: Uuid([1; 16]), folder, kept: None, store };
+        Control::start(broker, arrival, move || Ok((memory, identity)))
+    }
+
     /// Starts the owner's thread, on which the store is opened and used.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,

@@ -1,6 +1,6 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
-mod memory;
+pub(crate) mod memory;
 mod postgres;
 mod resources;
 mod seam;
