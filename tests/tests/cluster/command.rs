@@ -112,6 +112,22 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
 }
 
 #[test]
+fn one_broker_has_groups_too() {
+    let cluster = Cluster::new();
+    cluster.up(&["--brokers", "1"]);
+    cluster.topics("create --topic t --partitions 1");
+    let at = format!("127.0.0.1:{}", cluster.port);
+    let script = "echo hello | $0 produce --topic t --bootstrap-server $1 && \
+        $0 consume --topic t --group g --from-beginning --max-messages 1 --bootstrap-server $1 && \
+        $0 groups describe --group g --bootstrap-server $1";
+    let output = Command::new("sh").args(["-c", script]).arg(fullbore_tests::binary()).arg(&at).output();
+    let output = output.expect("there is a shell");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.starts_with("hello\n"), "{out}{error}");
+    assert!(out.lines().any(|line| line.starts_with("g ") && line.split_whitespace().nth(5) == Some("0")), "{out}");
+}
+
+#[test]
 fn what_does_not_come_up_is_one_line_and_leaves_nothing_running() {
     let cluster = Cluster::new();
     let port = cluster.port.to_string();

@@ -18,6 +18,9 @@ const BROKERS_DEFAULT: u32 = 3;
 /// How a mistake in a `--set` is told.
 const SET: &str = "--set ";
 const ADMIN_LISTENER: &str = "fullbore.admin.listener";
+/// Without so many brokers there are no groups, so that fewer brokers have it smaller.
+const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
+const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 /// From a broker's port to that of its admin page, as the defaults have it.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
 /// What each broker has for itself, and what says it instead.
@@ -90,6 +93,12 @@ impl Plan {
             let mut properties = there.or(present.brokers.first()).map(|broker| broker.properties.clone());
             let properties = properties.get_or_insert_default();
             settings.iter().for_each(|(key, value)| properties.set_at(key, value, SET));
+            if present.brokers.is_empty()
+                && count < OFFSETS_REPLICAS_DEFAULT
+                && properties.get(OFFSETS_REPLICAS).is_none()
+            {
+                properties.set(OFFSETS_REPLICAS, count.to_string());
+            }
             if there.is_none() {
                 listen(properties, id, port)?;
             }
@@ -248,6 +257,7 @@ mod tests {
         assert!(!given.has_own_postgres && given.brokers.len() == 1);
         assert_eq!(value(&given, 0, CONTROL_PLANE), "postgres://ann@db/x");
         assert_eq!(value(&given, 0, ADMIN_LISTENER), "127.0.0.1:0");
+        assert_eq!((value(&given, 0, OFFSETS_REPLICAS), value(&new, 0, OFFSETS_REPLICAS)), ("1".into(), "none".into()));
         let without_page = |wanted: &mut Wanted| wanted.settings = vec![format!("{ADMIN_LISTENER}=")];
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
