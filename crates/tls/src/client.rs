@@ -63,7 +63,7 @@ impl Connector {
         Ok(Connector { config: Arc::new(config) })
     }
 
-    /// As [`Connector::load`], with whoever answers: nobody listens who only listens, and that is all.
+    /// As [`Connector::load`], but whoever answers is believed to be who is meant: this keeps out who only listens.
     ///
     /// # Errors
     /// The setting at fault.

@@ -34,6 +34,7 @@ mod offsets;
 mod partition_state;
 mod pipe;
 mod pipelining;
+mod postgres;
 mod produce;
 mod produce_bytes;
 mod readers;

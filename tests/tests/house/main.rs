@@ -144,12 +144,14 @@ fn the_parts_of_the_broker_know_only_what_is_below_them() {
 
 /// Every file, tests and comments, too.
 #[test]
-fn only_the_control_planes_sqlite_knows_sql() {
-    let there = "broker/src/control/sqlite/";
-    let (inside, outside): (Vec<_>, Vec<_>) =
-        files::naming("rusqlite").into_iter().partition(|path| path.starts_with(there));
-    assert!(outside.is_empty(), "rusqlite is named in {outside:?}");
-    assert!(!inside.is_empty(), "it is elsewhere now");
+fn only_the_control_planes_back_ends_know_sql() {
+    let clients = [("rusqlite", "broker/src/control/sqlite/"), ("tokio_postgres", "broker/src/control/postgres/")];
+    for (client, there) in clients {
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            files::naming(client).into_iter().partition(|path| path.starts_with(there));
+        assert!(outside.is_empty(), "{client} is named in {outside:?}");
+        assert!(!inside.is_empty(), "{client} is elsewhere now");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub enum OpenError {
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]
     OtherNode { file: PathBuf, stored: i32, configured: i32 },
     #[error("{store}: {source}")]
-    Inapplicable { store: StoreName, source: Inapplicable },
+    Inapplicable { store: StoreName, source: Box<Inapplicable> },
     #[error("{database}: {reason}")]
     Database { database: String, reason: String },
     #[error("{key}: {reason}")]

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::change::Version;
 use super::image::Image;
 use super::sqlite::KeptInDatabase;
+use crate::seldom::Seldom;
 use crate::system;
 
 /// The file.
@@ -119,12 +120,15 @@ impl ClusterFolder {
         let at = self.head().len() as u64;
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         images.mark_changed();
+        let vain = Seldom::default();
         let work = move || {
             while runtime.block_on(images.changed()).is_ok() {
                 let seen = images.borrow_and_update().version();
                 // In place: these bytes always have the same length, and are in one sector.
-                if let Err(error) = file.write_all_at(seen_lines(seen).as_bytes(), at) {
-                    tracing::warn!(%error, "the newest version of the metadata is not written down");
+                if let Err(error) = file.write_all_at(seen_lines(seen).as_bytes(), at)
+                    && let Some(left_out) = vain.due()
+                {
+                    tracing::warn!(%error, left_out, "the newest version of the metadata is not written down");
                 }
             }
         };

@@ -44,11 +44,6 @@ impl AskError {
         }
     }
 
-    /// Whether the server says this.
-    pub fn is(&self, code: &SqlState) -> bool {
-        self.code.as_ref() == Some(code)
-    }
-
     /// Why something was not done, to who asked for it.
     pub fn failed(self) -> StoreError {
         StoreError::Away(self.words)

@@ -13,12 +13,15 @@
 //! - `check`: what is wrong with a database.
 
 mod beat;
+mod check;
 mod error;
 mod read;
 mod record;
 mod schema;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod write;
 
@@ -31,17 +34,22 @@ use tokio::sync::watch;
 
 use super::change::{Change, Version};
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
+use crate::config::PlaneSettings;
 use error::AskError;
 use read::Since;
 use schema::{SCHEMA_VERSION, SchemaError};
-use session::{Rows, Session, next, number};
+use session::{PostgresSession, Rows, next, number};
 
 pub use beat::Beats;
+pub use check::{BrokerFound, Finding, check};
 pub use server::{BadServer, Server};
 
 /// After a vain attempt to connect, the next one is this much later at least, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long an upgrade of the schema may take.
+const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// Takes the lock, and says which version is the newest, and of which version the schema is.
@@ -53,7 +61,7 @@ pub struct Postgres {
     server: Arc<Server>,
     /// Drives the connection, while somebody waits for it.
     runtime: Runtime,
-    session: Option<Session>,
+    session: Option<PostgresSession>,
     /// When it could not be reached, why, and how long to wait.
     vain: Option<(Instant, Duration, AskError)>,
 }
@@ -115,7 +123,7 @@ impl Postgres {
             None => PAUSE_MIN,
         };
         let nobody = watch::channel(0).0;
-        match self.runtime.block_on(Session::open(&self.server, "", nobody)) {
+        match self.runtime.block_on(PostgresSession::open(&self.server, "", nobody)) {
             Ok(session) => {
                 self.vain = None;
                 self.session = Some(session);
@@ -218,6 +226,22 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.hang_up();
     }
+}
+
+/// Brings the schema of the database that these settings name to this version, and says of which it was. Brokers that run and are of the
+/// older version go on as without a database. Blocks.
+///
+/// # Errors
+/// Why it is not done; nothing was changed.
+pub fn migrate(settings: &PlaneSettings) -> Result<i64, UnusableDatabase> {
+    let away = |reason: String| UnusableDatabase::Away(reason);
+    let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| away(error.to_string()))?.block_on(async {
+        let session = PostgresSession::open(&server, "-c statement_timeout=0", watch::channel(0).0).await;
+        let session = session.map_err(|error| away(error.words))?;
+        Ok(schema::migrate(&session, MIGRATION_MAX).await?)
+    })
 }
 
 /// The second column says of which version the schema is.

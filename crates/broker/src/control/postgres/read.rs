@@ -14,16 +14,16 @@ use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::{Commit, StoreError};
 use super::error::damaged;
 use super::record;
-use super::session::{Rows, flag, next, number, optional, text};
+use super::session::{Rows, flag, next, number, optional, optional_number, text};
 use super::write::{EVERY_BROKER, as_typed};
 use crate::config::Resource;
 
 /// Versions that are told one by one; who knows less reads everything.
-const SINCE_MAX: usize = 1000;
+const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
 /// The same in bytes of what they changed.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
-type Settings = BTreeMap<String, String>;
+type Configs = BTreeMap<String, String>;
 type Answers = std::vec::IntoIter<Rows>;
 
 /// What the rows since a version say.
@@ -150,7 +150,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
 
 /// Those for every broker first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut set: BTreeMap<Option<i32>, Settings> = BTreeMap::new();
+    let mut set: BTreeMap<Option<i32>, Configs> = BTreeMap::new();
     for row in next(answers)? {
         let broker = Some(number(&row, 0)?).filter(|id| *id != EVERY_BROKER);
         set.entry(broker).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
@@ -161,7 +161,7 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
 
 /// Types that this version does not know stay where they are.
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut set: BTreeMap<(Resource, String), Settings> = BTreeMap::new();
+    let mut set: BTreeMap<(Resource, String), Configs> = BTreeMap::new();
     for row in next(answers)? {
         if let Some(resource) = Resource::from_code(number(&row, 0)?) {
             let of = set.entry((resource, as_typed(text(&row, 1)?))).or_default();
@@ -174,7 +174,7 @@ fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Sto
 }
 
 fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut configs: HashMap<Uuid, Settings> = HashMap::new();
+    let mut configs: HashMap<Uuid, Configs> = HashMap::new();
     for row in next(answers)? {
         configs.entry(id(&row, 0)?).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
     }
@@ -202,8 +202,7 @@ fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreE
 
 fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     for row in next(answers)? {
-        let last_epoch = optional(&row, 4)?.map(|_| number(&row, 4)).transpose()?;
-        let position = Position { last_epoch, offset: number(&row, 5)? };
+        let position = Position { last_epoch: optional_number(&row, 4)?, offset: number(&row, 5)? };
         let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
         changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
     }
@@ -211,16 +210,12 @@ fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Stor
 }
 
 fn registration(row: &SimpleQueryRow) -> Result<PartitionRegistration, StoreError> {
-    let leader = match optional(row, 6)? {
-        Some(_) => Some(number(row, 6)?),
-        None => None,
-    };
     Ok(PartitionRegistration {
         replicas: ids(row, 2)?,
         isr: ids(row, 3)?,
         elr: ids(row, 4)?,
         lost: ids(row, 5)?,
-        leader,
+        leader: optional_number(row, 6)?,
         leader_epoch: number(row, 7)?,
         partition_epoch: number(row, 8)?,
     })

@@ -4,7 +4,7 @@ use fullbore_wire::Uuid;
 
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
-use super::session::{Rows, Session, flag, next, number, text};
+use super::session::{PostgresSession, Rows, flag, next, number, text};
 use super::write::literal;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ const LOOK: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass(
     EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
 
 /// What there is.
-pub async fn look(session: &Session, call_max: Duration) -> Result<Found, SchemaError> {
+pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
     let rows = one(session.ask(LOOK, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
     match (flag(row, 0)?, flag(row, 1)?, flag(row, 2)?) {
@@ -72,7 +72,7 @@ pub async fn look(session: &Session, call_max: Duration) -> Result<Found, Schema
 }
 
 /// The cluster's id; an empty database becomes one of this cluster, by one of those that start at the same time.
-pub async fn ensure(session: &Session, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
+pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = look(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
         session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
@@ -108,12 +108,16 @@ fn making(found: Found, cluster_id: Uuid) -> String {
 
 /// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until they are of
 /// this version, too.
-pub async fn migrate(session: &Session, call_max: Duration) -> Result<i64, SchemaError> {
+pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, SCHEMAS).await
 }
 
 /// With all versions up to the last of these.
-async fn upgrade(session: &Session, call_max: Duration, schemas: &[&str]) -> Result<i64, SchemaError> {
+pub(super) async fn upgrade(
+    session: &PostgresSession,
+    call_max: Duration,
+    schemas: &[&str],
+) -> Result<i64, SchemaError> {
     let known = schemas.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match look(session, call_max).await? {

@@ -108,13 +108,13 @@ CREATE TABLE fullbore.deleted_topics (
   partitions integer NOT NULL CHECK (partitions >= 1)
 );
 
--- A process of a broker that says twice a second that it lives. Life: until an hour after its last beat, when another process of the
+-- A process of a broker that says twice a second that it lives. Life: until ten minutes after its last beat, when another process of the
 -- broker connects. Not indexed but by its key, with room for another version of each row, so that a beat writes one page.
 CREATE TABLE fullbore.beats (
   broker_id integer     NOT NULL,
   process   text        NOT NULL CHECK (length(process) = 22),
   number    bigint      NOT NULL,                                  -- of the beat, from 1 on
-  version   bigint      NOT NULL,                                  -- of the metadata that it showed
+  version   bigint      NOT NULL,                                  -- of the metadata that it shows
   at        timestamptz NOT NULL,                                  -- by the database's clock
   PRIMARY KEY (broker_id, process)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);

@@ -14,6 +14,8 @@ use crate::config::PlaneSettings;
 
 /// The port of a URL that names none.
 const PORT: u16 = 5432;
+/// The system counts in seconds.
+const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// A holder of the lock that does not go on for this part of the time limit loses it, so that who waits gets it.
 const FROZEN_PART: u32 = 2;
 
@@ -58,12 +60,14 @@ impl Server {
         let tls = parameters.apply(&mut config)?;
         config
             .application_name(application)
-            .connect_timeout(call_max)
             .tcp_user_timeout(call_max)
             .keepalives(true)
-            .keepalives_idle(call_max)
+            .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
+        // Who does not answer leaves time for the others.
+        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
+        config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
         Ok(Self { config, tls, password_file: settings.password_file.clone(), call_max, shown })
     }

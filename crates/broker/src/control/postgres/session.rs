@@ -21,7 +21,7 @@ use crate::control::store::StoreError;
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// An open connection, driven by a task of the runtime in which it was opened.
-pub struct Session {
+pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
 }
@@ -29,7 +29,7 @@ pub struct Session {
 /// The rows of one statement.
 pub type Rows = Vec<SimpleQueryRow>;
 
-impl Session {
+impl PostgresSession {
     /// Connects. What the server notifies of is the newest of `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let config = server.session_config(settings).map_err(|bad| AskError::not_asked(bad.0))?;
@@ -94,6 +94,14 @@ pub fn optional(row: &SimpleQueryRow, column: usize) -> Result<Option<&str>, Sto
 pub fn number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<N, StoreError> {
     let text = text(row, column)?;
     text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
+}
+
+/// The number in a column, if there is one.
+pub fn optional_number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<Option<N>, StoreError> {
+    match optional(row, column)? {
+        Some(_) => number(row, column).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Whether a column says so.

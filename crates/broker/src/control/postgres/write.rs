@@ -234,7 +234,7 @@ fn replace_partitions(statements: &mut Statements, topic: Uuid, first: usize, pa
     let delete = "DELETE FROM fullbore.partitions WHERE topic_id = ? AND first >= ? AND first < ?";
     statements.add(delete, &[&topic, &first, &end]);
     let forget = "DELETE FROM fullbore.log_ends WHERE topic_id = ? AND partition >= ? AND partition < ?";
-    for (number, count, _) in record::runs(partitions).into_iter().filter(|(_, _, of)| of.leader.is_some()) {
+    for (number, count, _) in record::runs(partitions).into_iter().filter(|(.., of)| of.leader.is_some()) {
         statements.add(forget, &[&topic, &(first + number), &(first + number + count)]);
     }
     insert_partitions(statements, topic, first, partitions);
@@ -242,13 +242,11 @@ fn replace_partitions(statements: &mut Statements, topic: Uuid, first: usize, pa
 
 /// Instead of what the broker has told before.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
-    let insert = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
-        VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE
-        SET broker_epoch = excluded.broker_epoch, last_epoch = excluded.last_epoch, end_offset = excluded.end_offset";
-    let position = end.position;
-    let values: [&dyn Value; 6] =
-        [&topic, &partition, &end.broker_id, &end.broker_epoch, &position.last_epoch, &position.offset];
-    statements.add(insert, &values);
+    let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
+        VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET
+        broker_epoch = excluded.broker_epoch, last_epoch = excluded.last_epoch, end_offset = excluded.end_offset";
+    let LogEnd { broker_id, broker_epoch, position } = end;
+    statements.add(put, &[&topic, &partition, broker_id, broker_epoch, &position.last_epoch, &position.offset]);
 }
 
 /// Makes two rows of one that has partitions on both sides of this number.

@@ -28,6 +28,24 @@ impl Database {
         Self { server, name: server.database() }
     }
 
+    /// The one of this name, with nothing in it: for tests that need many, one after another.
+    pub fn emptied(name: &'static str) -> Self {
+        static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
+        let server = PostgresServer::shared();
+        let name = KNOWN.lock().entry(name).or_insert_with(|| server.database()).clone();
+        let database = Self { server, name };
+        database.run("DROP SCHEMA IF EXISTS fullbore CASCADE");
+        database
+    }
+
+    pub fn server(&self) -> &'static PostgresServer {
+        self.server
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn url(&self) -> String {
         self.server.url(&self.name)
     }

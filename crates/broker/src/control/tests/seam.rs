@@ -1,7 +1,9 @@
 //! What holds whatever store there is: each of these runs on SQLite, on PostgreSQL and on a store in memory, or shows what only several
 //! brokers meet.
 
+use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::replica::epochs::Position;
 use imbl::Vector;
 use proptest::prelude::*;
 
@@ -109,7 +111,7 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().expect("tempdir");
         let memory = Memory::default().telling(tells_whole);
-        let database = Database::new();
+        let database = Database::emptied("both");
         let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
         let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
@@ -149,7 +151,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("tempdir");
         let of_file = changed_and_afresh(|| sqlite(folder.path()), &changed);
         prop_assert_eq!(&of_file.0, &of_file.1);
-        let database = Database::new();
+        let database = Database::emptied("partitions");
         let of_database = changed_and_afresh(|| database.store(), &changed);
         prop_assert_eq!(of_file, of_database);
     }
@@ -164,12 +166,21 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
         let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
         let led = |id: &i32| {
             let (isr, elr, lost) = (vec![*id], vec![id + 1], vec![id + 2, id + 3]);
-            Arc::new(PartitionRegistration { leader: Some(*id), isr, elr, lost, ..Default::default() })
+            let leader = Some(*id).filter(|id| *id > 0);
+            Arc::new(PartitionRegistration { leader, isr, elr, lost, ..Default::default() })
         };
         let partitions: Partitions = leaders.iter().map(led).collect::<Vector<_>>();
         let change = Change::PartitionsChanged { topic, first: (*at).min(count), partitions };
         commit_beside(&mut owner.store, newest, change);
         owner.catch_up();
+        let image = Arc::clone(&images.borrow());
+        if image.topic_by_id(topic).is_some_and(|topic| topic.partitions[(*at).min(count)].leader.is_none()) {
+            let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
+            let end = LogEnd { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
+            let partition = (*at).min(count) as i32;
+            commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
+            owner.catch_up();
+        }
     }
     (format!("{:?}", images.borrow()), afresh(open()))
 }

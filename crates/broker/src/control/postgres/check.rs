@@ -1,0 +1,270 @@
+//! What is wrong with a database, for who sets one up: everything at once, each as one line.
+//!
+//! Nothing is changed. Invariant: what is found here as wrong is what would stop a broker, or make it lose what was committed.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+use tokio_postgres::error::SqlState;
+
+use super::super::store::StoreError;
+use super::error::AskError;
+use super::read::{id, version};
+use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
+use super::server::Server;
+use super::session::{PostgresSession, Rows, flag, next, number, optional, optional_number, text};
+use crate::config::PlaneSettings;
+
+/// `server_version_num` of the oldest PostgreSQL that has all we need.
+const OLDEST: i64 = 130_000;
+/// Clocks that are further apart are told.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+/// Something that was found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// The URL, or what belongs to it.
+    Setting(String),
+    /// No connection.
+    Unreachable(String),
+    /// The role may not enter.
+    Refused(String),
+    /// No encrypted connection, or not to whom it should be.
+    Encryption(String),
+    NoDatabase(String),
+    /// The server's version in its own words.
+    TooOld(String),
+    /// It follows another server, or is set to be read only.
+    ReadOnly(&'static str),
+    /// What was committed may be lost.
+    NotDurable(String),
+    /// The database is empty. The first start of a broker fills it, or may not.
+    Empty {
+        may_create: bool,
+    },
+    ForeignSchema,
+    OlderSchema(i64),
+    NewerSchema(i64),
+    /// A privilege that the role has not, and on what.
+    Missing {
+        privilege: String,
+        on: String,
+    },
+    /// The database's clock is ahead of this machine's by so many ms.
+    Clock(i64),
+    /// What the database has cannot be.
+    Damaged(String),
+    /// Which cluster it is.
+    Cluster {
+        id: String,
+        version: u64,
+        topics: u64,
+    },
+    Broker(BrokerFound),
+}
+
+/// A broker of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerFound {
+    pub id: i32,
+    pub epoch: i64,
+    pub is_fenced: bool,
+    pub is_shutting_down: bool,
+    /// How long ago its process has beaten.
+    pub last_beat: Option<Duration>,
+}
+
+impl Finding {
+    /// Whether a broker could not use the database, or should not.
+    pub fn is_wrong(&self) -> bool {
+        match self {
+            Self::Empty { may_create } => !may_create,
+            Self::Cluster { .. } | Self::Broker(_) | Self::Clock(_) => false,
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(reason) => write!(f, "control.plane: {reason}"),
+            Self::Unreachable(reason) => write!(f, "no connection: {reason}"),
+            Self::Refused(reason) => write!(f, "the server does not let us in: {reason}"),
+            Self::Encryption(reason) => write!(f, "no TLS as sslmode asks for it: {reason}"),
+            Self::NoDatabase(reason) => write!(f, "{reason}; create it"),
+            Self::TooOld(version) => write!(f, "PostgreSQL {version} is too old; 13 is the oldest that will do"),
+            Self::ReadOnly(why) => write!(f, "it cannot be written to: {why}"),
+            Self::NotDurable(setting) => write!(f, "{setting}=off: a crash of its machine loses what was committed"),
+            Self::Empty { may_create: true } => f.write_str("it is empty; the first start of a broker fills it"),
+            Self::Empty { may_create: false } => {
+                f.write_str("it is empty, and the role may not create a schema in it (GRANT CREATE ON DATABASE)")
+            }
+            Self::ForeignSchema => f.write_str("it has a schema fullbore that is not of this program"),
+            Self::OlderSchema(found) => {
+                write!(f, "it has schema {found}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")
+            }
+            Self::NewerSchema(found) => write!(f, "it has schema {found}, and this Fullbore knows {SCHEMA_VERSION}"),
+            Self::Missing { privilege, on } => write!(f, "the role has no privilege {privilege} on {on}"),
+            Self::Clock(ms) => write!(f, "its clock is {ms} ms ahead of this machine's"),
+            Self::Damaged(reason) => write!(f, "it is damaged: {reason}"),
+            Self::Cluster { id, version, topics } => write!(f, "cluster {id}, version {version}, {topics} topics"),
+            Self::Broker(broker) => broker.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for BrokerFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match (self.is_fenced, self.is_shutting_down) {
+            (true, _) => "fenced",
+            (false, true) => "about to stop",
+            (false, false) => "in service",
+        };
+        write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;
+        match self.last_beat {
+            Some(age) => write!(f, "last beat {} ms ago", age.as_millis()),
+            None => f.write_str("no beat"),
+        }
+    }
+}
+
+impl From<StoreError> for Finding {
+    fn from(error: StoreError) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}
+
+impl From<AskError> for Finding {
+    fn from(error: AskError) -> Self {
+        let words = error.words.clone();
+        let is_refused = [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
+        match error.code {
+            Some(code) if is_refused.contains(&code) => Self::Refused(words),
+            Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
+            None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
+            // It has not even been tried with one.
+            None if words == "password missing" => Self::Refused(words),
+            _ => Self::Unreachable(words),
+        }
+    }
+}
+
+/// Looks at the database that these settings name. Blocks, for a few of the settings' time limits.
+pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
+    let server = match Server::new(settings, "fullbore admin check") {
+        Ok(server) => server,
+        Err(bad) => return vec![Finding::Setting(bad.0)],
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return vec![Finding::Unreachable(error.to_string())],
+    };
+    let mut findings = Vec::new();
+    if let Err(last) = runtime.block_on(look(&server, &mut findings)) {
+        findings.push(last);
+    }
+    findings
+}
+
+/// Until something stops it.
+async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+    let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
+    of_server(&session, server, findings).await?;
+    match schema::look(&session, server.call_max).await {
+        Ok(Found::Empty) => {
+            let may = "SELECT has_database_privilege(current_database(), 'CREATE')";
+            let may_create = flag(&first(session.ask(may, server.call_max).await?)?, 0)?;
+            findings.push(Finding::Empty { may_create });
+        }
+        Ok(Found::EmptySchema) => {
+            let may = "SELECT has_schema_privilege('fullbore', 'CREATE')";
+            match flag(&first(session.ask(may, server.call_max).await?)?, 0)? {
+                true => findings.push(Finding::Empty { may_create: true }),
+                false => findings.push(Finding::Missing { privilege: "CREATE".into(), on: "schema fullbore".into() }),
+            }
+        }
+        Ok(Found::Foreign) => findings.push(Finding::ForeignSchema),
+        Ok(Found::Version(SCHEMA_VERSION)) => of_cluster(&session, server, findings).await?,
+        Ok(Found::Version(older)) if older < SCHEMA_VERSION => findings.push(Finding::OlderSchema(older)),
+        Ok(Found::Version(newer)) => findings.push(Finding::NewerSchema(newer)),
+        Err(SchemaError::Ask(error)) if error.code == Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
+            findings.push(Finding::Missing { privilege: "USAGE".into(), on: "schema fullbore, or its tables".into() });
+        }
+        Err(SchemaError::Ask(error)) => return Err(error.into()),
+        Err(SchemaError::Read(error)) => return Err(error.into()),
+        Err(_) => findings.push(Finding::ForeignSchema),
+    }
+    Ok(())
+}
+
+const OF_SERVER: &str = "SELECT current_setting('server_version_num'), current_setting('server_version'),
+    pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+    let before = SystemTime::now();
+    let row = first(session.ask(OF_SERVER, server.call_max).await?)?;
+    let half_way = before + before.elapsed().unwrap_or_default() / 2;
+    if number::<i64>(&row, 0)? < OLDEST {
+        findings.push(Finding::TooOld(text(&row, 1)?.to_owned()));
+    }
+    if flag(&row, 2)? {
+        findings.push(Finding::ReadOnly("it is a standby, which follows another server"));
+    }
+    for (column, setting) in [(3, "fsync"), (4, "full_page_writes")] {
+        if text(&row, column)? == "off" {
+            findings.push(Finding::NotDurable(setting.to_owned()));
+        }
+    }
+    let here_ms = half_way.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64);
+    let ahead_ms = number::<i64>(&row, 5)? - here_ms;
+    if ahead_ms.unsigned_abs() > CLOCKS_APART.as_millis() as u64 {
+        findings.push(Finding::Clock(ahead_ms));
+    }
+    Ok(())
+}
+
+const PRIVILEGES: &str = "SELECT privilege, relname FROM pg_catalog.pg_class,
+      unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
+    WHERE relnamespace = to_regnamespace('fullbore') AND relkind = 'r'
+      AND NOT has_table_privilege(pg_class.oid, privilege) ORDER BY relname, privilege";
+const OF_CLUSTER: &str = "SELECT cluster.version, versions.mark, cluster_id, (SELECT count(*) FROM fullbore.topics)
+      FROM fullbore.cluster LEFT JOIN fullbore.versions USING (version);
+    SELECT brokers.broker_id, epoch, fenced, shutting_down,
+        ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint, brokers.process
+      FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) ORDER BY broker_id";
+
+async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+    let missing = session.ask(PRIVILEGES, server.call_max).await?;
+    for row in next(&mut missing.into_iter())? {
+        let on = format!("fullbore.{}", text(&row, 1)?);
+        findings.push(Finding::Missing { privilege: text(&row, 0)?.to_owned(), on });
+    }
+    if findings.iter().any(|finding| matches!(finding, Finding::Missing { .. })) {
+        return Ok(());
+    }
+    let mut answers = session.ask(OF_CLUSTER, server.call_max).await?.into_iter();
+    let rows = next(&mut answers)?;
+    let row = rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?;
+    if optional(row, 1)?.is_none() {
+        return Err(Finding::Damaged(format!("it has nothing of its newest version, {}", text(row, 0)?)));
+    }
+    let newest = version(row)?;
+    findings.push(Finding::Cluster { id: id(row, 2)?.to_string(), version: newest.number, topics: number(row, 3)? });
+    for row in next(&mut answers)? {
+        let age_ms: Option<i64> = optional_number(&row, 4)?;
+        let last_beat = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+        let (is_fenced, is_shutting_down) = (flag(&row, 2)?, flag(&row, 3)?);
+        let broker =
+            BrokerFound { id: number(&row, 0)?, epoch: number(&row, 1)?, is_fenced, is_shutting_down, last_beat };
+        findings.push(Finding::Broker(broker));
+    }
+    Ok(())
+}
+
+fn first(answers: Vec<Rows>) -> Result<tokio_postgres::SimpleQueryRow, Finding> {
+    let rows = next(&mut answers.into_iter())?;
+    rows.into_iter().next().ok_or_else(|| Finding::Damaged("an answer is missing".to_owned()))
+}

@@ -1,0 +1,244 @@
+//! The database itself: who gets in and how, what is said where it cannot be used, its schema, and beats.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fullbore_tests::{pki::Authority, wait_until};
+
+use super::super::owner::random_id;
+use super::super::tests::postgres::Database;
+use super::*;
+
+const HANGS: Duration = Duration::from_secs(30);
+const PASSWORD: &str = "s3cr3t-w0rd";
+
+fn settings(url: &str) -> PlaneSettings {
+    PlaneSettings::new(url, None, 2_000)
+}
+
+fn open(settings: &PlaneSettings) -> Result<Postgres, String> {
+    let server = Server::new(settings, "fullbore test").map_err(|bad| bad.to_string())?;
+    Postgres::open(Arc::new(server), random_id()).map(|(store, _)| store).map_err(|error| error.to_string())
+}
+
+/// A database with roles that need a password.
+fn with_roles() -> Database {
+    let database = Database::new();
+    for role in ["secretive", "encrypted"] {
+        let make = format!("CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'");
+        database.run(&format!(
+            "DO $$ BEGIN {make}; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
+             GRANT ALL ON DATABASE {} TO {role}",
+            database.name()
+        ));
+    }
+    database
+}
+
+#[test]
+fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
+    let database = with_roles();
+    let (address, name) = (database.server().address(), database.name());
+    let url = |user: &str| format!("postgres://{user}@{address}/{name}");
+    open(&settings(&url(&format!("secretive:{PASSWORD}")))).expect("opens");
+    let file = tempfile::NamedTempFile::new().expect("tempfile");
+    std::fs::write(file.path(), format!("{PASSWORD}\n")).expect("written");
+    let with_file = |path: &std::path::Path| PlaneSettings::new(&url("secretive"), Some(path.to_owned()), 2_000);
+    open(&with_file(file.path())).expect("opens");
+    let wrong = format!("{PASSWORD}-no");
+    let mistakes = [
+        url(&format!("secretive:{wrong}")),
+        url(&format!("nobody-known:{wrong}")),
+        format!("postgres://secretive:{wrong}@{address}/no_such_database"),
+        format!("postgres://secretive:{wrong}@127.0.0.1:1/{name}"),
+        format!("postgres://secretive:{wrong}@no-such-host.invalid/{name}"),
+        format!("postgres://secretive:{wrong}@{address}x/{name}"),
+        format!("postgres://secretive:{wrong}@{address}/{name}?sslmode=maybe"),
+        format!("postgres://secretive:{wrong}@{address}/{name}?{wrong}=x"),
+        format!("postgres://secretive@{address}/{name}?password={wrong}&connect_timeout=x"),
+        format!("postgres://encrypted:{wrong}@{address}/{name}?sslmode=verify-full&sslrootcert=/no/such/file"),
+    ];
+    for mistake in mistakes {
+        let told = open(&settings(&mistake)).err().expect(&mistake);
+        let findings = check(&settings(&mistake));
+        let told = format!("{told} {findings:?}");
+        assert!(!told.contains(PASSWORD) && !told.contains('\n') && findings[0].is_wrong(), "{told}");
+    }
+    let told = open(&with_file(std::path::Path::new("/no/such/file"))).err().expect("refused");
+    assert!(told.starts_with("control.plane.password.file=/no/such/file: "), "{told}");
+    let server = Server::new(&settings(&url(&format!("secretive:{PASSWORD}"))), "x").expect("a URL");
+    assert_eq!(server.name(), format!("postgres://{address}/{name}"));
+}
+
+#[test]
+fn a_connection_is_encrypted_as_its_url_says() {
+    let database = with_roles();
+    let (address, name) = (database.server().address(), database.name());
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (authority, other) = (folder.path().join("authority.pem"), folder.path().join("other.pem"));
+    std::fs::write(&authority, database.server().authority()).expect("written");
+    std::fs::write(&other, Authority::new("another").pem()).expect("written");
+    let url = |parameters: &str| settings(&format!("postgres://encrypted:{PASSWORD}@{address}/{name}?{parameters}"));
+    let root = |mode: &str, file: &std::path::Path| url(&format!("sslmode={mode}&sslrootcert={}", file.display()));
+    for good in [
+        url("sslmode=prefer"),
+        url("sslmode=require"),
+        url(""),
+        root("verify-full", &authority),
+        root("verify-ca", &authority),
+    ] {
+        open(&good).unwrap_or_else(|error| panic!("{good:?}: {error}"));
+    }
+    let plain = open(&url("sslmode=disable")).err().expect("pg_hba.conf");
+    assert!(plain.contains("pg_hba.conf"), "{plain}");
+    for bad in [root("verify-full", &other), root("require", &other), root("verify-ca", &other)] {
+        let told = open(&bad).err().expect("not trusted");
+        assert!(told.contains("certificate"), "{told}");
+        assert!(matches!(check(&bad)[..], [Finding::Encryption(_)]), "{:?}", check(&bad));
+    }
+    let socket = database.server().socket_folder().display().to_string().replace('/', "%2F");
+    open(&settings(&format!("postgres://postgres@{socket}:{}/{name}", address.port()))).expect("a Unix socket");
+}
+
+#[test]
+fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
+    let database = Database::new();
+    let of = settings(&database.url());
+    assert!(
+        matches!(check(&of)[..], [Finding::NotDurable(_), Finding::Empty { may_create: true }]),
+        "{:?}",
+        check(&of)
+    );
+    let mut running = open(&of).expect("opens");
+    let next = SCHEMA_VERSION + 1;
+    database.run(&format!("UPDATE fullbore.schema_version SET version = {next}"));
+    let newer = format!(
+        "it was written by a newer Fullbore (schema {next}, this one knows {SCHEMA_VERSION}); run that version"
+    );
+    assert_eq!(open(&of).err().expect("newer"), newer);
+    assert!(migrate(&of).is_err() && check(&of).contains(&Finding::NewerSchema(next)));
+    assert!(matches!(running.begin(None), Err(StoreError::Away(_))), "one that runs goes on as without a database");
+    database.run("UPDATE fullbore.schema_version SET version = 0");
+    let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
+    assert_eq!(open(&of).err().expect("older"), older);
+    assert!(check(&of).contains(&Finding::OlderSchema(0)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let found = runtime.block_on(async {
+        let server = Server::new(&of, "x").expect("a URL");
+        let session = PostgresSession::open(&server, "", watch::channel(0).0).await.expect("connects");
+        schema::upgrade(&session, HANGS, &["ALTER TABLE fullbore.topics ADD COLUMN more text"]).await
+    });
+    assert_eq!(found.expect("upgraded"), 0);
+    assert_eq!(
+        database.run("SELECT count(more), (SELECT version FROM fullbore.schema_version) FROM fullbore.topics"),
+        "0|1"
+    );
+    assert_eq!(migrate(&of).expect("nothing to do"), SCHEMA_VERSION);
+    open(&of).expect("opens");
+}
+
+#[test]
+fn what_is_wrong_with_a_database_is_named() {
+    let database = with_roles();
+    let secretive =
+        settings(&format!("postgres://secretive:{PASSWORD}@{}/{}", database.server().address(), database.name()));
+    let nowhere = settings("postgres://postgres@127.0.0.1:1/x");
+    assert!(matches!(check(&nowhere)[..], [Finding::Unreachable(_)]), "{:?}", check(&nowhere));
+    let no_database = settings(&database.server().url("no_such_database"));
+    assert!(matches!(check(&no_database)[..], [Finding::NoDatabase(_)]), "{:?}", check(&no_database));
+    database.run(&format!("REVOKE ALL ON DATABASE {} FROM secretive", database.name()));
+    assert!(check(&secretive).contains(&Finding::Empty { may_create: false }), "{:?}", check(&secretive));
+    assert!(open(&secretive).err().expect("refused").contains("permission denied"));
+    open(&settings(&database.url())).expect("opens");
+    assert!(
+        check(&secretive).iter().any(|finding| matches!(finding, Finding::Missing { .. })),
+        "{:?}",
+        check(&secretive)
+    );
+    database.run(
+        "GRANT USAGE ON SCHEMA fullbore TO secretive; GRANT SELECT ON ALL TABLES IN SCHEMA fullbore TO secretive;
+         GRANT INSERT, UPDATE, DELETE ON fullbore.cluster TO secretive",
+    );
+    let missing = check(&secretive);
+    let lacks = |privilege: &str, on: &str| {
+        missing.contains(&Finding::Missing { privilege: privilege.to_owned(), on: on.to_owned() })
+    };
+    assert!(
+        lacks("INSERT", "fullbore.topics")
+            && !lacks("SELECT", "fullbore.topics")
+            && !lacks("INSERT", "fullbore.cluster")
+    );
+    database.run("GRANT ALL ON ALL TABLES IN SCHEMA fullbore TO secretive");
+    database.run(&format!(
+        "INSERT INTO fullbore.brokers VALUES (3, 7, '{0}', '{0}', false, false, null); INSERT INTO fullbore.beats
+           VALUES (3, '{0}', 1, 7, clock_timestamp() - interval '2 seconds')",
+        Uuid([1; 16])
+    ));
+    let found = check(&secretive);
+    let broker = found.iter().find_map(|finding| match finding {
+        Finding::Broker(broker) => Some(broker.clone()),
+        _ => None,
+    });
+    let broker = broker.expect("there");
+    let age = broker.last_beat.expect("it has beaten");
+    assert!((Duration::from_secs(2)..HANGS).contains(&age));
+    assert_eq!(
+        broker,
+        BrokerFound { id: 3, epoch: 7, is_fenced: false, is_shutting_down: false, last_beat: Some(age) }
+    );
+    assert!(
+        found.iter().filter(|finding| finding.is_wrong()).eq(&[Finding::NotDurable("fsync".to_owned())]),
+        "{found:?}"
+    );
+    let foreign = Database::new();
+    foreign.run("CREATE SCHEMA fullbore; CREATE TABLE fullbore.theirs (x int)");
+    assert!(check(&settings(&foreign.url())).contains(&Finding::ForeignSchema));
+    assert!(open(&settings(&foreign.url())).err().expect("refused").contains("not of this program"));
+    foreign.run("DROP TABLE fullbore.theirs");
+    open(&settings(&foreign.url())).expect("an administrator made the schema beforehand");
+}
+
+#[test]
+fn brokers_hear_each_others_beats_and_what_is_new() {
+    let database = Database::new();
+    let of = settings(&database.url());
+    let mut store = open(&of).expect("opens");
+    let server = Arc::new(Server::new(&of, "fullbore test").expect("a URL"));
+    let told: [Arc<AtomicU64>; 2] = Default::default();
+    let beating: Vec<(Beats, Uuid)> = (0..2)
+        .map(|at: usize| {
+            let (process, told) = (random_id(), Arc::clone(&told[at]));
+            let every = Duration::from_millis(20);
+            // The first knows nothing; the second a version that was never committed.
+            let known = move || (at == 1).then_some(Version { number: 0, mark: 1 });
+            let behind = move |version| {
+                told.fetch_max(version, Ordering::SeqCst);
+            };
+            (
+                Beats::start(Arc::clone(&server), (7 + at as i32, process), every, known, behind).expect("starts"),
+                process,
+            )
+        })
+        .collect();
+    let rows = |condition: &str| database.run(&format!("SELECT count(*) FROM fullbore.beats WHERE {condition}"));
+    let beats_beyond = |broker: i32, number: u64| rows(&format!("broker_id = {broker} AND number > {number}")) == "1";
+    wait_until("both beat", HANGS, || beats_beyond(7, 3) && beats_beyond(8, 3));
+    let hears = |at: usize, of: Uuid| beating[at].0.heard().borrow().peers.iter().any(|peer| peer.process == of);
+    wait_until("who knows a version of this database hears the other", HANGS, || hears(0, beating[1].1));
+    assert!(!hears(1, beating[0].1), "and who knows another one has no database");
+    let (transaction, _) = store.begin(None).expect("begun");
+    transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, mark: 5 }).expect("committed");
+    wait_until("it hears of it", HANGS, || told.iter().any(|told| told.load(Ordering::SeqCst) == 1));
+    // Beats go on while somebody has the lock, and over another connection where theirs ends.
+    let (held, _) = store.begin(None).expect("begun");
+    let number: u64 = database.run("SELECT number FROM fullbore.beats WHERE broker_id = 7").parse().expect("a number");
+    wait_until("it beats", HANGS, || beats_beyond(7, number + 3));
+    drop(held);
+    database.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%fullbore.beats%' AND pid <> pg_backend_pid()");
+    wait_until("it beats again", HANGS, || beats_beyond(7, number + 30));
+    let in_place = "SELECT n_tup_upd > 20 AND n_tup_hot_upd * 10 >= n_tup_upd * 9 FROM pg_stat_user_tables WHERE relname = 'beats'";
+    wait_until("beats are written in place", HANGS, || database.run(in_place) == "t");
+    drop(beating);
+    let connected =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore test' AND query LIKE '%beats%'";
+    wait_until("they end", HANGS, || database.run(&format!("{connected} AND datname = current_database()")) == "0");
+}

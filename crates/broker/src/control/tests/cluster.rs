@@ -1,0 +1,188 @@
+//! Several brokers over one database, each with a data folder of its own.
+
+use std::time::Duration;
+
+use fullbore_tests::{Proxy, wait_until};
+
+use super::postgres::Database;
+use super::*;
+use crate::control::identity::{ClusterFolder, FILE};
+
+const HANGS: Duration = Duration::from_secs(30);
+
+fn of_cluster(folder: &Path, id: i32, url: &str, more: &str) -> Result<Opened, OpenError> {
+    try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
+}
+
+fn refused(folder: &Path, id: i32, url: &str) -> String {
+    let told = of_cluster(folder, id, url, "").err().expect("refused").to_string();
+    assert!(!told.contains('\n'), "{told}");
+    told
+}
+
+/// Brokers 1 to `count`.
+fn cluster(database: &Database, count: i32) -> Vec<(tempfile::TempDir, Opened)> {
+    let start = |id| {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let opened = of_cluster(folder.path(), id, &database.url(), "").expect("opens");
+        (folder, opened)
+    };
+    (1..=count).map(start).collect()
+}
+
+fn knows(control: &Control, topic: &str) -> bool {
+    control.image().topic(topic).is_some()
+}
+
+#[tokio::test]
+async fn what_one_broker_changes_the_others_show() {
+    let database = Database::new();
+    let brokers = cluster(&database, 3);
+    let controls: Vec<&Control> = brokers.iter().map(|(_, opened)| &opened.control).collect();
+    assert!(controls.iter().all(|control| control.cluster_id() == controls[0].cluster_id()));
+    for (at, control) in controls.iter().enumerate() {
+        let name = format!("t{at}");
+        create(control, vec![wanted(&name)]).await.remove(0).expect("created");
+        for other in &controls {
+            wait_until("all show it", HANGS, || knows(other, &name));
+        }
+    }
+    let ids: BTreeSet<i64> = {
+        let mut ids = BTreeSet::new();
+        for control in &controls {
+            ids.insert(control.init_producer_id().await.expect("an id"));
+        }
+        ids
+    };
+    assert_eq!(ids.len(), 3);
+    let everybody = controls[0].image().nodes().iter().map(|(id, node)| (*id, node.process)).collect::<BTreeSet<_>>();
+    for control in &controls {
+        let beats = control.beats().expect("a cluster");
+        let version = control.image().epoch();
+        let hears = |beaten: &Beaten| {
+            let shown = beaten.peers.iter().all(|peer| peer.version == version && peer.age_ms < 10_000);
+            shown && beaten.peers.iter().map(|peer| (peer.id, peer.process)).collect::<BTreeSet<_>>() == everybody
+        };
+        wait_until("it hears all of them", HANGS, || hears(&beats.borrow()));
+    }
+    let images: Vec<String> =
+        controls.iter().map(|control| format!("{:?}", control.image().topics().collect::<Vec<_>>())).collect();
+    assert!(images.iter().all(|image| *image == images[0]));
+}
+
+#[tokio::test]
+async fn a_folder_belongs_to_one_broker_of_one_cluster() {
+    let (database, another) = (Database::new(), Database::new());
+    let mut brokers = cluster(&database, 2);
+    drop(cluster(&another, 1));
+    let (first, opened) = brokers.remove(0);
+    let epoch = opened.control.broker_epoch();
+    let live = tempfile::tempdir().expect("tempdir");
+    assert_eq!(refused(live.path(), 1, &database.url()), "A broker with node.id=1 lives, and has another data folder.");
+    drop(opened);
+    let file = first.path().join(FILE);
+    let told = refused(first.path(), 3, &database.url());
+    assert_eq!(told, format!("{} belongs to node.id=1, but node.id=3 is set", file.display()));
+    let told = refused(first.path(), 1, &another.url());
+    assert!(told.starts_with(&format!("{} is of cluster ", file.display())) && told.contains(another.name()), "{told}");
+    let told = refusal(first.path(), "");
+    assert!(
+        told.starts_with(&format!("{} says that this folder is of a broker in a cluster", file.display())),
+        "{told}"
+    );
+    let alone = tempfile::tempdir().expect("tempdir");
+    drop(open(alone.path()));
+    assert!(
+        refused(alone.path(), 4, &database.url()).contains("control.db says that this folder is of a broker by itself")
+    );
+    std::fs::write(alone.path().join("x"), "").expect("written");
+    let again = of_cluster(first.path(), 1, &database.url(), "").expect("opens");
+    assert!(again.control.broker_epoch() > epoch);
+    drop(again);
+    std::fs::write(&file, "cluster.id=x\n").expect("written");
+    assert!(
+        refused(first.path(), 1, &database.url())
+            .starts_with(&format!("{} cannot be used: it is damaged", file.display()))
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_went_back_is_not_served() {
+    let database = Database::new();
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
+    create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
+    let seen = opened.control.image().version().expect("there");
+    drop(opened);
+    assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
+    // Another history has as many versions, and more.
+    let mark =
+        "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
+    database.run(mark);
+    let told = refused(folder.path(), 1, &database.url());
+    assert!(
+        told.ends_with(&format!(
+            "it does not know version {}: it went back to an older state, or is another one",
+            seen.number
+        )),
+        "{told}"
+    );
+    assert!(told.starts_with("postgres://127.0.0.1:"), "{told}");
+    database.run(mark);
+    let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
+    database.run(mark);
+    let refused = create(&opened.control, vec![wanted("u")]).await;
+    assert_eq!(codes(&refused), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
+    assert!(knows(&opened.control, "t") && opened.control.init_producer_id().await.is_ok(), "as without a database");
+}
+
+#[tokio::test]
+async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
+    let database = Database::new();
+    let relay = Proxy::start();
+    relay.lead_to(database.server().address());
+    let url = format!("postgres://postgres@{}/{}", relay.address, database.name());
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = of_cluster(folder.path(), 1, &url, "control.plane.timeout.ms=500").expect("opens");
+    relay.stall_after(Duration::ZERO, Duration::from_secs(3600)).join().expect("no panic");
+    let started = Instant::now();
+    let commands: Vec<_> = (0..2_000)
+        .map(|number| {
+            let control = opened.control.clone();
+            tokio::spawn(async move { codes(&create(&control, vec![wanted(&format!("t{number}"))]).await) })
+        })
+        .collect();
+    for command in commands {
+        assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
+    }
+    // A question that is not answered, a connection that is not made, and a second more for either.
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
+    relay.cut();
+}
+
+/// What a change takes until another broker shows it, over and over: `cargo test --workspace --lib -- --ignored --nocapture until_others`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn until_others_show_a_change() {
+    let database = Database::new();
+    let brokers = cluster(&database, 3);
+    let mut images: Vec<_> = brokers[1..].iter().map(|(_, opened)| opened.control.watch()).collect();
+    let (mut committed, mut shown) = (Vec::new(), Vec::new());
+    for number in 0..1_000 {
+        let name = format!("t{number}");
+        let started = Instant::now();
+        create(&brokers[0].1.control, vec![wanted(&name)]).await.remove(0).expect("created");
+        let answered = Instant::now();
+        committed.push(answered - started);
+        for images in &mut images {
+            images.wait_for(|image| image.topic(&name).is_some()).await.expect("open");
+            shown.push(answered.elapsed());
+        }
+    }
+    for (what, times) in [("answered", &mut committed), ("shown by another, from then on", &mut shown)] {
+        times.sort();
+        let at = |share: usize| times[times.len() * share / 1000];
+        println!("{what}: p50 {:?}, p99 {:?}, p99.9 {:?}", at(500), at(990), at(999));
+    }
+}

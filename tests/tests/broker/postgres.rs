@@ -1,0 +1,81 @@
+//! A broker whose metadata is in PostgreSQL, from outside: what goes on without it, what it says where it cannot start.
+
+use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, wait_until};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::{ErrorCode, Text};
+use std::time::{Duration, Instant};
+
+const HANGS: Duration = Duration::from_secs(30);
+const PASSWORD: &str = "s3cr3t-w0rd";
+
+fn create(client: &mut Client, name: &str) -> (ErrorCode, String) {
+    let topic =
+        CreatableTopic { name: Text::from(name), num_partitions: 1, replication_factor: 1, ..Default::default() };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    let answer = client.call(&request, 7).topics.remove(0);
+    (answer.error_code, answer.error_message.map(|message| message.to_string()).unwrap_or_default())
+}
+
+fn produce(client: &mut Client, topic: &str) -> ErrorCode {
+    let request = produce_request(topic, 0, Batch::of(&["one"]).bytes());
+    client.call(&request, 9).responses.remove(0).partition_responses.remove(0).error_code
+}
+
+fn producer_id(client: &mut Client) -> i64 {
+    let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
+    let answer = client.call(&request, 4);
+    assert_eq!(answer.error_code, ErrorCode::NONE);
+    answer.producer_id
+}
+
+#[test]
+fn a_broker_goes_on_without_its_database_and_changes_wait() {
+    let server = PostgresServer::start();
+    let database = server.database();
+    server.run(
+        &database,
+        &format!("CREATE ROLE secretive LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE {database} TO secretive"),
+    );
+    let url = format!("postgres://secretive:{PASSWORD}@{}/{database}", server.address());
+    let plane = format!("control.plane={url}");
+    let sets = [plane.as_str(), "control.plane.timeout.ms=1000"];
+    let mut broker = Broker::start(&sets);
+    let mut client = broker.client();
+    assert_eq!(create(&mut client, "t").0, ErrorCode::NONE);
+    assert_eq!(produce(&mut client, "t"), ErrorCode::NONE);
+    let resource = DescribeConfigsResource { resource_type: 4, resource_name: Text::from("1"), ..Default::default() };
+    let request = DescribeConfigsRequest { resources: vec![resource], include_synonyms: true, ..Default::default() };
+    let described = format!("{:?}", client.call(&request, 4));
+    assert!(described.contains("control.plane") && !described.contains(PASSWORD));
+    let first = producer_id(&mut client);
+
+    server.stop();
+    let started = Instant::now();
+    let (code, message) = create(&mut client, "u");
+    assert!(code == ErrorCode::REQUEST_TIMED_OUT && started.elapsed() < HANGS, "{code:?}: {message}");
+    assert_eq!(produce(&mut client, "t"), ErrorCode::NONE);
+    assert_eq!(producer_id(&mut client), first + 1);
+    broker.wait_for_stderr("the metadata cannot be changed now");
+    assert!(!broker.stderr().contains(PASSWORD));
+    server.start_again();
+    wait_until("it is found again", HANGS, || create(&mut client, "u").0 == ErrorCode::NONE);
+
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(create(&mut client, "t").0, ErrorCode::TOPIC_ALREADY_EXISTS);
+    assert_eq!(client.latest("t", 0), 2);
+    let told = broker.stderr() + &broker.stdout();
+    assert!(!told.contains(PASSWORD), "{told}");
+    broker.stop();
+
+    server.stop();
+    let refused = serve_refused(broker.data_dir(), &sets);
+    let lines: Vec<&str> = refused.stderr.lines().collect();
+    assert!(!refused.status.success() && !refused.stderr.contains(PASSWORD), "{}", refused.stderr);
+    let line = lines.last().expect("a line");
+    assert!(line.contains(&format!("postgres://{}/{database}: ", server.address())), "{}", refused.stderr);
+}
