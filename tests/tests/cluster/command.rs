@@ -102,6 +102,16 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     cluster.up(&["--brokers", "4"]);
     assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
     assert_eq!(cluster.ran("status", &["--json"]).matches("\"pid\":null").count(), 0);
+    let file = cluster.path().join("broker-2.properties");
+    let admin = |action: &str| {
+        let mut command = Command::new(fullbore_tests::binary());
+        let output = command.args(["admin", action, "--config"]).arg(&file).output().expect("it runs");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (is_well, told) = admin("check");
+    assert!(is_well && told.contains(" broker 4 (epoch ") && !told.contains("WRONG"), "{told}");
+    let (is_well, told) = admin("migrate");
+    assert!(is_well && told.starts_with("The schema, which was of version "), "{told}");
     let told = cluster.ran("down", &[]);
     assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
     assert_eq!(cluster.ran("status", &[]).matches(" stopped ").count(), 5);
