@@ -6,6 +6,7 @@
 //! be read exits with 2, a command that was interrupted with 130.
 
 mod action;
+mod admin;
 mod client;
 mod client_id;
 mod cluster;
@@ -50,8 +51,9 @@ enum Command {
     Cluster(cluster::ClusterArgs),
     Demo(demo::Demo),
     Topics(topics::TopicsArgs),
-    Configs(configs::Configs),
+    Configs(configs::ConfigsArgs),
     Groups(groups::GroupsArgs),
+    Admin(admin::Admin),
     Produce(Box<produce::ProduceArgs>),
     Consume(Box<consume::Consume>),
     Perf(perf::Perf),
@@ -90,6 +92,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Demo(demo) => demo::run(demo),
         Command::Topics(topics) => topics::run(topics),
         Command::Configs(configs) => configs::run(configs),
+        Command::Admin(admin) => admin::run(&admin),
         Command::Groups(groups) => groups::run(groups),
         Command::Produce(produce) => produce::run(*produce),
         Command::Consume(consume) => consume::run(*consume),

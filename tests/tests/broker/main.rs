@@ -2,7 +2,6 @@
 
 mod bulk;
 mod cluster;
-mod cluster_command;
 mod cold;
 mod committed;
 mod committed_kill;

@@ -18,6 +18,9 @@ const BROKERS_DEFAULT: u32 = 3;
 /// How a mistake in a `--set` is told.
 const SET: &str = "--set ";
 const ADMIN_LISTENER: &str = "fullbore.admin.listener";
+/// Without so many brokers there are no groups, so that fewer brokers have it smaller.
+const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
+const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 /// From a broker's port to that of its admin page, as the defaults have it.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
 /// What each broker has for itself, and what says it instead.
@@ -32,7 +35,7 @@ const OWN: [(&str, &str); 6] = [
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct WantedCluster {
     pub brokers: Option<u32>,
     pub port: Option<u16>,
     pub control_plane: Option<String>,
@@ -79,7 +82,7 @@ impl Plan {
     ///
     /// # Errors
     /// What cannot be had with what there is.
-    pub fn new(present: &Present<'_>, wanted: &Wanted) -> Result<Plan, Failure> {
+    pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         let count = count(present, wanted.brokers)?;
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
         let port = first_port(present, wanted.port)?;
@@ -90,6 +93,12 @@ impl Plan {
             let mut properties = there.or(present.brokers.first()).map(|broker| broker.properties.clone());
             let properties = properties.get_or_insert_default();
             settings.iter().for_each(|(key, value)| properties.set_at(key, value, SET));
+            if present.brokers.is_empty()
+                && count < OFFSETS_REPLICAS_DEFAULT
+                && properties.get(OFFSETS_REPLICAS).is_none()
+            {
+                properties.set(OFFSETS_REPLICAS, count.to_string());
+            }
             if there.is_none() {
                 listen(properties, id, port)?;
             }
@@ -216,8 +225,8 @@ mod tests {
         }
     }
 
-    fn plan(present: &Present<'_>, change: impl FnOnce(&mut Wanted)) -> Result<Plan, String> {
-        let mut wanted = Wanted::default();
+    fn plan(present: &Present<'_>, change: impl FnOnce(&mut WantedCluster)) -> Result<Plan, String> {
+        let mut wanted = WantedCluster::default();
         change(&mut wanted);
         Plan::new(present, &wanted).map_err(|failure| failure.to_string())
     }
@@ -240,7 +249,7 @@ mod tests {
             "control.plane=postgres://own\nfullbore.admin.listener=127.0.0.1:9645\nlisteners=PLAINTEXT://127.0.0.1:9093\n\
              log.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
         );
-        let given = |wanted: &mut Wanted| {
+        let given = |wanted: &mut WantedCluster| {
             (wanted.brokers, wanted.port) = (Some(1), Some(65_000));
             wanted.control_plane = Some("postgres://ann@db/x".into());
         };
@@ -248,13 +257,14 @@ mod tests {
         assert!(!given.has_own_postgres && given.brokers.len() == 1);
         assert_eq!(value(&given, 0, CONTROL_PLANE), "postgres://ann@db/x");
         assert_eq!(value(&given, 0, ADMIN_LISTENER), "127.0.0.1:0");
-        let without_page = |wanted: &mut Wanted| wanted.settings = vec![format!("{ADMIN_LISTENER}=")];
+        assert_eq!((value(&given, 0, OFFSETS_REPLICAS), value(&new, 0, OFFSETS_REPLICAS)), ("1".into(), "none".into()));
+        let without_page = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{ADMIN_LISTENER}=")];
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
     #[test]
     fn the_same_folder_again_changes_nothing_and_more_brokers_are_as_the_first() {
-        let set = |wanted: &mut Wanted| {
+        let set = |wanted: &mut WantedCluster| {
             (wanted.port, wanted.settings) = (Some(1000), vec!["num.partitions=6".into()]);
             wanted.control_plane = Some("postgres://ann@db/x".into());
         };
@@ -284,7 +294,7 @@ mod tests {
     #[test]
     fn settings_change_the_files_of_those_that_do_not_run() {
         let there = files(&plan(&present(&[]), |_| {}).expect("possible"));
-        let set = |wanted: &mut Wanted| wanted.settings = vec!["num.partitions=9".into()];
+        let set = |wanted: &mut WantedCluster| wanted.settings = vec!["num.partitions=9".into()];
         let changed = plan(&present(&there), set).expect("possible");
         assert!(changed.brokers.iter().all(|broker| broker.is_changed && !broker.is_new));
         let running = Present { running: [2].into(), ..present(&there) };
@@ -303,10 +313,10 @@ mod tests {
     fn what_cannot_be_had_is_one_line_without_a_password() {
         let own = files(&plan(&present(&[]), |_| {}).expect("possible"));
         let own = Present { has_postgres: true, ..present(&own) };
-        let url = |wanted: &mut Wanted| wanted.control_plane = Some("postgres://ann:secret@db/x".into());
+        let url = |wanted: &mut WantedCluster| wanted.control_plane = Some("postgres://ann:secret@db/x".into());
         let given = files(&plan(&present(&[]), url).expect("possible"));
-        let other = |wanted: &mut Wanted| wanted.control_plane = Some("postgres://ann:secret@db/y".into());
-        type Change = Box<dyn FnOnce(&mut Wanted)>;
+        let other = |wanted: &mut WantedCluster| wanted.control_plane = Some("postgres://ann:secret@db/y".into());
+        type Change = Box<dyn FnOnce(&mut WantedCluster)>;
         let setting = |pair: &str| -> Change {
             let pair = pair.to_owned();
             Box::new(move |wanted| wanted.settings = vec![pair])

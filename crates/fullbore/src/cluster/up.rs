@@ -2,7 +2,7 @@
 
 use super::broker::{self, BrokerFile};
 use super::folder::{ClusterFolder, FolderArg};
-use super::plan::{Plan, PlannedBroker, Present, Wanted};
+use super::plan::{Plan, PlannedBroker, Present, WantedCluster};
 use super::postgres::OwnPostgres;
 use super::startup::Startup;
 use super::status;
@@ -76,8 +76,8 @@ fn start(up: &Up, folder: &ClusterFolder, mut running: Startup<'_>, stop: &Stop)
 }
 
 impl Up {
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> WantedCluster {
+        WantedCluster {
             brokers: self.brokers,
             port: self.port,
             control_plane: self.control_plane.clone(),

@@ -16,7 +16,7 @@ pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
 #[command(after_help = "Examples:
   fullbore configs alter --topic orders --add-config retention.ms=3600000
   fullbore configs --describe --topic orders      (kafka-configs.sh's own form works too)")]
-pub struct Configs {
+pub struct ConfigsArgs {
     #[command(subcommand)]
     action: Option<ConfigsCommand>,
 }
@@ -46,7 +46,7 @@ enum ConfigsCommand {
 }
 
 /// Runs the command.
-pub fn run(configs: Configs) -> Result<(), Failure> {
+pub fn run(configs: ConfigsArgs) -> Result<(), Failure> {
     match configs.action {
         Some(ConfigsCommand::Describe(describe)) => describe::run(&describe),
         Some(ConfigsCommand::Alter(alter)) => alter::run(&alter),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_action_that_is_missing_is_said_so() {
-        let told = run(Configs { action: None }).expect_err("none").to_string();
+        let told = run(ConfigsArgs { action: None }).expect_err("none").to_string();
         assert!(told.contains("say describe or alter"), "{told}");
     }
 }

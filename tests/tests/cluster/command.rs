@@ -102,6 +102,16 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     cluster.up(&["--brokers", "4"]);
     assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
     assert_eq!(cluster.ran("status", &["--json"]).matches("\"pid\":null").count(), 0);
+    let file = cluster.path().join("broker-2.properties");
+    let admin = |action: &str| {
+        let mut command = Command::new(fullbore_tests::binary());
+        let output = command.args(["admin", action, "--config"]).arg(&file).output().expect("it runs");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (is_well, told) = admin("check");
+    assert!(is_well && told.contains(" broker 4 (epoch ") && !told.contains("WRONG"), "{told}");
+    let (is_well, told) = admin("migrate");
+    assert!(is_well && told.starts_with("The schema, which was of version "), "{told}");
     let told = cluster.ran("down", &[]);
     assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
     assert_eq!(cluster.ran("status", &[]).matches(" stopped ").count(), 5);
@@ -109,6 +119,22 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     assert_eq!(cluster.topics("describe --topic t").matches("\tReplicas: ").count(), 6);
     let file = std::fs::read_to_string(cluster.path().join("broker-4.properties")).expect("there");
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
+}
+
+#[test]
+fn one_broker_has_groups_too() {
+    let cluster = Cluster::new();
+    cluster.up(&["--brokers", "1"]);
+    cluster.topics("create --topic t --partitions 1");
+    let at = format!("127.0.0.1:{}", cluster.port);
+    let script = "echo hello | $0 produce --topic t --bootstrap-server $1 && \
+        $0 consume --topic t --group g --from-beginning --max-messages 1 --bootstrap-server $1 && \
+        $0 groups describe --group g --bootstrap-server $1";
+    let output = Command::new("sh").args(["-c", script]).arg(fullbore_tests::binary()).arg(&at).output();
+    let output = output.expect("there is a shell");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.starts_with("hello\n"), "{out}{error}");
+    assert!(out.lines().any(|line| line.starts_with("g ") && line.split_whitespace().nth(5) == Some("0")), "{out}");
 }
 
 #[test]

@@ -1,0 +1,180 @@
+//! `fullbore admin`: the PostgreSQL of a cluster, looked at and upgraded. What is done is in the broker's control plane.
+//!
+//! Invariant: what is printed has no password.
+
+use crate::client::read_properties;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use clap::{ArgGroup, Args, Subcommand};
+use fullbore_bench::report::json::{array, object, string};
+use fullbore_broker::config::{BrokerConfig, PlaneSettings, Properties};
+use fullbore_broker::control::{Finding, check, migrate};
+use std::path::PathBuf;
+
+/// The key with the database; all that is about it begins with it.
+const CONTROL_PLANE: &str = "control.plane";
+
+/// Look at, and upgrade, the PostgreSQL in which the brokers of a cluster keep their metadata.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore admin check --config server.properties
+  fullbore admin migrate --config server.properties")]
+pub struct Admin {
+    #[command(subcommand)]
+    action: AdminCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum AdminCommand {
+    /// Say what is wrong with a database, and which brokers use it. Changes nothing.
+    ///
+    /// Fails if a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    #[command(after_help = "Examples:
+  fullbore admin check --config server.properties
+  fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore --password-file /etc/fullbore/password
+  fullbore admin check --config server.properties --json")]
+    Check(DatabaseArgs),
+    /// Bring a database that an older Fullbore made to what this one needs.
+    ///
+    /// Brokers of the older version go on as without a database until they are started anew. --json prints {"schema_before"}.
+    #[command(after_help = "Examples:
+  fullbore admin migrate --config server.properties
+  fullbore admin migrate --control-plane postgres://fullbore@db:5432/fullbore --json")]
+    Migrate(DatabaseArgs),
+}
+
+/// Which database.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("database").required(true).args(["control_plane", "config"]))]
+struct DatabaseArgs {
+    /// The database, postgres://USER@HOST:PORT/DATABASE.
+    #[arg(long, value_name = "URL")]
+    control_plane: Option<String>,
+    /// A file with its password, since others see command lines.
+    #[arg(long, value_name = "FILE", requires = "control_plane")]
+    password_file: Option<PathBuf>,
+    /// A broker's properties file; control.plane and what belongs to it are used.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+impl DatabaseArgs {
+    /// As a broker would reach it.
+    fn settings(&self) -> Result<PlaneSettings, Failure> {
+        let mut properties = Properties::default();
+        let file = read_properties(self.config.as_deref())?;
+        // What else a broker's file says is not looked at: it may need what is on the broker's machine only.
+        let of_plane = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE));
+        of_plane.for_each(|(key, value)| properties.set(key, value));
+        if let Some(url) = &self.control_plane {
+            properties.set(CONTROL_PLANE, url.as_str());
+        }
+        if let Some(file) = &self.password_file {
+            properties.set("control.plane.password.file", file.display().to_string());
+        }
+        let (config, _) = BrokerConfig::from_properties(&properties)?;
+        config.control_plane.ok_or_else(|| {
+            let place = self.config.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
+            Failure::new(format!(
+                "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data folder"
+            ))
+        })
+    }
+}
+
+/// Runs the command.
+pub fn run(admin: &Admin) -> Result<(), Failure> {
+    match &admin.action {
+        AdminCommand::Check(database) => run_check(database),
+        AdminCommand::Migrate(database) => run_migrate(database),
+    }
+}
+
+fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
+    database.format.choose();
+    let settings = database.settings()?;
+    let findings = check(&settings);
+    // What is shown of the settings is the URL without user and password.
+    let name = format!("{settings:?}");
+    if database.format.json {
+        let findings = array(findings.iter().map(document));
+        line(&object([("database", string(&name)), ("findings", findings)]));
+    } else {
+        line(&name);
+        findings.iter().for_each(|finding| line(&told(finding)));
+    }
+    match findings.iter().filter(|finding| finding.is_wrong()).count() {
+        0 => Ok(()),
+        1 => Err(Failure::new("a broker cannot use this database as it is: one thing is wrong")),
+        count => Err(Failure::new(format!("a broker cannot use this database as it is: {count} things are wrong"))),
+    }
+}
+
+fn told(finding: &Finding) -> String {
+    let mark = if finding.is_wrong() { "WRONG  " } else { "       " };
+    format!("{mark}{finding}")
+}
+
+fn document(finding: &Finding) -> String {
+    object([("is_wrong", finding.is_wrong().to_string()), ("finding", string(&finding.to_string()))])
+}
+
+fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
+    database.format.choose();
+    let settings = database.settings()?;
+    let before = migrate(&settings).map_err(|error| Failure::new(format!("{settings:?}: {error}")))?;
+    if database.format.json {
+        line(&object([("schema_before", before.to_string())]));
+    } else {
+        line(&format!("The schema, which was of version {before}, is what this Fullbore needs."));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::parse;
+    use std::io::Write;
+    use std::path::Path;
+
+    fn settings(flags: &str) -> Result<PlaneSettings, String> {
+        let cli = parse(&format!("fullbore admin check {flags}")).map_err(|error| error.to_string())?;
+        let crate::Command::Admin(Admin { action: AdminCommand::Check(database) }) = cli.command else {
+            panic!("{flags}");
+        };
+        database.settings().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_database_is_that_of_the_url_or_of_a_brokers_file() {
+        let url = settings("--control-plane postgres://ann@db/x --password-file /p").expect("valid");
+        assert_eq!((url.url(), url.password_file.as_deref()), ("postgres://ann@db/x", Some(Path::new("/p"))));
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        // A keystore that is not here is the broker's affair.
+        let text = "control.plane=postgres://ann@db/y\ncontrol.plane.timeout.ms=700\nssl.keystore.location=/no/such\nnum.partitions=x\n";
+        file.write_all(text.as_bytes()).expect("written");
+        let path = file.path().display().to_string();
+        let found = settings(&format!("--config {path}")).expect("valid");
+        assert_eq!((found.url(), found.timeout_ms), ("postgres://ann@db/y", 700));
+        for (flags, told) in [
+            ("".to_owned(), "--control-plane"),
+            (format!("--config {path} --control-plane postgres://x"), "cannot be used with"),
+            ("--config /dev/null".to_owned(), "/dev/null: control.plane names no PostgreSQL"),
+            ("--control-plane mysql://ann:secret@db/x".to_owned(), "must be sqlite or"),
+        ] {
+            let refused = settings(&flags).expect_err(told);
+            assert!(refused.contains(told) && !refused.contains("secret"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_stands_out() {
+        assert_eq!(told(&Finding::NewerSchema(7)).split_whitespace().next(), Some("WRONG"));
+        assert_eq!(told(&Finding::Clock(1500)), "       its clock is 1500 ms ahead of this machine's");
+        let json = document(&Finding::Clock(1500));
+        assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
+    }
+}
