@@ -62,12 +62,18 @@ pub struct Fetch {
     /// Where the follower's log ends.
     pub position: Position,
     pub ask: Ask,
+    /// Among those over the connection.
+    pub number: i32,
+    /// How many answers over the connection the follower has carried out.
+    pub carried_out: i64,
 }
 
 /// A leader's answer.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub leader_epoch: i32,
+    /// The fetch that asked from the log end.
+    pub asked_in: i32,
     /// Where the records begin.
     pub from: i64,
     pub high_watermark: i64,

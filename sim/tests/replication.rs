@@ -32,9 +32,9 @@ fn replicated_us(depth: usize, answers: Answers) -> Vec<i64> {
         let log_end = now / RECORD_US + 1;
         while let Some((_, end)) = back.pop_front_if(|(at, _)| *at <= now) {
             follower_end = end;
-            pipe.answered(true);
+            pipe.answered();
         }
-        while pipe.next().is_some() {
+        while pipe.may_send(true, false) {
             pipe.sent();
             fetches.push_back((now + ROUND_TRIP_US / 2, follower_end));
         }

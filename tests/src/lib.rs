@@ -5,6 +5,7 @@
 
 mod batch;
 mod client;
+mod cluster;
 pub mod pki;
 pub mod postgres;
 mod process;
@@ -14,6 +15,7 @@ mod tls;
 
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
+pub use cluster::{Cluster, Producing};
 pub use process::{Broker, Refused, binary, serve_refused};
 pub use proxy::Proxy;
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};

@@ -21,6 +21,7 @@ pub mod net;
 mod node;
 pub mod partitions;
 mod replica;
+mod replication;
 mod seldom;
 mod space;
 mod start;

@@ -11,6 +11,7 @@ use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::net::ConnectionLimits;
 use crate::partitions::{Partitions, Reordering};
+use crate::replication::Replication;
 use crate::space::Space;
 use crate::telemetry::Telemetry;
 use crate::validation::Decompression;
@@ -28,6 +29,8 @@ pub struct Node {
     pub control: Control,
     /// The partitions it has.
     pub partitions: Arc<Partitions>,
+    /// What it follows, and asks for as a leader.
+    pub(crate) replication: Replication,
     /// Room on the disk.
     pub space: Arc<Space>,
     /// What is held of batches that came before their turn.

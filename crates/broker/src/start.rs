@@ -9,7 +9,7 @@
 use crate::admin;
 use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
-use crate::control::{Arrival, Control, Endpoint, FolderLock};
+use crate::control::{Arrival, Control, Endpoint, FolderLock, OpenError};
 use crate::error::StartError;
 use crate::follow_image;
 use crate::groups::Groups;
@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::net::{self, Bound, ConnectionLimits};
 use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
+use crate::replication::Replication;
 use crate::space::Space;
 use crate::telemetry::Telemetry;
 use crate::validation::Decompression;
@@ -71,10 +72,26 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
-        Box::pin(Broker::assemble(config, loggers))
+        let open = |config, lock: &FolderLock, space, arrival| Control::open(config, lock, space, arrival);
+        Box::pin(Broker::assemble(config, loggers, open))
     }
 
-    async fn assemble(config: BrokerConfig, loggers: Loggers) -> Result<Broker, StartError> {
+    /// Starts a broker on another control plane than its folder's.
+    #[cfg(test)]
+    pub(crate) fn start_on(
+        config: BrokerConfig,
+        open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
+    ) -> Starting {
+        Box::pin(Broker::assemble(config, Loggers::default(), |config, _: &FolderLock, _, arrival| {
+            open(config, arrival)
+        }))
+    }
+
+    async fn assemble(
+        config: BrokerConfig,
+        loggers: Loggers,
+        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Control, OpenError>,
+    ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
@@ -82,7 +99,7 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
-        let control = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {
@@ -97,7 +114,9 @@ impl Broker {
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop).await?;
+        let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
+            replication,
             limits: limits(&config),
             loggers,
             long_work: LongWork::default(),
@@ -214,7 +233,7 @@ impl Broker {
 
 fn member(node: &Node) -> Membership {
     let config = &node.config;
-    let listener = config.listeners.first().map_or("", |listener| listener.name.as_str());
+    let listener = config.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
     let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
     Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener)
 }

@@ -70,6 +70,11 @@ impl Security {
         Ok(security)
     }
 
+    /// TLS with these settings, for one who has read them elsewhere, and whether certificates are compared with host names.
+    pub fn tls(settings: Settings, compares_names: bool) -> Self {
+        Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
+    }
+
     /// The settings of security.
     pub fn settings() -> impl Iterator<Item = Setting> {
         SETTINGS.into_iter()

@@ -1,5 +1,7 @@
 //! The client ids of commands that ask a cluster, where no property names one.
 
+/// The client id of `fullbore cluster`.
+pub const CLUSTER: &str = "fullbore-cluster";
 /// The client id of `fullbore configs`.
 pub const CONFIGS: &str = "fullbore-configs";
 /// The client id of `fullbore groups`.

@@ -8,6 +8,7 @@
 mod action;
 mod client;
 mod client_id;
+mod cluster;
 mod completions;
 mod configs;
 mod consume;
@@ -46,6 +47,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Serve(serve::Serve),
+    Cluster(cluster::ClusterArgs),
     Demo(demo::Demo),
     Topics(topics::TopicsArgs),
     Configs(configs::Configs),
@@ -84,6 +86,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
     }
     match command {
         Command::Serve(serve) => serve::run(serve, debug),
+        Command::Cluster(cluster) => cluster::run(cluster),
         Command::Demo(demo) => demo::run(demo),
         Command::Topics(topics) => topics::run(topics),
         Command::Configs(configs) => configs::run(configs),

@@ -1,7 +1,7 @@
 //! As follower: fetches, several under way, and what is done with the answers.
 
 use fullbore_rules::replica::epochs::truncation;
-use fullbore_rules::replica::pipe::FetchPipe;
+use fullbore_rules::replica::pipe::{FetchPipe, PartitionPipe};
 
 use super::{Broker, Process, epochs, position, remember};
 use crate::context::Context;
@@ -14,6 +14,11 @@ use crate::network::{ConnectionId, Node};
 pub struct Following {
     pub connection: ConnectionId,
     pipe: FetchPipe,
+    /// In this leader epoch.
+    partition: (i32, PartitionPipe),
+    /// Of the next fetch.
+    number: i32,
+    carried_out: i64,
     /// Nothing came with the last answer: one fetch at a time is enough.
     is_idle: bool,
     last_answer_us: i64,
@@ -33,7 +38,10 @@ impl Broker {
         let (Some(leader), None) = (leader, &following) else { return };
         let Some(connection) = context.open(node, Node::Broker(leader)) else { return };
         let pipe = FetchPipe::new(context.settings.fetches);
-        *following = Some(Following { connection, pipe, is_idle: false, last_answer_us: context.now });
+        let partition = (partition.leader_epoch(), PartitionPipe::default());
+        let last_answer_us = context.now;
+        *following =
+            Some(Following { connection, pipe, partition, number: 0, carried_out: 0, is_idle: false, last_answer_us });
         self.send_fetches(context);
     }
 
@@ -44,17 +52,22 @@ impl Broker {
         else {
             return;
         };
-        while let Some(ask) = following.pipe.next() {
-            if following.is_idle && following.pipe.outstanding() > 0 {
-                break;
-            }
+        let leader_epoch = partition.leader_epoch();
+        if following.partition.0 != leader_epoch {
+            following.partition = (leader_epoch, PartitionPipe::default());
+        }
+        while following.pipe.may_send(!following.is_idle, following.partition.1.is_anew()) {
+            let Some(ask) = following.partition.1.ask(following.number) else { break };
             let fetch = Fetch {
                 broker_id: self.id,
                 broker_epoch: broker_epoch.unwrap_or(-1),
-                leader_epoch: partition.leader_epoch(),
+                leader_epoch,
                 position: position(&self.disk.log),
                 ask,
+                number: following.number,
+                carried_out: following.carried_out,
             };
+            following.number += 1;
             following.pipe.sent();
             context.send(following.connection, node, Message::Fetch(fetch));
         }
@@ -76,13 +89,16 @@ impl Broker {
         let log_end = self.disk.log.len() as i64;
         let is_of_now = partition.check_following(epoch).is_ok();
         let fits = is_of_now && answer.from == log_end && matches!(answer.found, Ok(Found::Records(_)));
-        let takes = following.pipe.answered(fits);
+        following.pipe.answered();
+        following.carried_out += 1;
+        let concerns = following.partition.1.concerns(answer.asked_in);
+        let takes = following.partition.1.answered(answer.asked_in, fits);
         match answer.found {
             Ok(Found::Records(records)) if takes => {
                 following.is_idle = records.is_empty();
                 self.take(context, epoch, records, answer.high_watermark);
             }
-            Ok(Found::Diverging(end)) if is_of_now => {
+            Ok(Found::Diverging(end)) if is_of_now && concerns => {
                 if let Some(to) = truncation(&epochs(&self.disk.log), log_end, answer.asked, end) {
                     context.check.truncates(self.id, to);
                     self.truncate(to);

@@ -29,6 +29,9 @@ pub struct Ticket {
 pub struct Session {
     /// The follower has been sent everything before it.
     cursor: i64,
+    /// The fetch that asked from the log end last.
+    asked_in: i32,
+    answered: i64,
     spacing: Spacing,
     waiting: VecDeque<(Fetch, i64)>,
 }
@@ -152,12 +155,14 @@ impl Broker {
                 Divergence::At(end) => return Err(Ok(Found::Diverging(end))),
                 Divergence::OutOfRange => return Err(Err(ErrorCode::OFFSET_OUT_OF_RANGE)),
             }
-            let (cursor, waiting) = (fetch.position.offset, VecDeque::new());
-            let spacing = Spacing::new(context.settings.fetches, cursor);
-            sessions.insert(connection, Session { cursor, spacing, waiting });
+            let session = sessions.entry(connection).or_insert_with(|| {
+                let spacing = Spacing::new(context.settings.fetches, 0);
+                Session { cursor: 0, asked_in: 0, answered: 0, spacing, waiting: VecDeque::new() }
+            });
+            (session.cursor, session.asked_in) = (fetch.position.offset, fetch.number);
         }
         let session = sessions.get_mut(&connection).ok_or(Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND))?;
-        session.spacing.acknowledged(fetch.position.offset, context.now);
+        session.spacing.acknowledged(fetch.carried_out, context.now);
         session.waiting.push_back((*fetch, context.now));
         let offset = if fault == Some(Fault::CountsWhatWasSent) { session.cursor } else { fetch.position.offset };
         let broker_epoch = match fault {
@@ -202,17 +207,20 @@ impl Broker {
                 let from = session.cursor;
                 let end = log.len().min(from as usize + FETCHED_MAX);
                 let records = log[from as usize..end].to_vec();
-                answers.push((*connection, *fetch, from, records));
+                answers.push((*connection, *fetch, (session.asked_in, from), records));
                 session.cursor = end as i64;
-                session.spacing.answered(session.cursor, now);
+                session.answered += 1;
+                if has_more {
+                    session.spacing.answered(session.answered, now);
+                }
                 session.waiting.pop_front();
             }
         }
         let life = *life;
-        for (connection, fetch, from, records) in answers {
+        for (connection, fetch, (asked_in, from), records) in answers {
             let found = Ok(Found::Records(records));
             let leader_epoch = fetch.leader_epoch;
-            let answer = Fetched { leader_epoch, from, high_watermark, asked: fetch.position, found };
+            let answer = Fetched { leader_epoch, asked_in, from, high_watermark, asked: fetch.position, found };
             context.send(connection, node, Message::Fetched(answer));
         }
         if wait_us != i64::MAX {
@@ -230,7 +238,8 @@ impl Broker {
     ) {
         let high_watermark = self.partition().map_or(0, Partition::high_watermark);
         let leader_epoch = fetch.leader_epoch;
-        let answer = Fetched { leader_epoch, from, high_watermark, asked: fetch.position, found };
+        let asked_in = fetch.number;
+        let answer = Fetched { leader_epoch, asked_in, from, high_watermark, asked: fetch.position, found };
         context.send(connection, self.node(), Message::Fetched(answer));
     }
 

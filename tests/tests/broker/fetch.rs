@@ -172,16 +172,16 @@ fn the_good_partitions_of_a_fetch_are_returned_beside_the_bad() {
     assert_eq!(codes, [(unknown, 0), (unknown, 0), (ErrorCode::NONE, 6), (ErrorCode::OFFSET_OUT_OF_RANGE, 0)]);
 }
 
-/// There is one broker: nobody follows it, and who says so must not move what only followers may.
+/// Who says that it is a follower must not move what only followers may.
 #[test]
 fn a_fetch_of_a_replica_is_refused() {
     let (_broker, mut client, _) = broker_with_records();
     let of_topic = vec![topic(TOPIC, vec![at(0, 0)])];
     let old = FetchRequest { replica_id: 0, ..request(of_topic.clone()) };
-    assert_eq!(client.call(&old, FETCH).error_code, ErrorCode::INVALID_REQUEST);
+    assert_eq!(client.call(&old, FETCH).error_code, ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
     let replica_state = ReplicaState { replica_id: 1, ..Default::default() };
     let new = FetchRequest { replica_state, ..request(of_topic) };
-    assert_eq!(client.call(&new, 15).error_code, ErrorCode::INVALID_REQUEST);
+    assert_eq!(client.call(&new, 15).error_code, ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
 }
 
 #[test]

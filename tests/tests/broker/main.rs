@@ -2,6 +2,7 @@
 
 mod bulk;
 mod cluster;
+mod cluster_command;
 mod cold;
 mod committed;
 mod committed_kill;

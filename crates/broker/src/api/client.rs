@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection.
 
+use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
 use fullbore_wire::Text;
 use std::net::SocketAddr;
@@ -20,13 +21,23 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// What it has asked groups to keep and does not await yet.
     pub unwritten: Arc<Unwritten>,
+    /// The session in which it follows partitions, if it is a broker that does.
+    pub(super) followed_by: Option<Arc<FollowerSession>>,
 }
 
 impl Client {
     /// One that has said nothing yet.
     pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
-        Client { peer, software_name, software_version, told_versions: None, round_trip: None, unwritten }
+        Client {
+            peer,
+            software_name,
+            software_version,
+            told_versions: None,
+            round_trip: None,
+            unwritten,
+            followed_by: None,
+        }
     }
 
     /// A request of it has come.

@@ -120,7 +120,10 @@ macro_rules! serve {
 
 serve! { |call, reply|
     Produce => produce::admit(call.broker, call.body(reply.version)?, call.header.client_id.as_deref(), reply).await?,
-    Fetch => Some(fetch::admit(call.broker, call.body(reply.version)?, reply)?),
+    Fetch => {
+        let request = call.body(reply.version)?;
+        Some(fetch::admit(call, request, reply)?)
+    },
     ListOffsets => ready(list_offsets::handle(call, reply).await?),
     Metadata => ready(metadata::handle(call, reply).await?),
     OffsetCommit => Some(offset_commit::admit(call, reply).await?),

@@ -18,6 +18,7 @@ use super::lookup::reader;
 use super::plane::PlaneSettings;
 use super::properties::Properties;
 use super::reader::ConfigReader;
+use super::replication::ReplicationConfig;
 use super::ssl;
 use super::topic::TopicConfig;
 
@@ -76,6 +77,8 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Threads that open logs, above all those that a crash has left.
     pub recovery_threads: usize,
+    /// How it follows other brokers.
+    pub replication: ReplicationConfig,
     /// replica.lag.time.max.ms
     pub replica_lag_time_max_ms: u64,
     /// replica.high.watermark.checkpoint.interval.ms
@@ -134,6 +137,13 @@ impl BrokerConfig {
     {
         let Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, groups, live } =
             parts(values, checked)?;
+        let replication = ReplicationConfig::read(values, &listeners)?;
+        let default_replication_factor: i16 = values.number("default.replication.factor");
+        if control_plane.is_none() && default_replication_factor > 1 {
+            let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
+            let value = default_replication_factor.to_string();
+            return Err(ConfigError::of_value("default.replication.factor", &value, message).into());
+        }
         let config = Self {
             node_id,
             data_dir,
@@ -146,7 +156,7 @@ impl BrokerConfig {
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
             num_partitions: values.number("num.partitions"),
-            default_replication_factor: values.number("default.replication.factor"),
+            default_replication_factor,
             auto_create_topics_enable: values.boolean("auto.create.topics.enable"),
             delete_topic_enable: values.boolean("delete.topic.enable"),
             socket_request_max_bytes: values.number("socket.request.max.bytes"),
@@ -165,6 +175,7 @@ impl BrokerConfig {
             cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
+            replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
             offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
@@ -386,7 +397,7 @@ mod tests {
         let [listener, stock] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!(listener, "listeners: CONTROLLER is not opened: there is no controller here");
         assert!(stock.ends_with(": as Kafka ships them; without effect here"), "{stock}");
-        for key in ["process.roles", "num.network.threads", "offsets.topic.replication.factor"] {
+        for key in ["process.roles", "num.network.threads", "transaction.state.log.replication.factor"] {
             assert!(stock.contains(key), "{key} is not in {stock}");
         }
     }
@@ -439,7 +450,8 @@ mod tests {
         assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one folder");
         assert_eq!(refusal("node.id=1\nbroker.id=2"), "broker.id=2: must be the same as node.id=1, or left out");
         assert!(
-            refusal("default.replication.factor=3").starts_with("default.replication.factor=3: must be 1 (differs")
+            refusal("default.replication.factor=3")
+                .starts_with("default.replication.factor=3: must be 1 on one machine")
         );
         for text in ["authorizer.class.name=A", "sasl.enabled.mechanisms=PLAIN"] {
             assert!(refusal(text).contains("not offered yet"), "{text}");

@@ -7,6 +7,7 @@ use super::cleaner_keys::CLEANER_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
+use super::replication::REPLICATION_KEYS;
 use super::topic_keys::{CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, ZSTD_LEVELS};
 use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
@@ -114,8 +115,8 @@ const KEYS: &[Key] = &[
         .allow(Allowed::Between(1, 100_000))
         .differs("at most 100,000"),
     Key::int("default.replication.factor", Some("1"), 1, "Replication factor of a topic created without one.")
-        .allow(Allowed::Between(1, 1))
-        .differs("one broker holds one replica; more need a cluster"),
+        .allow(Allowed::Between(1, 32_767))
+        .differs("1 on one machine"),
     Key::boolean("auto.create.topics.enable", "true", "Whether asking for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
     // Defaults of topics.
@@ -224,7 +225,7 @@ const KEYS: &[Key] = &[
 ];
 
 /// Every table of broker keys, in the order of the documentation.
-const TABLES: [&[Key]; 4] = [KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
+const TABLES: [&[Key]; 5] = [KEYS, REPLICATION_KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
 
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {

@@ -111,6 +111,14 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     .allow(Allowed::Between(1, 1_000))
     .differs("at most 1000"),
     Key::int(
+        "offsets.topic.replication.factor",
+        Some("3"),
+        1,
+        "Replicas of each partition of __consumer_offsets. Counts when the topic is created; until there are so many brokers, no group can begin.",
+    )
+    .allow(Allowed::Between(1, 32_767))
+    .differs("1 on one machine, whatever is set"),
+    Key::int(
         "offsets.topic.segment.bytes",
         Some("104857600"),
         1,
@@ -146,6 +154,8 @@ pub(super) const GROUP_KEYS: &[Key] = &[
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetsTopicConfig {
     pub partitions: i32,
+    /// In a cluster.
+    pub replication_factor: i16,
     pub segment_bytes: i32,
     pub compression: Compression,
 }
@@ -154,6 +164,7 @@ impl OffsetsTopicConfig {
     fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
         Self {
             partitions: values.number("offsets.topic.num.partitions"),
+            replication_factor: values.number("offsets.topic.replication.factor"),
             segment_bytes: values.number("offsets.topic.segment.bytes"),
             compression: match values.number::<i32>("offsets.topic.compression.codec") {
                 1 => Compression::Gzip,

@@ -15,7 +15,10 @@ const COORDINATOR: &str = "has no effect: the coordinator of groups has no threa
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
-const REPLICATION: &str = "has no effect: there is no replication yet";
+const REPLICATION: &str = "has no effect: this part of replication is not offered yet";
+const AT_ONCE: &str = "has no effect: a leader answers its followers as soon as there is something";
+const TUNED: &str = "has no effect: the system chooses";
+const NEAR: &str = "has no effect: consumers read from leaders";
 const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
 const CHECKPOINT: &str = "has no effect: checkpoints are written when segments close and at shutdown";
 const TIERED: &str = "has no effect: tiered storage is not offered";
@@ -24,7 +27,6 @@ const WAITERS: &str = "has no effect: a finished request leaves its queue at onc
 const METRICS: &str = "has no effect: metrics are at fullbore.admin.listener";
 const RATE: &str = "has no effect: connections are limited in number, not in rate";
 const NO_SASL: &str = "has no effect: there is no authentication yet";
-const NAMES: &str = "has no effect: a broker does not check the names of its clients";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
 const OUTGOING: &str = "has no effect: the broker opens no connections";
@@ -152,26 +154,12 @@ pub static KAFKA_KEYS: &[Key] = &[
     refused("ssl.principal.mapping.rules", String, Some("DEFAULT"), Any, SECURITY),
     no_effect("auto.leader.rebalance.enable", Boolean, Some("true"), Any, REPLICATION),
     no_effect("controlled.shutdown.enable", Boolean, Some("true"), Any, REPLICATION),
-    no_effect("inter.broker.listener.name", String, None, Any, REPLICATION),
     no_effect("leader.imbalance.check.interval.seconds", Long, Some("300"), at_least(1), REPLICATION),
     no_effect("num.replica.alter.log.dirs.threads", Int, None, Any, REPLICATION),
-    no_effect("num.replica.fetchers", Int, Some("1"), at_least(1), REPLICATION),
-    no_effect("replica.fetch.backoff.ms", Int, Some("1000"), at_least(0), REPLICATION),
-    no_effect("replica.fetch.max.bytes", Int, Some("1048576"), at_least(0), REPLICATION),
-    no_effect("replica.fetch.min.bytes", Int, Some("1"), Any, REPLICATION),
-    no_effect("replica.fetch.response.max.bytes", Int, Some("10485760"), at_least(0), REPLICATION),
-    no_effect("replica.fetch.wait.max.ms", Int, Some("500"), Any, REPLICATION),
-    no_effect("replica.selector.class", String, None, Any, REPLICATION),
-    no_effect("replica.socket.receive.buffer.bytes", Int, Some("65536"), Any, REPLICATION),
-    no_effect("replica.socket.timeout.ms", Int, Some("30000"), Any, REPLICATION),
+    no_effect("replica.fetch.min.bytes", Int, Some("1"), Any, AT_ONCE),
+    no_effect("replica.selector.class", String, None, Any, NEAR),
+    no_effect("replica.socket.receive.buffer.bytes", Int, Some("65536"), Any, TUNED),
     no_effect("request.timeout.ms", Int, Some("30000"), Any, REPLICATION),
-    no_effect(
-        "security.inter.broker.protocol",
-        String,
-        Some("PLAINTEXT"),
-        OneOf(&["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]),
-        REPLICATION,
-    ),
     no_effect("background.threads", Int, Some("10"), at_least(1), THREADS),
     no_effect("num.io.threads", Int, Some("8"), at_least(1), THREADS),
     no_effect("num.network.threads", Int, Some("3"), at_least(1), THREADS),
@@ -246,7 +234,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("group.coordinator.threads", Int, Some("4"), at_least(1), COORDINATOR),
     no_effect("offsets.commit.timeout.ms", Int, Some("5000"), at_least(1), COORDINATOR),
     no_effect("offsets.load.buffer.size", Int, Some("5242880"), at_least(1), COORDINATOR),
-    no_effect("offsets.topic.replication.factor", Short, Some("3"), at_least(1), REPLICATION),
     no_effect("group.share.assignment.interval.ms", Int, Some("1000"), at_least(0), SHARE),
     no_effect("group.share.assignors", List, Some("simple"), Any, SHARE),
     no_effect("group.share.delivery.count.limit", Int, Some("5"), Between(2, 10), SHARE),
@@ -309,7 +296,6 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("socket.connection.setup.timeout.ms", Long, Some("10000"), Any, OUTGOING),
     no_effect("ssl.allow.dn.changes", Boolean, Some("false"), Any, NEW_CERTIFICATES),
     no_effect("ssl.allow.san.changes", Boolean, Some("false"), Any, NEW_CERTIFICATES),
-    no_effect("ssl.endpoint.identification.algorithm", String, Some("https"), Any, NAMES),
     refused("ssl.engine.factory.class", Class, None, Any, JSSE),
     refused("ssl.keymanager.algorithm", String, Some("SunX509"), Any, JSSE),
     refused("ssl.provider", String, None, Any, JSSE),

@@ -97,6 +97,11 @@ impl Properties {
         self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }
 
+    /// The text of a file that reads back as these.
+    pub fn to_text(&self) -> String {
+        self.iter().map(|(key, value)| format!("{}={}\n", escape(key, true), escape(value, false))).collect()
+    }
+
     /// All keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values.iter().map(|(key, typed)| (key.as_str(), typed.value.as_str()))
@@ -140,6 +145,23 @@ fn split(line: &str) -> (&str, &str) {
     let rest = line[end..].trim_start_matches(blank);
     let value = rest.strip_prefix(['=', ':']).unwrap_or(rest);
     (&line[..end], value.trim_start_matches(blank))
+}
+
+/// With a backslash before all that means something in a file: within a key also what would end it.
+fn escape(part: &str, is_key: bool) -> String {
+    let mut escaped = String::with_capacity(part.len());
+    for (at, c) in part.chars().enumerate() {
+        match c {
+            '\n' => escaped.push_str("\\n"),
+            '\r' => escaped.push_str("\\r"),
+            '\t' => escaped.push_str("\\t"),
+            '\x0c' => escaped.push_str("\\f"),
+            '\\' => escaped.push_str("\\\\"),
+            ' ' | '=' | ':' | '#' | '!' if is_key || at == 0 => escaped.extend(['\\', c]),
+            other => escaped.push(other),
+        }
+    }
+    escaped
 }
 
 /// `None` when a `\u` has no four hexadecimal digits.
@@ -229,6 +251,16 @@ mod tests {
             let _ = Properties::parse(&text);
             proptest::prop_assume!(!value.starts_with(['=', ':']));
             proptest::prop_assert_eq!(parsed(&format!("{key}={value}")), pair(&key, &value));
+        }
+
+        #[test]
+        fn what_is_written_reads_back(key in "(?s).{1,20}", value in "(?s).{0,30}") {
+            let mut properties = Properties::default();
+            properties.set(key.as_str(), value.as_str());
+            properties.set("last", "1");
+            let read = Properties::parse(&properties.to_text()).expect("its own");
+            let all = |of: &Properties| of.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>();
+            proptest::prop_assert_eq!(all(&read), all(&properties));
         }
     }
 }

@@ -99,8 +99,7 @@ impl Groups {
         let topic = CreateTopic {
             name: CONSUMER_OFFSETS.to_owned(),
             num_partitions: self.topic_config.partitions,
-            // What one broker can hold.
-            replication_factor: 1,
+            replication_factor: if self.control.beats().is_some() { self.topic_config.replication_factor } else { 1 },
             configs: self.topic_config.configs(),
             ..Default::default()
         };

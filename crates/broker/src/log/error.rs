@@ -110,6 +110,9 @@ pub enum ReadError {
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
+    /// This broker does not lead the partition, or not in the epoch that is asked for.
+    #[error("{}", .0.message())]
+    Role(ErrorCode),
 }
 
 impl ReadError {
@@ -119,6 +122,7 @@ impl ReadError {
             ReadError::OffsetOutOfRange => ErrorCode::OFFSET_OUT_OF_RANGE,
             ReadError::Storage => ErrorCode::KAFKA_STORAGE_ERROR,
             ReadError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            ReadError::Role(code) => *code,
         }
     }
 }

@@ -44,8 +44,8 @@ pub struct OffsetLookup {
     start: LookupStart,
     /// Nothing from this offset on is read, where it is within this segment.
     limit_offset: Option<i64>,
-    /// Where a batch is known to end, at or before the byte limit.
-    soft_end: Option<u64>,
+    /// Where a batch is known to end, at or before the byte limit, and the offset there.
+    soft_end: Option<(u64, i64)>,
     /// Where the next segment begins.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
@@ -134,7 +134,7 @@ impl OffsetLookup {
         let allowed = place.position + u64::from(max_bytes);
         let cut = match self.soft_end {
             _ if end <= allowed => end,
-            Some(soft_end) if soft_end >= first_end => soft_end,
+            Some((soft_end, _)) if soft_end >= first_end => soft_end,
             _ => allowed,
         };
         let end = if at_least_one { cut.max(first_end) } else { cut };
@@ -147,6 +147,23 @@ impl OffsetLookup {
             len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
             settled: self.size,
         }))
+    }
+
+    /// Cuts off what is no whole batch at the slice's end; the offset after the last one.
+    pub fn whole(&self, slice: &mut FileSlice, cold: &Cold) -> io::Result<i64> {
+        let end = slice.position + u64::from(slice.len);
+        match self.soft_end {
+            _ if end == self.size && self.limit_offset.is_none() => return Ok(self.end_offset),
+            Some((soft_end, offset)) if soft_end == end => return Ok(offset),
+            _ => {}
+        }
+        let mut scan = Scan::beside(Some(cold), &self.file, slice.position, self.size);
+        let (mut whole, mut offset) = (slice.position, self.offset);
+        while let Some(batch) = scan.next()?.filter(|batch| batch.end() <= end) {
+            (whole, offset) = (batch.end(), batch.last_offset() + 1);
+        }
+        slice.len = u32::try_from(whole - slice.position).unwrap_or(slice.len);
+        Ok(offset)
     }
 
     fn place(&self, cold: &Cold) -> io::Result<Option<BatchPosition>> {

@@ -81,13 +81,11 @@ pub struct Log {
 }
 
 /// A batch that may be appended, on its way into the file.
-pub struct Writing<'a> {
+struct Writing<'a> {
     pub batch: &'a BatchView<'a>,
     /// The header it will have.
     pub stamping: Stamping,
     pub stamp: Stamp,
-    /// Whether it ends a transaction, and so has no sequence.
-    pub is_control: bool,
     pub base_offset: i64,
     pub leader_epoch: i32,
     pub now_ms: i64,
@@ -128,14 +126,19 @@ impl Log {
         }
         let stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
         let base_offset = self.log_end;
-        let writing = Writing { batch, stamping, stamp, is_control: false, base_offset, leader_epoch, now_ms, config };
+        let writing = Writing { batch, stamping, stamp, base_offset, leader_epoch, now_ms, config };
         self.append_checked(writing)
     }
 
     /// Appends what may be appended.
-    pub fn append_checked(&mut self, writing: Writing<'_>) -> Result<LogAppendInfo, AppendError> {
+    fn append_checked(&mut self, writing: Writing<'_>) -> Result<LogAppendInfo, AppendError> {
+        self.guarded(|log| log.write(writing))
+    }
+
+    /// Has something written, whose failure may end appends.
+    fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
-        let work = AssertUnwindSafe(|| self.write(writing));
+        let work = AssertUnwindSafe(|| write(self));
         let written = catch_unwind(work).unwrap_or_else(|_| {
             self.give_up_midway(before);
             Err(io::Error::other("the append has panicked, no appends until the next start"))
@@ -165,7 +168,7 @@ impl Log {
     }
 
     fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
-        let Writing { batch, mut stamping, stamp, is_control, base_offset, leader_epoch, now_ms, config } = writing;
+        let Writing { batch, mut stamping, stamp, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
         let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
         if rolled {
@@ -192,9 +195,7 @@ impl Log {
         // The batch is in the log: nothing fails from here on.
         active.account(&stamping.header(position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        if !is_control {
-            self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
-        }
+        self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
         self.log_end = end_offset;
         Ok(LogAppendInfo { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }

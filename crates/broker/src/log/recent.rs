@@ -39,10 +39,10 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// The last place at or before `limit` where a batch ends, if it is remembered.
-    pub fn end_before(&self, limit: u64) -> Option<u64> {
+    /// The last place at or before `limit` where a batch ends, if it is remembered, and the offset of the batch that begins there.
+    pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
-        self.0.get(after.checked_sub(1)?).map(|&(_, position)| position)
+        self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))
     }
 }
 
@@ -57,6 +57,6 @@ mod tests {
         assert_eq!(recent.find(36 * 3 - 1, 1000), None);
         assert_eq!(recent.find(36 * 3 + 2, 1000), Some(BatchPosition { position: 360, size: 10 }));
         assert_eq!(recent.find(299, 1017), Some(BatchPosition { position: 990, size: 27 }));
-        assert_eq!((recent.end_before(359), recent.end_before(375)), (None, Some(370)));
+        assert_eq!((recent.end_before(359), recent.end_before(375)), (None, Some((370, 111))));
     }
 }

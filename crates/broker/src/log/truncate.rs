@@ -15,41 +15,103 @@ use fullbore_wire::batch::BatchView;
 use super::error::AppendError;
 use super::page_cache::Written;
 use super::scan::Header;
-use super::segment::Segment;
+use super::segment::{Segment, WriteError};
 use super::stamping::Stamping;
-use super::{Log, LogAppendInfo, Writing};
+use super::{Log, step};
 use crate::config::TopicConfig;
 use crate::validation::InvalidBatch;
 
 impl Log {
-    /// Appends a batch with the offsets, the leader epoch and the timestamps that the leader gave it. Its checksum was checked.
+    /// Appends batches with the offsets, the leader epochs and the timestamps that the leader gave them: those from the first on that go
+    /// into one segment in one write. How many that were. They are one after the other in `bytes`, and their checksums were checked.
     ///
     /// # Errors
-    /// [`InvalidBatch::Header`] for one that does not come after the log's end; what an append of a leader says otherwise.
-    pub fn append_as_is(
+    /// [`InvalidBatch::Header`] if the first does not come after the log's end; what an append of a leader says otherwise. None is in the
+    /// log then.
+    pub fn append_as_they_are(
         &mut self,
-        batch: &BatchView<'_>,
+        bytes: &[u8],
+        batches: &[BatchView<'_>],
         now_ms: i64,
         config: &TopicConfig,
-    ) -> Result<LogAppendInfo, AppendError> {
+    ) -> Result<usize, AppendError> {
         if self.is_broken() {
             return Err(AppendError::Storage);
         }
-        let stamping = Stamping::as_is(batch);
-        let header = Header::parse(0, stamping.bytes()).map_err(|_| AppendError::Invalid(InvalidBatch::Header))?;
-        if header.base_offset < self.log_end || header.leader_epoch < self.epochs.latest().unwrap_or(0) {
-            return Err(AppendError::Invalid(InvalidBatch::Header));
+        let invalid = AppendError::Invalid(InvalidBatch::Header);
+        let (mut headers, mut next, mut epoch) = (Vec::new(), self.log_end, self.epochs.latest().unwrap_or(0));
+        for batch in batches {
+            let header = Header::parse(0, Stamping::as_is(batch).bytes()).ok();
+            let follows = |header: &Header| header.base_offset >= next && header.leader_epoch >= epoch;
+            // One that cannot be appended is the first of the next run, and refused there.
+            let Some(header) = header.filter(follows) else { break };
+            (next, epoch) = (header.last_offset() + 1, header.leader_epoch);
+            headers.push(header);
         }
-        self.append_checked(Writing {
-            batch,
-            stamping,
-            stamp: header.stamp,
-            is_control: header.is_control,
-            base_offset: header.base_offset,
-            leader_epoch: header.leader_epoch,
-            now_ms,
-            config,
-        })
+        let first = headers.first().ok_or(invalid)?;
+        headers.truncate(headers.iter().take_while(|header| header.leader_epoch == first.leader_epoch).count());
+        let mut count = 0;
+        self.guarded(|log| {
+            count = log.write_run(&headers, bytes, now_ms, config)?;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Writes as many of them as go into one segment, which are one after the other in memory; how many.
+    fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
+        let first = &headers[0];
+        if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
+            self.roll(now_ms)?;
+        }
+        self.epochs.assign(first.leader_epoch, first.base_offset)?;
+        let window = config.producer_state_batches_to_retain;
+        if headers.iter().any(|header| header.stamp.is_idempotent()) {
+            self.granted.raise(&self.dir, window)?;
+        }
+        let count = self.room_for(headers, config)?;
+        let headers = &headers[..count];
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.spill_indexes()?;
+        let mut position = active.size;
+        let bytes = &bytes[..headers.iter().map(|header| header.size as usize).sum()];
+        let clock = self.written.clock(bytes.len());
+        match active.write(&[], bytes) {
+            Ok(file) => self.written.add(&file, active.size, bytes.len(), clock),
+            Err(WriteError::Undone(error)) => return Err(error),
+            Err(WriteError::Broken(error)) => {
+                self.flushes.give_up();
+                return Err(error);
+            }
+        }
+        step();
+        for header in headers {
+            active.account(&Header { position, ..*header }, config.index_interval_bytes);
+            self.recent.push(header.base_offset, position);
+            if !header.is_control {
+                self.producers.append(&header.stamp, header.base_offset, header.max_timestamp, now_ms, window);
+            }
+            position += u64::from(header.size);
+            self.log_end = header.last_offset() + 1;
+        }
+        Ok(count)
+    }
+
+    /// How many of these batches go into the active segment, which has room for the first.
+    fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
+        let active = self.segments.back_mut().expect("a log has a segment");
+        let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);
+        let age_max = i64::try_from(config.roll_after_ms()).unwrap_or(i64::MAX);
+        let entries_left = (config.segment_index_bytes / 12) as usize;
+        let entries_left = entries_left.saturating_sub(active.offsets.len().max(active.times.len() + 1));
+        let mut size = active.size;
+        let others = headers.iter().skip(1).take(entries_left).take_while(|header| {
+            size += u64::from(header.size);
+            size + u64::from(headers[0].size) <= config.segment_bytes
+                && header.max_timestamp.saturating_sub(first_timestamp) <= age_max
+                && active.can_hold(header.last_offset())
+        });
+        Ok(1 + others.count())
     }
 
     /// Cuts off the batch with `offset`, and all after it. Nothing happens where the log ends before that.

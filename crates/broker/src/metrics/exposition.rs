@@ -32,6 +32,7 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 mod tests {
     use super::*;
     use crate::metrics::Process;
+    use crate::metrics::gauges::ReplicationGauges;
     use crate::partitions::{CleanerStatus, SetAside};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
@@ -51,6 +52,10 @@ mod tests {
         metrics.produce_failed(ErrorCode::MESSAGE_TOO_LARGE);
         metrics.fetched(700);
         metrics.fetch_failed(ErrorCode::OFFSET_OUT_OF_RANGE);
+        metrics.replicated_in(11);
+        metrics.replicated_out(12);
+        metrics.isr_changed(3, 2);
+        metrics.isr_changed(2, 3);
         metrics.group_stable();
         metrics.group_member_expired();
         metrics.offset_committed(ErrorCode::NONE);
@@ -82,6 +87,7 @@ mod tests {
             },
             metadata_epoch: 5,
             fetch_sessions: 2,
+            replication: ReplicationGauges { under_replicated: 7, under_min_isr: 6, offline: 5, max_lag: 8 },
             groups: [3, 0, 0, 0, 0, 2, 0],
             offsets_held: 6,
             process,
@@ -111,6 +117,14 @@ mod tests {
             "fullbore_fetch_bytes_total 700",
             "fullbore_fetch_errors_total{code=\"OFFSET_OUT_OF_RANGE\"} 1",
             "fullbore_fetch_sessions 2",
+            "fullbore_replication_in_bytes_total 11",
+            "fullbore_replication_out_bytes_total 12",
+            "fullbore_replication_max_lag_records 8",
+            "fullbore_isr_shrinks_total 1",
+            "fullbore_isr_expands_total 1",
+            "fullbore_partitions_under_replicated 7",
+            "fullbore_partitions_under_min_isr 6",
+            "fullbore_partitions_offline 5",
             "fullbore_groups{state=\"Empty\"} 3",
             "fullbore_groups{state=\"Stable\"} 2",
             "fullbore_group_rebalances_total 1",

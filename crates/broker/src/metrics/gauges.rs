@@ -35,12 +35,44 @@ pub struct Gauges {
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
     pub fetch_sessions: usize,
+    /// How partitions are replicated.
+    pub replication: ReplicationGauges,
     /// Groups in each state, in the order of [`GroupState::ALL`].
     pub groups: [usize; GroupState::ALL.len()],
     /// Committed offsets of all groups.
     pub offsets_held: usize,
     /// This process.
     pub process: Process,
+}
+
+/// How partitions are replicated.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplicationGauges {
+    /// Partitions that this broker leads and that have replicas out of sync.
+    pub under_replicated: usize,
+    /// Partitions that this broker leads and that have fewer replicas in sync than min.insync.replicas.
+    pub under_min_isr: usize,
+    /// Partitions of the cluster that nobody leads.
+    pub offline: usize,
+    /// The most records that a partition is behind its leader, of those that this broker follows.
+    pub max_lag: u64,
+}
+
+impl ReplicationGauges {
+    fn read(broker: &Node) -> Self {
+        let mut gauges = Self { max_lag: broker.replication.max_lag(), ..Self::default() };
+        for topic in broker.control.image().topics() {
+            for partition in &topic.partitions {
+                gauges.offline += usize::from(partition.leader.is_none());
+                if partition.leader == Some(broker.config.node_id) {
+                    let (isr, replicas) = (partition.isr.len(), partition.replicas.len());
+                    gauges.under_replicated += usize::from(isr < replicas);
+                    gauges.under_min_isr += usize::from(isr < topic.config.min_insync_replicas.min(replicas));
+                }
+            }
+        }
+        gauges
+    }
 }
 
 impl Gauges {
@@ -61,6 +93,7 @@ impl Gauges {
             cleaner: broker.partitions.cleaner_status(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
+            replication: ReplicationGauges::read(broker),
             groups: broker.groups.count_by_state(),
             offsets_held: broker.groups.offsets().held(),
             process: Process::read(),

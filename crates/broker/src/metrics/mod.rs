@@ -52,6 +52,7 @@ struct Counters {
     apis: [PerApi; ApiKey::ALL.len()],
     produce: ProduceCounters,
     fetch: Fetch,
+    replication: ReplicationCounters,
     telemetry: Telemetry,
     groups: GroupCounters,
     offsets: OffsetCommits,
@@ -115,6 +116,15 @@ struct Fetch {
     errors: Errors,
 }
 
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct ReplicationCounters {
+    bytes_in: Counter,
+    bytes_out: Counter,
+    isr_shrinks: Counter,
+    isr_expands: Counter,
+}
+
 /// Clients' own metrics.
 #[derive(Debug, Default)]
 struct Telemetry {
@@ -144,6 +154,7 @@ impl Default for Counters {
             apis: std::array::from_fn(|_| PerApi::default()),
             produce: ProduceCounters::default(),
             fetch: Fetch::default(),
+            replication: ReplicationCounters::default(),
             telemetry: Telemetry::default(),
             groups: GroupCounters::default(),
             offsets: OffsetCommits::default(),
@@ -231,6 +242,22 @@ impl Metrics {
     /// A partition, or the session, of a fetch was answered with an error.
     pub fn fetch_failed(&self, code: ErrorCode) {
         self.counters.fetch.errors.add(code);
+    }
+
+    /// So many bytes of records go to a follower.
+    pub fn replicated_out(&self, records_bytes: usize) {
+        self.counters.replication.bytes_out.add(records_bytes as u64);
+    }
+
+    /// So many bytes of records came from a leader.
+    pub fn replicated_in(&self, records_bytes: usize) {
+        self.counters.replication.bytes_in.add(records_bytes as u64);
+    }
+
+    /// A partition that this broker leads has so many replicas in sync now, and had so many.
+    pub fn isr_changed(&self, before: usize, now: usize) {
+        let replication = &self.counters.replication;
+        if now < before { replication.isr_shrinks.add(1) } else { replication.isr_expands.add(1) }
     }
 
     /// A client has pushed so many bytes of its own metrics.

@@ -32,8 +32,11 @@ pub use crate::log::error::{
 pub use crate::log::flushed::FlushTicket;
 pub use crate::replica::Replica;
 pub use crate::replica::cluster::led_by;
-pub use crate::replica::following::{FollowError, FollowerRead, FromLeader};
+pub use crate::replica::following::{FollowError, FromLeader, Replicated};
+pub use crate::replica::marks::Marks;
+pub use crate::replica::read::ReadOn;
 pub use crate::replica::reorder::{BatchAdmission, ParkedAnswer, Reordering};
+pub use crate::replica::serving::FollowerPlace;
 pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
 pub use crate::replica::waiters::Registration;
 pub use crate::validation::{InvalidBatch, ValidBatch};

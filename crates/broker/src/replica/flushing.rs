@@ -36,16 +36,27 @@ impl Replica {
         outcome: &LogAppendInfo,
         config: &TopicConfig,
     ) -> Option<FlushTicket> {
+        self.flush_up_to(state, outcome.end_offset, (outcome.rolled, !outcome.is_duplicate), config)
+    }
+
+    /// The same of a log that ends there, the last append having `rolled` the segment, if there `is_new` something.
+    pub(super) fn flush_up_to(
+        self: &Arc<Self>,
+        state: &mut ReplicaState,
+        end_offset: i64,
+        (rolled, is_new): (bool, bool),
+        config: &TopicConfig,
+    ) -> Option<FlushTicket> {
         let LogState::Open(log) = &mut state.log else {
             return None;
         };
         let unflushed = (log.log_end() - log.recovery_point()).max(0) as u64;
         let due = config.flush_messages.is_some_and(|most| unflushed >= most) || config.flush_ms == Some(0);
-        let ticket = (due && outcome.end_offset > log.recovery_point()).then(|| log.flush_ticket(outcome.end_offset));
-        if ticket.is_some() || outcome.rolled {
+        let ticket = (due && end_offset > log.recovery_point()).then(|| log.flush_ticket(end_offset));
+        if ticket.is_some() || rolled {
             self.ask_to_flush(state, ticket.is_some());
         }
-        if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && !outcome.is_duplicate)
+        if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && is_new)
             && state.flush.timed.is_none()
         {
             let delay = Duration::from_millis(flush_ms);

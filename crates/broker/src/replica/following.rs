@@ -1,6 +1,6 @@
-//! Replication at one partition: what a follower does with its leader's answers, and what a leader answers to a follower.
+//! What a follower does with its leader's answers, at one partition.
 //!
-//! Not the requests between brokers. The rules are [`fullbore_rules::replica`]'s; here they are asked, and carried out on the
+//! Not the requests between brokers, nor what a leader answers (`serving`). The rules are [`fullbore_rules::replica`]'s; here they are asked, and carried out on the
 //! log, under one lock.
 //!
 //! Invariant: nothing of a leader's answer reaches the log once the role is that of another epoch.
@@ -9,16 +9,16 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fullbore_rules::replica::epochs::{Divergence, EpochEnd, Position, divergence, truncation};
-use fullbore_rules::replica::{AlterPartition, FollowerFetch};
+use fullbore_rules::replica::epochs::{EpochEnd, Position, truncation};
 use fullbore_wire::ErrorCode;
-use fullbore_wire::batch::batches;
+use fullbore_wire::batch::{BatchView, batches};
 
 use super::Replica;
-use super::state::LogState;
+use super::state::{LogState, ReplicaState};
 use crate::config::TopicConfig;
 use crate::log::Log;
-use crate::log::error::{AppendError, Read, ReadError, StorageError};
+use crate::log::error::{AppendError, StorageError};
+use crate::log::flushed::FlushTicket;
 use crate::system::now_ms;
 
 /// What a leader answered to a follower's fetch, and did not diverge.
@@ -26,6 +26,8 @@ use crate::system::now_ms;
 pub struct FromLeader<'a> {
     /// The epoch that the fetch was sent in.
     pub leader_epoch: i32,
+    /// From where the leader read.
+    pub from: i64,
     /// Whole batches, the last of which may be cut.
     pub records: &'a Bytes,
     /// The leader's high watermark.
@@ -40,6 +42,9 @@ pub enum FollowError {
     /// The role is another one by now.
     #[error("{}", .0.message())]
     Role(ErrorCode),
+    /// The log does not end where the answer begins.
+    #[error("the log ends at {0}")]
+    NotNext(i64),
     /// A batch that no leader sends: damaged, or not the next one.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
@@ -48,40 +53,59 @@ pub enum FollowError {
     Append(#[from] AppendError),
 }
 
-/// What a leader answers to a follower.
+/// What became of a leader's answer.
 #[derive(Debug)]
-pub enum FollowerRead {
-    /// The follower's log is no part of the leader's: their newest common epoch at most, and where it ends at the leader.
-    Diverging(EpochEnd),
-    /// Records up to the log end, and the change of the ISR that the fetch gives reason to ask for.
-    Records(Read, Option<AlterPartition>),
+pub struct Replicated {
+    /// Where the log ends now.
+    pub log_end: i64,
+    /// What is to be awaited before the leader is told of that end; `None` if nothing.
+    pub flushed: Option<FlushTicket>,
 }
 
 impl Replica {
-    /// As follower: where the log ends, which is where to fetch from. Blocks while the log is opened or made.
+    /// As follower: where the log ends, which is where to fetch from. Blocks while the log is opened.
     ///
     /// # Errors
     /// The disk.
     pub fn position(&self) -> Result<Position, StorageError> {
         let mut state = self.lock();
-        let log = self.log_to_write(&mut state)?;
-        Ok(Position { offset: log.log_end(), last_epoch: log.epochs().latest() })
+        let nothing = Position { offset: 0, last_epoch: None };
+        let end = |log: &mut Log| Position { offset: log.log_end(), last_epoch: log.epochs().latest() };
+        Ok(self.log_to_read(&mut state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// As follower: appends what the leader sent, as it is, and takes over its high watermark and log start.
+    /// As follower: what is to be awaited before the leader is told where the log ends, which the topic wants on the disk by then.
+    pub fn unflushed(self: &Arc<Self>) -> Option<FlushTicket> {
+        let mut state = self.lock();
+        let config = self.config();
+        let LogState::Open(log) = &state.log else { return None };
+        let end_offset = log.log_end();
+        self.flush_up_to(&mut state, end_offset, (false, false), &config)
+    }
+
+    /// As follower: appends what the leader sent, as it is, and takes over its high watermark and log start. Blocks while the log is made,
+    /// if there is none yet and something to be appended.
     ///
     /// # Errors
     /// [`FollowError`]; batches before a bad one are in the log.
-    pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<(), FollowError> {
+    pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         let mut state = self.lock();
-        state.replica.check_following(from.leader_epoch).map_err(FollowError::Role)?;
+        let check = |state: &ReplicaState| state.replica.check_following(from.leader_epoch).map_err(FollowError::Role);
+        check(&state)?;
+        if matches!(state.log, LogState::Absent) && from.records.is_empty() && from.log_start == 0 && from.from == 0 {
+            let took = state.replica.replicated(from.leader_epoch, 0, from.high_watermark);
+            return took.map(|_| Replicated { log_end: 0, flushed: None }).map_err(FollowError::Role);
+        }
         self.log_to_write(&mut state).map_err(AppendError::from)?;
-        state.replica.check_following(from.leader_epoch).map_err(FollowError::Role)?;
+        check(&state)?;
         let (config, now_ms) = (self.config(), now_ms());
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
+        let (before, active) = (log.log_end(), log.active_base_offset());
+        if before != from.from {
+            return Err(FollowError::NotNext(before));
+        }
         log.note_use();
-        let before = log.log_end();
-        let appended = append_each(from.records, |batch| log.append_as_is(&batch, now_ms, &config).map(drop));
+        let appended = append_each(&from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
         let log_end = log.log_end();
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() {
@@ -89,9 +113,10 @@ impl Replica {
         } else {
             Ok(())
         };
-        if log_end > before {
-            self.ask_to_flush(&mut state, config.flush_messages.is_some());
-        }
+        log.hand_over_written(&self.log_dir.flusher.page_cache);
+        let rolled = log.active_base_offset() != active;
+        let flushed =
+            if log_end > before { self.flush_up_to(&mut state, log_end, (rolled, true), &config) } else { None };
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
             state.replica.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;
@@ -101,7 +126,7 @@ impl Replica {
             self.waiters.wake();
         }
         moved.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)))?;
-        appended
+        appended.map(|()| Replicated { log_end, flushed })
     }
 
     /// As follower: the leader answered a fetch from `asked` that the logs part, the leader's epoch ending where it says. Cuts the
@@ -156,61 +181,47 @@ impl Replica {
         }
         Ok(done)
     }
+}
 
-    /// As leader: answers a follower's fetch, and takes note of how far it has come.
-    ///
-    /// # Errors
-    /// What [`fullbore_rules::replica::Partition::fetched`] refuses, OFFSET_OUT_OF_RANGE, or the disk.
-    pub fn read_as_follower(
-        self: &Arc<Self>,
-        fetch: &FollowerFetch,
-        last_fetched_epoch: Option<i32>,
-        (max_bytes, at_least_one): (u32, bool),
-    ) -> Result<FollowerRead, ErrorCode> {
-        let code = |error: StorageError| ReadError::from(error).code();
-        let mut state = self.lock();
-        state.replica.check_leader_epoch(fetch.leader_epoch)?;
-        if !state.replica.is_leader() {
-            return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+/// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on; their checksums are
+/// compared. None is of a later epoch than the leader: a leader that was deposed while it answered may have sent what its successor wrote
+/// in the place of its own.
+fn append_each(
+    from: &FromLeader<'_>,
+    mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
+) -> Result<(), FollowError> {
+    let (mut whole, mut bad) = (Vec::new(), None);
+    for batch in batches(from.records) {
+        match batch.map_err(|error| error.to_string()).and_then(|batch| checked(batch, from.leader_epoch)) {
+            Ok(batch) => whole.push(batch),
+            Err(error) => {
+                bad = Some(error);
+                break;
+            }
         }
-        self.log_to_write(&mut state).map_err(code)?;
-        let LogState::Open(log) = &mut state.log else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
-        let position = Position { offset: fetch.offset, last_epoch: last_fetched_epoch };
-        match divergence(log.epochs().starts(), log.log_end(), position) {
-            Divergence::None => {}
-            Divergence::At(end) => return Ok(FollowerRead::Diverging(end)),
-            Divergence::OutOfRange => return Err(ErrorCode::OFFSET_OUT_OF_RANGE),
-        }
-        if fetch.offset < log.log_start() {
-            return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
-        }
-        let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.fetched(fetch, now))?;
-        drop(state);
-        if effects.high_watermark.is_some() {
-            self.waiters.wake();
-        }
-        let read = self.read_up_to_the_end(fetch.offset, max_bytes, at_least_one).map_err(|error| error.code())?;
-        Ok(FollowerRead::Records(read, effects.propose))
+    }
+    let (mut left, mut bytes) = (&whole[..], from.records.as_ref());
+    while let Some(first) = left.first() {
+        let offset = first.base_offset();
+        let taken = append(bytes, left).map_err(|error| match error {
+            AppendError::Invalid(_) => FollowError::Records(format!("offset {offset}")),
+            error => FollowError::Append(error),
+        })?;
+        let (done, rest) = left.split_at(taken);
+        bytes = &bytes[done.iter().map(BatchView::size).sum()..];
+        left = rest;
+    }
+    match bad {
+        // What is behind whole ones is asked for anew.
+        Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
+        _ => Ok(()),
     }
 }
 
-/// Gives every whole batch to `append`, its checksum compared.
-fn append_each(
-    records: &Bytes,
-    mut append: impl FnMut(fullbore_wire::batch::BatchView<'_>) -> Result<(), AppendError>,
-) -> Result<(), FollowError> {
-    for (found, batch) in batches(records).enumerate() {
-        let batch = match batch {
-            Ok(batch) => batch,
-            // The last one of an answer is cut where its byte limit fell.
-            Err(_) if found > 0 => break,
-            Err(error) => return Err(FollowError::Records(error.to_string())),
-        };
-        batch.check_crc().map_err(|error| FollowError::Records(error.to_string()))?;
-        append(batch).map_err(|error| match error {
-            AppendError::Invalid(_) => FollowError::Records(format!("offset {}", batch.base_offset())),
-            error => FollowError::Append(error),
-        })?;
+fn checked(batch: BatchView<'_>, leader_epoch: i32) -> Result<BatchView<'_>, String> {
+    if batch.partition_leader_epoch() > leader_epoch {
+        return Err(format!("epoch {}", batch.partition_leader_epoch()));
     }
-    Ok(())
+    batch.check_crc().map_err(|error| error.to_string())?;
+    Ok(batch)
 }

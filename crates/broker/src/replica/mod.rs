@@ -2,7 +2,8 @@
 //!
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
 //! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`) and reads
-//! (`read`, `times`); a follower has its leader's batches (`following`). A log is opened when somebody first needs it
+//! (`read`, `times`), and serves its followers (`serving`), whose sessions are told what moved (`marks`); a follower has its
+//! leader's batches (`following`). A log is opened when somebody first needs it
 //! (`opening`, by the threads of `opener`), flushed by those of `flusher`, and goes with its topic (`retire`).
 //! [`log_dir::LogDir`] is what all replicas of a data folder share.
 //!
@@ -23,12 +24,14 @@ pub(crate) mod flusher;
 mod flushing;
 pub(crate) mod following;
 pub(crate) mod log_dir;
+pub(crate) mod marks;
 pub(crate) mod opener;
 mod opening;
-mod read;
+pub(crate) mod read;
 pub(crate) mod reorder;
 mod retire;
 mod role;
+pub(crate) mod serving;
 pub(crate) mod state;
 pub(crate) mod succession;
 pub(crate) mod ticket;

@@ -7,7 +7,6 @@ use fullbore_wire::Records;
 
 use super::Replica;
 use super::state::LogState;
-use crate::log::Log;
 use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError};
 use crate::log::files;
 use crate::log::lookup::Slice;
@@ -15,6 +14,17 @@ use crate::system::{is_momentary, now_ms};
 
 /// Times a read is planned anew when retention or compaction takes an index file away under it.
 const PLANS_MAX: usize = 8;
+
+/// What a leader reads for a follower.
+#[derive(Debug)]
+pub struct ReadOn {
+    /// Whole batches, and what there is to say of the log.
+    pub read: Read,
+    /// The offset after them.
+    pub end_offset: i64,
+    /// Where the log ends.
+    pub log_end: i64,
+}
 
 impl Replica {
     /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`. Over that, the
@@ -24,46 +34,43 @@ impl Replica {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
-        self.read_where(offset, max_bytes, at_least_one, |_, high_watermark| high_watermark)
+        self.read_as(None, offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// The same up to the log end, for followers.
-    pub(crate) fn read_up_to_the_end(
+    /// Reads up to the high watermark; or, as the leader of an epoch, up to the log end.
+    pub(super) fn read_as(
         &self,
+        led_in: Option<i32>,
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
-    ) -> Result<Read, ReadError> {
-        self.read_where(offset, max_bytes, at_least_one, |log, _| log.log_end())
-    }
-
-    fn read_where(
-        &self,
-        offset: i64,
-        max_bytes: u32,
-        at_least_one: bool,
-        limit: impl Fn(&Log, i64) -> i64,
-    ) -> Result<Read, ReadError> {
+    ) -> Result<ReadOn, ReadError> {
         let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.lock();
+            if let Some(epoch) = led_in {
+                // The role counts that the log has once it is open.
+                self.log_to_read(&mut state)?;
+                state.check_leads_in(epoch).map_err(ReadError::Role)?;
+            }
             let (log, high_watermark) = match self.log_to_read(&mut state)? {
                 Some(found) => found,
-                None if offset == 0 => return Ok(empty_read()),
+                None if offset == 0 => return Ok(ReadOn { read: empty_read(), end_offset: 0, log_end: 0 }),
                 None => return Err(ReadError::OffsetOutOfRange),
             };
             if offset < log.log_start() || offset > log.log_end() {
                 return Err(ReadError::OffsetOutOfRange);
             }
-            let mut read = Read {
+            let read = Read {
                 records: Records::default(),
                 high_watermark,
                 last_stable_offset: high_watermark,
                 log_start_offset: log.log_start(),
             };
+            let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start());
-            let limit = limit(log, high_watermark);
+            let limit = if led_in.is_some() { read.log_end } else { high_watermark };
             if from >= limit {
                 return Ok(read);
             }
@@ -75,15 +82,20 @@ impl Replica {
             if plan.is_stale() && plans < PLANS_MAX {
                 continue;
             }
+            let failed = |error: &io::Error| self.read_failed(error);
             match slice {
-                Ok(Slice::Of(slice)) => {
-                    read.records = Records::File(slice);
+                Ok(Slice::Of(mut slice)) => {
+                    if led_in.is_some() {
+                        let whole = plan.whole(&mut slice, &self.log_dir.cold).map_err(|error| failed(&error))?;
+                        read.end_offset = whole;
+                    }
+                    read.read.records = Records::File(slice);
                     return Ok(read);
                 }
                 Ok(Slice::TooLarge) => return Ok(read),
                 Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && plans < PLANS_MAX => {}
-                Err(error) => return Err(self.read_failed(&error)),
+                Err(error) => return Err(failed(&error)),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use fullbore_rules::replica::{self, Brokers, Now};
+use fullbore_wire::ErrorCode;
 
 use super::cluster::ClusterView;
 use super::failures::{Failures, Mark};
@@ -88,6 +89,12 @@ impl ReplicaState {
             return cluster.at_this_moment(|now| what(&mut self.replica, now));
         }
         what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NOBODY })
+    }
+
+    /// Whether this broker leads in this epoch.
+    pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
+        self.replica.check_leader_epoch(epoch)?;
+        if self.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
     /// Whether a batch may be appended.

@@ -1,7 +1,7 @@
-//! Long-polling fetches waiting for a partition's high watermark to move.
+//! Who waits for a partition to move: long-polling fetches and acks=all for its high watermark, and followers' sessions for its log end, too.
 //!
 //! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
-//! then wait: `Notify` keeps the wake-up that came in between.
+//! then wait: `Notify`, or [`Marks`], keep the wake-up that came in between.
 //!
 //! Invariant: a waiter is in the list until its [`Registration`] is dropped, and not a moment longer.
 
@@ -11,6 +11,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::marks::{Marks, Moved};
+
+/// Who is told.
+#[derive(Debug, Clone)]
+enum Waiter {
+    One(Arc<Notify>),
+    /// One who follows many partitions, of which this one has the place.
+    OfMany(Arc<Marks>, u32),
+}
+
+impl Waiter {
+    fn wake(&self, moved: Moved) {
+        match self {
+            Waiter::One(waiter) => waiter.notify_one(),
+            Waiter::OfMany(marks, place) => marks.mark(*place, moved),
+        }
+    }
+
+    fn is(&self, other: &Waiter) -> bool {
+        match (self, other) {
+            (Waiter::One(one), Waiter::One(other)) => Arc::ptr_eq(one, other),
+            (Waiter::OfMany(marks, place), Waiter::OfMany(others, other)) => {
+                Arc::ptr_eq(marks, others) && place == other
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The waiters of one partition. At most one entry per partition and pending fetch.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -18,7 +47,7 @@ pub(crate) struct Waiters {
     count: AtomicUsize,
     /// The partition is gone, and nothing moves here any more.
     is_over: AtomicBool,
-    list: Mutex<Vec<Arc<Notify>>>,
+    list: Mutex<Vec<Waiter>>,
 }
 
 impl Waiters {
@@ -28,9 +57,19 @@ impl Waiters {
         self.wake();
     }
 
+    /// Something moved.
     pub fn wake(&self) {
+        self.wake_for(Moved::Records);
+    }
+
+    /// The high watermark moved, and nothing else.
+    pub fn wake_of_high_watermark(&self) {
+        self.wake_for(Moved::HighWatermark);
+    }
+
+    fn wake_for(&self, moved: Moved) {
         if self.count.load(Ordering::SeqCst) > 0 {
-            self.list.lock().iter().for_each(|waiter| waiter.notify_one());
+            self.list.lock().iter().for_each(|waiter| waiter.wake(moved));
         }
     }
 }
@@ -40,16 +79,24 @@ impl Waiters {
 #[must_use = "a waiter is woken only while registered"]
 pub struct Registration {
     waiters: Arc<Waiters>,
-    waiter: Arc<Notify>,
+    waiter: Waiter,
 }
 
 impl Registration {
     pub(crate) fn new(waiters: &Arc<Waiters>, waiter: &Arc<Notify>) -> Self {
+        Registration::of(waiters, Waiter::One(Arc::clone(waiter)))
+    }
+
+    pub(crate) fn marking(waiters: &Arc<Waiters>, marks: &Arc<Marks>, place: u32) -> Self {
+        Registration::of(waiters, Waiter::OfMany(Arc::clone(marks), place))
+    }
+
+    fn of(waiters: &Arc<Waiters>, waiter: Waiter) -> Self {
         let mut list = waiters.list.lock();
         list.push(waiter.clone());
         waiters.count.store(list.len(), Ordering::SeqCst);
         drop(list);
-        Registration { waiters: waiters.clone(), waiter: waiter.clone() }
+        Registration { waiters: waiters.clone(), waiter }
     }
 
     /// Whether the partition is gone: what has its name now is another one.
@@ -61,7 +108,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut list = self.waiters.list.lock();
-        if let Some(at) = list.iter().position(|known| Arc::ptr_eq(known, &self.waiter)) {
+        if let Some(at) = list.iter().position(|known| known.is(&self.waiter)) {
             list.swap_remove(at);
         }
         if list.is_empty() {

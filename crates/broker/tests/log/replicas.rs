@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_broker::partitions::{
-    Acks, AnswerTicket, AppendError, Appended, FollowError, FollowerRead, FromLeader, Origin, Partitions, Replica,
+    Acks, AnswerTicket, AppendError, Appended, FollowError, FollowerPlace, FromLeader, Origin, Partitions, Replica,
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -91,18 +91,24 @@ impl Cluster {
         let asked = follower.position().expect("open");
         let leader_epoch = self.registered.leader_epoch;
         let fetch = FollowerFetch { broker_id: id, broker_epoch: EPOCH, leader_epoch, offset: asked.offset };
-        match leader.read_as_follower(&fetch, asked.last_epoch, (1 << 20, true))? {
-            FollowerRead::Diverging(end) => {
+        match leader.followed_from(&fetch, asked.last_epoch)? {
+            FollowerPlace::Diverging(end) => {
                 let cut = follower.truncate_by(leader_epoch, asked, end).expect("cut off");
                 Ok(cut.expect("it asked from its end") - asked.offset)
             }
-            FollowerRead::Records(read, propose) => {
+            FollowerPlace::OutOfRange { .. } => Err(ErrorCode::OFFSET_OUT_OF_RANGE),
+            FollowerPlace::Noted(propose) => {
                 assert_eq!(propose, None, "all are in sync");
+                let read = leader.read_on(leader_epoch, asked.offset, 1 << 20, true)?;
+                let (end_offset, read) = (read.end_offset, read.read);
                 let records = Bytes::from(bytes_of(read.records));
                 let (high_watermark, log_start) = (read.high_watermark, read.log_start_offset);
-                let from = FromLeader { leader_epoch, records: &records, high_watermark, log_start };
+                let from =
+                    FromLeader { leader_epoch, from: asked.offset, records: &records, high_watermark, log_start };
                 follower.append_from_leader(from).expect("appended");
-                Ok(follower.position().expect("open").offset - asked.offset)
+                let position = follower.position().expect("open");
+                assert_eq!(position.offset, end_offset, "the leader knows what it has sent");
+                Ok(position.offset - asked.offset)
             }
         }
     }
@@ -188,7 +194,7 @@ async fn a_new_leader_tells_no_smaller_end_than_an_earlier_one_may_have_told() {
     cluster.fetch(2).expect("answered");
     // The first leader knows that both have it, and the second does not: that answer is lost.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
-    cluster.partition(1).read_as_follower(&fetch, Some(0), (1000, true)).expect("answered");
+    cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(), Ok(2));
     cluster.elect(2);
     assert_eq!(cluster.partition(2).latest_offset(), Err(ErrorCode::OFFSET_NOT_AVAILABLE));
@@ -287,7 +293,7 @@ fn an_answer_of_another_epoch_and_a_damaged_one_change_nothing() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     let whole = Bytes::from(read_all_bytes(cluster.partition(1)));
-    let from = |leader_epoch, records| FromLeader { leader_epoch, records, high_watermark: 2, log_start: 0 };
+    let from = |leader_epoch, records| FromLeader { leader_epoch, from: 0, records, high_watermark: 2, log_start: 0 };
     let follower = Arc::clone(cluster.partition(2));
     let mut damaged = whole.to_vec();
     *damaged.last_mut().expect("bytes") ^= 1;
@@ -295,7 +301,7 @@ fn an_answer_of_another_epoch_and_a_damaged_one_change_nothing() {
     assert!(matches!(follower.append_from_leader(from(0, &damaged)), Err(FollowError::Records(_))));
     assert_eq!(follower.offsets().expect("open").log_end, 0);
     follower.append_from_leader(from(0, &whole)).expect("appended");
-    assert!(matches!(follower.append_from_leader(from(0, &whole)), Err(FollowError::Records(_))), "it has it already");
+    assert!(matches!(follower.append_from_leader(from(0, &whole)), Err(FollowError::NotNext(2))), "it has it already");
     cluster.elect(1);
     let fenced = follower.append_from_leader(from(0, &Bytes::new())).expect_err("an older leader's");
     assert_eq!(fenced, FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH));
@@ -341,11 +347,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
 
 /// All that a leader sends a follower that has nothing.
 fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
-    let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: leader.leader_epoch(), offset: 0 };
-    match leader.read_as_follower(&fetch, None, (1 << 20, true)).expect("answered") {
-        FollowerRead::Records(read, _) => bytes_of(read.records),
-        FollowerRead::Diverging(end) => panic!("{end:?}"),
-    }
+    bytes_of(leader.read_on(leader.leader_epoch(), 0, 1 << 20, true).expect("read").read.records)
 }
 
 fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {

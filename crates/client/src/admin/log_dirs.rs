@@ -1,10 +1,18 @@
-//! What a broker tells of its logs' folders.
+//! What brokers tell of their logs' folders.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
 use fullbore_wire::Text;
-use fullbore_wire::apis::describe_log_dirs::{DescribableLogDirTopic, DescribeLogDirsRequest};
-use std::collections::HashMap;
+use fullbore_wire::apis::describe_log_dirs::{
+    DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// How long brokers are waited for: who asks wants to know about others, too.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Files beside a log with records that a power cut has cut off from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,32 +31,56 @@ pub struct LogDamage {
     pub is_refused: bool,
 }
 
-/// What is wrong with the logs of these topics, each with so many partitions, on the broker that is asked; partitions with which nothing
-/// is are left out. Only Fullbore's broker tells it.
+/// What is wrong with logs, by topic and partition, and for each with which broker's.
+pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
+
+/// What is wrong with the logs of these topics, each with so many partitions, of every broker, since each knows its own only;
+/// partitions with which nothing is are left out, and so is what brokers would tell that do not answer soon. Only Fullbore's
+/// broker tells it.
 ///
 /// # Errors
-/// As [`Cluster::ask`].
-pub fn log_damage(
-    cluster: &mut Cluster,
-    topics: &[(Text, i32)],
-) -> Result<HashMap<(Text, i32), LogDamage>, ClientError> {
+/// When no broker answers.
+pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<DamagedLogs, ClientError> {
     let of_topic = |(topic, partitions): &(Text, i32)| DescribableLogDirTopic {
         topic: topic.clone(),
         partitions: (0..*partitions).collect(),
         ..Default::default()
     };
     let request = DescribeLogDirsRequest { topics: Some(topics.iter().map(of_topic).collect()), ..Default::default() };
-    let topics = cluster.ask(&request)?.results.into_iter().flat_map(|folder| folder.topics);
+    let request = Arc::new(request);
+    let (tells, told) = channel();
+    for broker in cluster.brokers()? {
+        let (mut cluster, request, tells) = (cluster.detached(), request.clone(), tells.clone());
+        let asking = move || {
+            // Nobody waits any more for one that comes late.
+            let _ = tells.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
+        };
+        // One that cannot be asked tells nothing.
+        let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
+    }
+    drop(tells);
+    let until = Instant::now() + ANSWER_WITHIN;
+    let mut found = DamagedLogs::new();
+    while let Ok((broker, answer)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        for (of, damage) in answer.map(damaged).unwrap_or_default() {
+            found.entry(of).or_default().insert(broker, damage);
+        }
+    }
+    Ok(found)
+}
+
+/// What one broker tells.
+fn damaged(answer: DescribeLogDirsResponse) -> Vec<((Text, i32), LogDamage)> {
+    let topics = answer.results.into_iter().flat_map(|folder| folder.topics);
     let partitions = topics.flat_map(|topic| {
         let name = topic.name;
         topic.partitions.into_iter().map(move |partition| (name.clone(), partition))
     });
     let damaged = partitions.filter(|(_, partition)| partition.set_aside_files > 0 || partition.is_refused);
-    Ok(damaged
-        .map(|(topic, partition)| {
-            let aside = SetAside { files: partition.set_aside_files, bytes: partition.set_aside_bytes };
-            let set_aside = (aside.files > 0).then_some(aside);
-            ((topic, partition.partition_index), LogDamage { set_aside, is_refused: partition.is_refused })
-        })
-        .collect())
+    let damage = |(topic, partition): (Text, DescribeLogDirsPartition)| {
+        let aside = SetAside { files: partition.set_aside_files, bytes: partition.set_aside_bytes };
+        let set_aside = (aside.files > 0).then_some(aside);
+        ((topic, partition.partition_index), LogDamage { set_aside, is_refused: partition.is_refused })
+    };
+    damaged.map(damage).collect()
 }

@@ -11,7 +11,7 @@ pub use configs::{
 };
 pub(crate) use groups::coordinator_of;
 pub use groups::{CommittedOffset, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupProtocol};
-pub use log_dirs::{LogDamage, SetAside, log_damage};
+pub use log_dirs::{DamagedLogs, LogDamage, SetAside, log_damage};
 pub use topics::{
     PARTITIONS_PER_ANSWER, PartitionLayout, TopicDescription, TopicPartitionInfo, create_partitions, create_topic,
     create_topic_as, delete_topics, describe_topics, list_topics, topic_name,

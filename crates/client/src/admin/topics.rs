@@ -13,6 +13,7 @@ use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConf
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseTopic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::HashSet;
 
 /// How long the cluster may take over a change, in milliseconds.
 const CHANGE_TIMEOUT_MS: i32 = 30_000;
@@ -47,7 +48,7 @@ impl TopicDescription {
 pub struct TopicPartitionInfo {
     /// The partition.
     pub partition: i32,
-    /// The leader's broker id; `None` while there is none.
+    /// The leader's broker id; `None` while there is none that is alive.
     pub leader: Option<i32>,
     /// The brokers that hold the partition.
     pub replicas: Vec<i32>,
@@ -57,6 +58,8 @@ pub struct TopicPartitionInfo {
     pub eligible: Option<Vec<i32>>,
     /// Replicas last known to be eligible; `None` from brokers that do not tell.
     pub last_known_eligible: Option<Vec<i32>>,
+    /// Replicas on brokers that are not there.
+    pub offline: Vec<i32>,
 }
 
 /// How many partitions and replicas a topic gets.
@@ -220,7 +223,15 @@ pub fn describe_topics(
         Ok(_) => describe_by_pages(cluster, names, partitions_per_answer)?,
         Err(_) => describe_by_metadata(cluster, names)?,
     };
-    described.iter_mut().for_each(|topic| topic.partitions.sort_by_key(|partition| partition.partition));
+    // A leader that is not there is none, as for Kafka's client.
+    let alive: HashSet<i32> = cluster.brokers()?.into_iter().map(|broker| broker.id).collect();
+    for topic in &mut described {
+        topic.partitions.sort_by_key(|partition| partition.partition);
+        topic
+            .partitions
+            .iter_mut()
+            .for_each(|partition| partition.leader = partition.leader.filter(|id| alive.contains(id)));
+    }
     add_configs(cluster, &mut described)?;
     Ok(described)
 }
@@ -238,6 +249,7 @@ fn describe_by_metadata(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<Top
             in_sync: found.isr_nodes.clone(),
             eligible: None,
             last_known_eligible: None,
+            offline: found.offline_replicas.clone(),
         };
         let partitions = found.partitions.iter().map(partition).collect();
         Ok(TopicDescription::new(name, found.topic_id, partitions))
@@ -273,6 +285,7 @@ fn describe_by_pages(
                 in_sync: found.isr_nodes,
                 eligible: found.eligible_leader_replicas,
                 last_known_eligible: found.last_known_elr,
+                offline: found.offline_replicas,
             }));
         }
         // A cursor that does not move would never end.

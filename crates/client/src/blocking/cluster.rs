@@ -5,15 +5,19 @@ use super::kept::KeptConnection;
 use crate::error::ClientError;
 use crate::security::Security;
 use fullbore_wire::api::Request;
-use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::list_offsets::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, ListOffsetsTopicResponse,
+};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Text, Uuid, host_port, split_host_port};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The timestamp that stands for the start of a partition in ListOffsets.
 pub const EARLIEST: i64 = -2;
@@ -31,9 +35,17 @@ pub struct Cluster {
 /// How long the brokers of the list that were asked may take until the next one is asked, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known before the first connection.
+/// How long leaders are looked for that have moved or do not answer: a little more than a dead broker is taken for alive
+/// (broker.session.timeout.ms).
+const LEADER_PATIENCE: Duration = Duration::from_secs(15);
+/// Between two looks for them.
+const LEADER_BACKOFF: Duration = Duration::from_millis(100);
+
+/// What is known before the first connection, and brokers that were told since.
 struct Bootstrap {
     addresses: Vec<String>,
+    /// Brokers as the newest metadata have them, for when those of the list have gone; shared with who was detached.
+    told: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
     /// Counts the times the list was gone through: each begins with another broker.
@@ -86,6 +98,7 @@ impl Cluster {
             None => Ok(Cluster {
                 bootstrap: Bootstrap {
                     addresses,
+                    told: Arc::default(),
                     client_id: client_id.to_owned(),
                     security: Security::default(),
                     turn: AtomicUsize::new(0),
@@ -105,9 +118,10 @@ impl Cluster {
     /// A cluster of the same brokers with connections of its own.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, client_id, security, turn } = &self.bootstrap;
+        let Bootstrap { addresses, told, client_id, security, turn } = &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
+            told: told.clone(),
             client_id: client_id.clone(),
             security: security.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
@@ -120,7 +134,7 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// A connection to any broker of the list: the one in use, or the first that answers.
+    /// A connection to any broker: the one in use, or the first of the list that answers, or of those that metadata have named.
     ///
     /// # Errors
     /// The last attempt's.
@@ -128,7 +142,7 @@ impl Cluster {
         self.connection.get(|| self.bootstrap.first())
     }
 
-    /// Asks any broker of the list.
+    /// Asks any broker, as [`Cluster::any`] finds it.
     ///
     /// # Errors
     /// As [`Cluster::any`] and [`Connection::call`].
@@ -196,7 +210,8 @@ impl Cluster {
     }
 
     /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders; those
-    /// that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late.
+    /// that do not exist, have no leader or whose leader refuses are left out. -1 where no record is that late. A leader that
+    /// has moved, or that cannot be reached, is looked for again for a while.
     ///
     /// # Errors
     /// When a leader cannot be reached.
@@ -205,6 +220,23 @@ impl Cluster {
         of: &[(Text, i32)],
         timestamp: i64,
     ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
+        let until = Instant::now() + LEADER_PATIENCE;
+        let (mut offsets, mut left) = (BTreeMap::new(), of.to_vec());
+        loop {
+            let mut outcome = self.offsets_now(&left, timestamp)?;
+            offsets.append(&mut outcome.offsets);
+            match outcome.unreached {
+                _ if outcome.moved.is_empty() => return Ok(offsets),
+                Some(error) if Instant::now() + LEADER_BACKOFF > until => return Err(error),
+                None if Instant::now() + LEADER_BACKOFF > until => return Ok(offsets),
+                _ => left = outcome.moved,
+            }
+            std::thread::sleep(LEADER_BACKOFF);
+        }
+    }
+
+    /// Asks each leader once.
+    fn offsets_now(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<OffsetsNow, ClientError> {
         let mut topics: Vec<Text> = of.iter().map(|(topic, _)| topic.clone()).collect();
         topics.sort();
         topics.dedup();
@@ -217,16 +249,22 @@ impl Cluster {
                 by_leader.entry(leader).or_default().entry(place.topic).or_default().push(place.partition);
             }
         }
-        let mut offsets = BTreeMap::new();
+        let mut outcome = OffsetsNow::default();
         for (leader, topics) in by_leader {
+            let asked = topics.iter().flat_map(|(name, all)| all.iter().map(|partition| (name.clone(), *partition)));
+            let asked: Vec<(Text, i32)> = asked.collect();
             let request =
                 ListOffsetsRequest { replica_id: -1, topics: wanted_at(topics, timestamp), ..Default::default() };
-            for topic in self.ask_at(&leader, &request, i16::MAX)?.topics {
-                let good = topic.partitions.into_iter().filter(|found| !found.error_code.is_err());
-                offsets.extend(good.map(|found| ((topic.name.clone(), found.partition_index), found.offset)));
+            match self.ask_at(&leader, &request, i16::MAX) {
+                Ok(answer) => answer.topics.into_iter().for_each(|topic| outcome.take(topic)),
+                Err(error) if error.is_retriable() => {
+                    outcome.moved.extend(asked);
+                    outcome.unreached = Some(error);
+                }
+                Err(error) => return Err(error),
             }
         }
-        Ok(offsets)
+        Ok(outcome)
     }
 
     /// Metadata of the topics named, or of all; creates none.
@@ -243,7 +281,10 @@ impl Cluster {
         let response = self.ask(&request)?;
         match response.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
-            false => Ok(response),
+            false => {
+                self.bootstrap.learn(&response);
+                Ok(response)
+            }
         }
     }
 
@@ -264,17 +305,37 @@ impl Bootstrap {
         Connection::connect(address, &self.client_id, &self.security)
     }
 
-    /// A connection to the first of the list that answers. Each is tried a moment after the one before it, or as soon as that
-    /// has failed, so that one that hangs costs a moment only.
+    /// What this answer says of brokers; one that names none comes from a broker that is starting, and what was known is better.
+    fn learn(&self, response: &MetadataResponse) {
+        if !response.brokers.is_empty() {
+            *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
+        }
+    }
+
+    /// Every address that may answer, each once, the list's first; which of these begins changes with the turn.
+    fn candidates(&self) -> Vec<String> {
+        let mut addresses = self.addresses.clone();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
+        addresses.rotate_left(turn);
+        for told in &*self.told.lock() {
+            if !addresses.contains(told) {
+                addresses.push(told.clone());
+            }
+        }
+        addresses
+    }
+
+    /// A connection to the first that answers. Each is tried a moment after the one before it, or as soon as that has failed, so
+    /// that one that hangs costs a moment only.
     fn first(&self) -> Result<Connection, ClientError> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.addresses.len();
-        let mut addresses = self.addresses[turn..].iter().chain(&self.addresses[..turn]);
+        let mut addresses = self.candidates().into_iter();
         let (tells, told) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
         loop {
             let next = addresses.next();
+            let has_next = next.is_some();
             if let Some(address) = next {
-                let (address, client_id, security) = (address.clone(), self.client_id.clone(), self.security.clone());
+                let (client_id, security) = (self.client_id.clone(), self.security.clone());
                 let tells = tells.clone();
                 let attempt = move || {
                     // Another one may have answered first.
@@ -286,11 +347,34 @@ impl Bootstrap {
             } else if waiting == 0 {
                 return outcome;
             }
-            match told.recv_timeout(if next.is_some() { PATIENCE } else { Duration::MAX }) {
+            match told.recv_timeout(if has_next { PATIENCE } else { Duration::MAX }) {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 // Nobody yet: the next one, too.
                 Err(_) => {}
+            }
+        }
+    }
+}
+
+/// What leaders have answered.
+#[derive(Default)]
+struct OffsetsNow {
+    offsets: BTreeMap<(Text, i32), i64>,
+    /// Partitions that another broker may lead by now.
+    moved: Vec<(Text, i32)>,
+    /// Why a leader could not be asked.
+    unreached: Option<ClientError>,
+}
+
+impl OffsetsNow {
+    fn take(&mut self, topic: ListOffsetsTopicResponse) {
+        for found in topic.partitions {
+            let of = (topic.name.clone(), found.partition_index);
+            match found.error_code {
+                code if code.is_retriable() => self.moved.push(of),
+                code if code.is_err() => {}
+                _ => drop(self.offsets.insert(of, found.offset)),
             }
         }
     }

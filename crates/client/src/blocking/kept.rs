@@ -59,6 +59,7 @@ fn may_be_asked_twice(api: ApiKey) -> bool {
         DescribeConfigs,
         ListConfigResources,
         DescribeTopicPartitions,
+        DescribeLogDirs,
     ];
     api == OffsetCommit || reads.contains(&api)
 }

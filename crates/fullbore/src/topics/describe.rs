@@ -7,14 +7,15 @@ use crate::output::line;
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{
-    LogDamage, PARTITIONS_PER_ANSWER, TopicDescription, TopicPartitionInfo, describe_topics, log_damage, topic_name,
+    DamagedLogs, LogDamage, PARTITIONS_PER_ANSWER, SetAside, TopicDescription, TopicPartitionInfo, describe_topics,
+    log_damage, topic_name,
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-/// What power cuts have left beside the logs, by topic and partition; most have nothing.
-type Damage = HashMap<(Text, i32), LogDamage>;
+/// What is wrong with a partition's logs, by broker; nothing with most.
+type ByBroker = BTreeMap<i32, LogDamage>;
 
 #[derive(Args, Debug)]
 pub struct DescribeTopicsArgs {
@@ -39,7 +40,7 @@ struct Only {
     /// Only partitions with replicas that are not in sync.
     #[arg(long)]
     under_replicated_partitions: bool,
-    /// Only partitions without a leader.
+    /// Only partitions without a leader that is alive and serves them.
     #[arg(long)]
     unavailable_partitions: bool,
     /// Only partitions with exactly min.insync.replicas in sync.
@@ -107,14 +108,15 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
 }
 
 /// The lines of one topic: kafka-topics.sh leaves the topic's own line out when only some partitions are meant.
-fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &Damage) -> Vec<String> {
+fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
     if !only.is_any() && (!overrides || !topic.configs.is_empty()) {
         lines.push(topic_line(topic));
     }
     lines.extend(shown(topic, describe, damage).map(|(partition, damage)| {
-        partition_line(&topic.name, partition) + &damage.map(damage_words).unwrap_or_default()
+        partition_line(&topic.name, partition)
+            + &damage.map(|damage| damage_words(partition, damage)).unwrap_or_default()
     }));
     lines
 }
@@ -123,11 +125,13 @@ fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: 
 fn shown<'a>(
     topic: &'a TopicDescription,
     describe: &'a DescribeTopicsArgs,
-    damage: &'a Damage,
-) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a LogDamage>)> {
+    damage: &'a DamagedLogs,
+) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a ByBroker>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
-    let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&LogDamage>)| {
-        let is_refused = damage.is_some_and(|damage| damage.is_refused);
+    let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&ByBroker>)| {
+        // That of a follower keeps nobody from reading and writing.
+        let of_leader = damage.zip(partition.leader).and_then(|(damage, leader)| damage.get(&leader));
+        let is_refused = of_leader.is_some_and(|damage| damage.is_refused);
         !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
     };
     let damage_of = move |partition: &TopicPartitionInfo| damage.get(&(topic.name.clone(), partition.partition));
@@ -163,24 +167,44 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// What the line of a partition ends with whose log is damaged; Kafka knows nothing like it.
-fn damage_words(damage: &LogDamage) -> String {
-    let aside = damage.set_aside.map(|aside| {
-        let files = if aside.files == 1 { "file" } else { "files" };
-        format!("\tSetAside: {} {files}, {} bytes", aside.files, aside.bytes)
-    });
-    let refused = if damage.is_refused { "\tRefused: damaged" } else { "" };
-    aside.unwrap_or_default() + refused
+/// What the line of a partition ends with of which a log is damaged; Kafka knows nothing like it. Of several replicas it tells
+/// which.
+fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
+    let of_log = |(broker, damage): (&i32, &LogDamage)| {
+        let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };
+        let aside = damage.set_aside.map(|aside| {
+            let files = if aside.files == 1 { "file" } else { "files" };
+            format!("\tSetAside: {} {files}, {} bytes{whose}", aside.files, aside.bytes)
+        });
+        let refused = if damage.is_refused { format!("\tRefused: damaged{whose}") } else { String::new() };
+        aside.unwrap_or_default() + &refused
+    };
+    damage.iter().map(of_log).collect()
+}
+
+/// The same as members of a JSON object: of all logs together, and of several replicas also of each.
+fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'static str, String)> {
+    let members = |aside: Option<SetAside>, is_refused: bool| {
+        let files = |aside: SetAside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]);
+        let aside = aside.map(|aside| ("set_aside", files(aside)));
+        aside.into_iter().chain(is_refused.then(|| ("refused", true.to_string())))
+    };
+    let asides = damage.values().filter_map(|damage| damage.set_aside);
+    let all = asides.reduce(|a, b| SetAside { files: a.files + b.files, bytes: a.bytes + b.bytes });
+    let is_refused = damage.values().any(|damage| damage.is_refused);
+    let of_log = |(broker, damage): (&i32, &LogDamage)| {
+        object([("broker", broker.to_string())].into_iter().chain(members(damage.set_aside, damage.is_refused)))
+    };
+    let each = || ("damaged_logs", list(damage.iter().map(of_log)));
+    let is_one_of_several = partition.replicas.len() > 1 && !damage.is_empty();
+    members(all, is_refused).chain(is_one_of_several.then(each)).collect()
 }
 
 /// The same as JSON; a topic is left out where nothing of it is asked for.
-fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &Damage) -> String {
+fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
-    let partition = |(partition, damage): (&TopicPartitionInfo, Option<&LogDamage>)| {
-        let aside = damage.and_then(|damage| damage.set_aside);
-        let aside = aside.map(|aside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]));
-        let refused = damage.is_some_and(|damage| damage.is_refused).then(|| true.to_string());
+    let partition = |(partition, damage): (&TopicPartitionInfo, Option<&ByBroker>)| {
         let members = [
             ("partition", partition.partition.to_string()),
             ("leader", plain(partition.leader)),
@@ -188,9 +212,10 @@ fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: 
             ("isr", ids(&partition.in_sync)),
             ("elr", or_null(&partition.eligible)),
             ("last_known_elr", or_null(&partition.last_known_eligible)),
+            ("offline_replicas", ids(&partition.offline)),
         ];
-        let aside = aside.map(|aside| ("set_aside", aside));
-        object(members.into_iter().chain(aside).chain(refused.map(|refused| ("refused", refused))))
+        let damage = damage.map(|damage| damage_members(partition, damage)).unwrap_or_default();
+        object(members.into_iter().chain(damage))
     };
     let topic = |topic: &TopicDescription| {
         let configs = topic.configs.iter().map(|(key, value)| (&**key, string(value)));
@@ -223,6 +248,7 @@ mod tests {
             in_sync: vec![1],
             eligible: Some(vec![]),
             last_known_eligible: Some(vec![]),
+            offline: vec![],
         };
         let topic = TopicDescription {
             name: "cap1".into(),
@@ -247,48 +273,95 @@ mod tests {
         assert!(line.contains("\tLeader: none\tReplicas: 1,2\t") && line.contains("\tElr: N/A\t"), "{line}");
     }
 
-    /// kafka-topics.sh's rules, from Kafka 4.3's TopicCommand.
-    #[test]
-    fn describe_shows_the_partitions_that_are_asked_for() {
-        let partition = |partition, leader: Option<i32>, in_sync: &[i32]| TopicPartitionInfo {
+    fn partition(partition: i32, leader: Option<i32>, in_sync: &[i32]) -> TopicPartitionInfo {
+        TopicPartitionInfo {
             partition,
             leader,
             replicas: vec![1, 2, 3],
             in_sync: in_sync.to_vec(),
             eligible: None,
             last_known_eligible: None,
-        };
-        let topic = TopicDescription {
-            name: "t".into(),
-            topic_id: Uuid::ZERO,
-            partitions: vec![
-                partition(0, Some(1), &[1, 2, 3]),
-                partition(1, Some(1), &[1, 2]),
-                partition(2, Some(1), &[1]),
-                partition(3, None, &[3, 2]),
-            ],
-            configs: vec![],
-            min_in_sync: Some(2),
-        };
-        let shown = |flags: &str| {
-            let cli = parse(&format!("fullbore topics describe{flags}")).expect(flags);
-            let crate::Command::Topics(TopicsArgs { action: Some(TopicsCommand::Describe(describe)) }) = cli.command
-            else {
-                panic!("{flags}");
-            };
-            let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
-            description(&topic, &describe, &Damage::new())
-                .into_iter()
-                .map(|line| number(line).unwrap_or("topic".into()))
-                .collect()
-        };
-        let shown = |flags| -> Vec<String> { shown(flags) };
-        assert_eq!(shown(""), ["topic", "0", "1", "2", "3"]);
-        assert_eq!(shown(" --under-replicated-partitions"), ["1", "2", "3"]);
-        assert_eq!(shown(" --unavailable-partitions"), ["3"]);
+            offline: vec![],
+        }
+    }
+
+    /// Topic "t" with these partitions, of which two replicas must be in sync.
+    fn topic(partitions: Vec<TopicPartitionInfo>) -> TopicDescription {
+        TopicDescription { name: "t".into(), topic_id: Uuid::ZERO, partitions, configs: vec![], min_in_sync: Some(2) }
+    }
+
+    fn flags(flags: &str) -> DescribeTopicsArgs {
+        let cli = parse(&format!("fullbore topics describe{flags}")).expect(flags);
+        match cli.command {
+            crate::Command::Topics(TopicsArgs { action: Some(TopicsCommand::Describe(describe)) }) => describe,
+            _ => panic!("{flags}"),
+        }
+    }
+
+    /// The partitions that these flags show, and `topic` for the topic's own line.
+    fn numbers(topic: &TopicDescription, typed: &str, damage: &DamagedLogs) -> Vec<String> {
+        let number = |line: String| Some(line.split("Partition: ").nth(1)?.split_whitespace().next()?.to_owned());
+        let lines = description(topic, &flags(typed), damage).into_iter();
+        lines.map(|line| number(line).unwrap_or("topic".into())).collect()
+    }
+
+    /// kafka-topics.sh's rules, from Kafka 4.3's TopicCommand.
+    #[test]
+    fn describe_shows_the_partitions_that_are_asked_for() {
+        let partitions = vec![
+            partition(0, Some(1), &[1, 2, 3]),
+            partition(1, Some(1), &[1, 2]),
+            partition(2, Some(1), &[1]),
+            partition(3, None, &[3, 2]),
+            // Nobody is left: the ISR is empty, and who was in it is in the ELR.
+            TopicPartitionInfo { eligible: Some(vec![2, 3]), offline: vec![1, 2, 3], ..partition(4, None, &[]) },
+            // A follower is away, but nobody has taken it out of the ISR yet.
+            TopicPartitionInfo { offline: vec![3], ..partition(5, Some(2), &[2, 1, 3]) },
+        ];
+        let topic = topic(partitions);
+        let shown = |flags| numbers(&topic, flags, &DamagedLogs::new());
+        assert_eq!(shown(""), ["topic", "0", "1", "2", "3", "4", "5"]);
+        assert_eq!(shown(" --under-replicated-partitions"), ["1", "2", "3", "4"]);
+        assert_eq!(shown(" --unavailable-partitions"), ["3", "4"]);
         assert_eq!(shown(" --at-min-isr-partitions"), ["1", "3"]);
-        assert_eq!(shown(" --under-min-isr-partitions"), ["2", "3"]);
-        assert_eq!(shown(" --unavailable-partitions --at-min-isr-partitions"), ["1", "3"]);
+        assert_eq!(shown(" --under-min-isr-partitions"), ["2", "3", "4"]);
+        assert_eq!(shown(" --unavailable-partitions --at-min-isr-partitions"), ["1", "3", "4"]);
         assert!(shown(" --topics-with-overrides").is_empty());
+    }
+
+    #[test]
+    fn lines_tell_elr_as_kafka_and_json_offline_replicas_too() {
+        let one = TopicPartitionInfo {
+            eligible: Some(vec![2, 3]),
+            last_known_eligible: Some(vec![1]),
+            offline: vec![1, 2, 3],
+            ..partition(0, None, &[])
+        };
+        let line = "\tTopic: t\tPartition: 0\tLeader: none\tReplicas: 1,2,3\tIsr: \tElr: 2,3\tLastKnownElr: 1";
+        assert_eq!(partition_line("t", &one), line);
+        let json = document(&[topic(vec![one])], &flags(" --json"), &DamagedLogs::new());
+        let members =
+            r#""leader":null,"replicas":[1,2,3],"isr":[],"elr":[2,3],"last_known_elr":[1],"offline_replicas":[1,2,3]}"#;
+        assert!(json.contains(members), "{json}");
+    }
+
+    #[test]
+    fn of_several_replicas_the_damaged_ones_are_named_and_only_the_leaders_keeps_others_out() {
+        let aside = |files, is_refused| LogDamage { set_aside: Some(SetAside { files, bytes: 5 }), is_refused };
+        let refused = LogDamage { set_aside: None, is_refused: true };
+        let damage = DamagedLogs::from([
+            (("t".into(), 0), [(1, aside(2, false)), (3, aside(1, true))].into()),
+            (("t".into(), 1), [(1, refused)].into()),
+        ]);
+        let topic = topic((0..3).map(|number| partition(number, Some(1), &[1, 2, 3])).collect());
+        assert_eq!(numbers(&topic, " --unavailable-partitions", &damage), ["1"]);
+        assert_eq!(numbers(&topic, " --under-min-isr-partitions", &damage), ["1"]);
+        let lines = description(&topic, &flags(""), &damage);
+        let told = "\tSetAside: 2 files, 5 bytes on broker 1\tSetAside: 1 file, 5 bytes on broker 3\tRefused: damaged on broker 3";
+        assert!(lines[1].ends_with(&format!("\tLastKnownElr: N/A{told}")), "{}", lines[1]);
+        assert!(lines[2].ends_with("\tRefused: damaged on broker 1") && !lines[3].contains("Refused"), "{lines:?}");
+        let json = document(std::slice::from_ref(&topic), &flags(" --json"), &damage);
+        let each = r#""set_aside":{"files":3,"bytes":10},"refused":true,"damaged_logs":[{"broker":1,"set_aside":{"files":2,"bytes":5}},{"broker":3,"set_aside":{"files":1,"bytes":5},"refused":true}]"#;
+        assert!(json.contains(each) && json.matches("damaged_logs").count() == 2, "{json}");
     }
 }

@@ -46,7 +46,7 @@ enum TopicsCommand {
     /// Print partitions, leaders, replicas and configurations.
     ///
     /// --json prints {"topics": [{"name", "topic_id", "partition_count", "replication_factor", "configs", "partitions":
-    /// [{"partition", "leader", "replicas", "isr", "elr", "last_known_elr"}]}]}.
+    /// [{"partition", "leader", "replicas", "isr", "elr", "last_known_elr", "offline_replicas"}]}]}.
     #[command(after_help = "Examples:
   fullbore topics describe --topic orders
   fullbore topics describe --under-replicated-partitions

@@ -57,6 +57,13 @@ impl Replica {
         Ok(())
     }
 
+    /// The leader appends: one that has everything until then, and so may not fetch anew before, lacks something from now on.
+    pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
+        if self.log_end_offset == leader_log_end {
+            self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);
+        }
+    }
+
     /// Whether it has everything, or had not longer ago than `lag_ms`.
     pub fn is_caught_up(&self, leader_log_end: i64, now_ms: i64, lag_ms: i64) -> bool {
         self.log_end_offset == leader_log_end || now_ms.saturating_sub(self.last_caught_up_ms) <= lag_ms

@@ -85,6 +85,15 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
+    /// A replica that has everything and may join.
+    pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
+        let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);
+        complete
+            .map(|replica| (replica, replica.broker_id))
+            .find(|(replica, _)| self.may_join(replica, high_watermark, now))
+            .map(|(_, id)| id)
+    }
+
     /// Members of the ISR that have been behind for too long.
     pub fn lagging(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Vec<i32> {
         let lag_ms = settings.replica_lag_time_max_ms;

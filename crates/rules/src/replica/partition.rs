@@ -163,6 +163,9 @@ impl Partition {
     /// As leader: the log now ends here.
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
+        if let Role::Leader(leader) = &mut self.role {
+            leader.followers.iter_mut().for_each(|replica| replica.lacks_from_now_on(self.log_end, now.ms));
+        }
         self.log_end = log_end;
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
@@ -193,8 +196,8 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, or again for what
-    /// failed.
+    /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, for one with a follower that has
+    /// everything and had no reason to fetch since it may join, or again for what failed.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -202,9 +205,10 @@ impl Partition {
             true => leader.state.again(),
             false => {
                 let lagging = leader.lagging(self.log_end, &self.settings, now);
-                (!lagging.is_empty()).then(|| {
-                    let proposal = leader.proposal(epochs, None, &lagging, now);
-                    leader.state.propose(proposal, None)
+                let joining = leader.joining(self.log_end, self.high_watermark, now).filter(|_| lagging.is_empty());
+                (joining.is_some() || !lagging.is_empty()).then(|| {
+                    let proposal = leader.proposal(epochs, joining, &lagging, now);
+                    leader.state.propose(proposal, joining)
                 })
             }
         };

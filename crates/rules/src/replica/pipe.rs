@@ -1,14 +1,15 @@
-//! How a follower keeps several fetches under way to one leader, and what it takes of the answers.
+//! How a follower keeps several fetches under way to one leader, over one connection and of any number of partitions, and what it takes
+//! of the answers.
 //!
-//! The first goes alone: it says where the follower's log ends, and its answer may truncate. From then on each further fetch lets the
-//! leader send what follows its last answer, without knowing whether that has arrived; where the follower's log ends is only
-//! an acknowledgement. An answer that does not begin where the log ends is dropped, and so is all that was asked for with it; then one goes
-//! alone again.
+//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch: it is first asked for from
+//! the end of the follower's log, which the answer may have truncated. From then on each fetch lets the leader send what follows its last
+//! answer, without knowing whether that has arrived; where the follower's log ends is only an acknowledgement. An answer that does not begin
+//! where the log ends is dropped, and so is all that was under way; then the partition is asked for anew.
 //!
-//! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if everything that was asked for before it
-//! was.
+//! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if the follower's log was found to be a
+//! beginning of its leader's in this epoch, and the answer begins where it ends.
 
-/// What the next fetch asks for.
+/// What a fetch asks for of a partition that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// What follows the end of the follower's log, of which the leader makes sure that it is the beginning of its own.
@@ -17,41 +18,17 @@ pub enum Ask {
     ReadOn,
 }
 
-/// The fetches to one leader, of one partition, in one leader epoch, over one connection.
+/// The fetches over one connection. Answers come in the order of the fetches.
 #[derive(Clone, Debug)]
 pub struct FetchPipe {
     depth: usize,
     outstanding: usize,
-    phase: Phase,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The next one goes alone.
-    Alone,
-    Flowing,
-    /// Answers are dropped until none is owed.
-    Draining,
 }
 
 impl FetchPipe {
-    /// At most `depth` fetches at a time, at least one.
+    /// As many as `depth` fetches at a time while records come, at least one.
     pub fn new(depth: usize) -> FetchPipe {
-        FetchPipe { depth: depth.max(1), outstanding: 0, phase: Phase::Alone }
-    }
-
-    /// What the next fetch asks for, if one may go now.
-    pub fn next(&self) -> Option<Ask> {
-        match self.phase {
-            Phase::Alone if self.outstanding == 0 => Some(Ask::FromLogEnd),
-            Phase::Flowing if self.outstanding < self.depth => Some(Ask::ReadOn),
-            _ => None,
-        }
-    }
-
-    /// It went.
-    pub fn sent(&mut self) {
-        self.outstanding += 1;
+        FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
 
     /// How many answers are owed.
@@ -59,17 +36,87 @@ impl FetchPipe {
         self.outstanding
     }
 
-    /// An answer came, the oldest that was owed. It `fits` if it begins where the log ends, and neither refuses nor diverges. Whether
-    /// to append it.
-    pub fn answered(&mut self, fits: bool) -> bool {
-        self.outstanding = self.outstanding.saturating_sub(1);
-        let takes = fits && self.phase != Phase::Draining;
-        self.phase = match self.outstanding {
-            _ if takes => Phase::Flowing,
-            0 => Phase::Alone,
-            _ => Phase::Draining,
+    /// Whether one more may go. While records come, the leader is to have all of them; else one, by which it can say so. What the follower
+    /// has to say goes at once, though all of them may wait at the leader: it may be what they wait for.
+    pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
+        let most = match (has_to_say, do_records_come) {
+            (true, _) => self.depth.saturating_mul(2),
+            (false, true) => self.depth,
+            (false, false) => 1,
         };
-        takes
+        self.outstanding < most
+    }
+
+    /// One more goes.
+    pub fn sent(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// The oldest that was owed an answer has it.
+    pub fn answered(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+}
+
+/// One partition of them, in one leader epoch. The fetch by which it was asked for from the log end has a number, which the leader says with
+/// each answer: a fetch that waited at the leader before may bring what was asked for after it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PartitionPipe {
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// The next fetch that names it asks from the log end.
+    #[default]
+    Anew,
+    /// The fetch of this number did, and nothing has come of it: nothing is asked for until then.
+    Asked(i32),
+    /// What comes is of that fetch, and of those after it.
+    Flowing(i32),
+}
+
+impl PartitionPipe {
+    /// How the fetch of this number asks for it, if it may name it.
+    pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
+        match self.phase {
+            Phase::Anew => {
+                self.phase = Phase::Asked(fetch);
+                Some(Ask::FromLogEnd)
+            }
+            Phase::Asked(_) => None,
+            Phase::Flowing(_) => Some(Ask::ReadOn),
+        }
+    }
+
+    /// An answer to what was asked for from the log end in that fetch. It `fits` if it begins where the log ends, and neither refuses nor
+    /// diverges. Whether to take it.
+    pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
+        if !self.concerns(asked_in) {
+            return false;
+        }
+        self.phase = if fits { Phase::Flowing(asked_in) } else { Phase::Anew };
+        fits
+    }
+
+    /// It is to be asked for anew, whatever is under way.
+    pub fn begin_anew(&mut self) {
+        self.phase = Phase::Anew;
+    }
+
+    /// Whether an answer to what was asked for in that fetch says anything of the log as it is.
+    pub fn concerns(&self, asked_in: i32) -> bool {
+        matches!(self.phase, Phase::Asked(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
+    }
+
+    /// Whether it is to be asked for anew.
+    pub fn is_anew(&self) -> bool {
+        self.phase == Phase::Anew
+    }
+
+    /// Whether the log was found to be a beginning of the leader's.
+    pub fn is_flowing(&self) -> bool {
+        matches!(self.phase, Phase::Flowing(_))
     }
 }
 
@@ -77,37 +124,46 @@ impl FetchPipe {
 mod tests {
     use super::*;
 
-    fn send(pipe: &mut FetchPipe, ask: Ask) {
-        assert_eq!(pipe.next(), Some(ask));
+    #[test]
+    fn one_fetch_waits_while_nothing_comes_and_then_as_many_as_may() {
+        let mut pipe = FetchPipe::new(3);
+        assert!(pipe.may_send(false, false));
         pipe.sent();
+        assert!(!pipe.may_send(false, false) && pipe.may_send(false, true));
+        pipe.answered();
+        for _ in 0..3 {
+            assert!(pipe.may_send(true, false));
+            pipe.sent();
+        }
+        assert!(!pipe.may_send(true, false), "all are under way");
+        assert!(pipe.may_send(true, true), "what is acknowledged does not wait for that");
+        pipe.answered();
+        assert_eq!(pipe.outstanding(), 2);
     }
 
     #[test]
-    fn the_first_goes_alone_and_then_as_many_as_may() {
-        let mut pipe = FetchPipe::new(3);
-        send(&mut pipe, Ask::FromLogEnd);
-        assert_eq!(pipe.next(), None);
-        assert!(pipe.answered(true));
-        (0..3).for_each(|_| send(&mut pipe, Ask::ReadOn));
-        assert_eq!(pipe.next(), None);
-        assert!(pipe.answered(true));
-        send(&mut pipe, Ask::ReadOn);
+    fn the_first_goes_alone_and_then_each_reads_on() {
+        let mut partition = PartitionPipe::default();
+        assert!(!partition.answered(0, true), "it was not asked for");
+        assert_eq!(partition.ask(4), Some(Ask::FromLogEnd));
+        assert_eq!(partition.ask(5), None);
+        assert!(!partition.answered(3, true), "it was asked before");
+        assert!(partition.answered(4, true) && partition.is_flowing());
+        assert_eq!(partition.ask(6), Some(Ask::ReadOn));
     }
 
     #[test]
     fn after_an_answer_that_does_not_fit_nothing_is_taken_that_was_asked_for_before() {
-        let mut pipe = FetchPipe::new(3);
-        send(&mut pipe, Ask::FromLogEnd);
-        assert!(pipe.answered(true));
-        (0..3).for_each(|_| send(&mut pipe, Ask::ReadOn));
-        assert!(!pipe.answered(false));
-        assert_eq!(pipe.next(), None);
-        assert!(!pipe.answered(true), "what came before it is missing");
-        assert!(!pipe.answered(true));
-        send(&mut pipe, Ask::FromLogEnd);
-        assert!(!pipe.answered(false), "it diverges");
-        send(&mut pipe, Ask::FromLogEnd);
-        assert!(pipe.answered(true));
-        assert_eq!(pipe.outstanding(), 0);
+        let mut partition = PartitionPipe::default();
+        partition.ask(1);
+        assert!(partition.answered(1, true));
+        assert!(!partition.answered(1, false));
+        assert!(!partition.answered(1, true), "what came before it is missing");
+        assert_eq!(partition.ask(9), Some(Ask::FromLogEnd));
+        assert!(!partition.answered(1, true) && !partition.concerns(1));
+        assert!(!partition.answered(9, false), "it diverges");
+        assert!(partition.is_anew());
+        assert_eq!(partition.ask(10), Some(Ask::FromLogEnd));
+        assert!(partition.answered(10, true));
     }
 }

@@ -3,7 +3,7 @@
 //! 4 isolation level and aborted transactions; 5 log start offset; 7 fetch sessions (KIP-227); 9 leader epoch
 //! (KIP-320); 10 zstd; 11 rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13 topic ids;
 //! 14 tiered storage errors; 15 replica epoch (KIP-903); 16 node endpoints (KIP-951); 17 directory id (KIP-853);
-//! 18 the follower's high watermark (KIP-1166).
+//! 18 the follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin at 1000.
 
 use super::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use crate::message::message;
@@ -36,6 +36,10 @@ message! {
         forgotten_topics_data: Vec<ForgottenTopic>, 7..;
         /// The consumer's rack, or empty.
         rack_id: Text, 11..;
+        /// Fullbore's own, between brokers: the process that fetches, by the number of its registration, which nobody else knows.
+        process: Uuid, 18.., tag 1000;
+        /// Fullbore's own, between brokers: how many answers of the session the follower has carried out.
+        carried_out: i64, 18.., tag 1001;
     }
 
     /// The follower that fetches.
@@ -74,6 +78,9 @@ message! {
         replica_directory_id: Uuid, 17.., tag 0;
         /// The high watermark the follower knows: -1 when it knows none, the maximum when it does not say.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
+        /// Fullbore's own, between brokers: the offset only says what the follower has; the leader is to read on from where its last answer
+        /// in the session ended.
+        read_on: bool, 18.., tag 1000;
     }
 
     /// One topic's partitions that leave the session.
@@ -134,6 +141,20 @@ message! {
         preferred_read_replica: i32, 11.., default -1;
         /// Record batches; the last may be cut short.
         records: Option<Records>, 0..;
+        /// Fullbore's own, between brokers: of what the answer is.
+        origin: FetchOrigin, 18.., tag 1000;
+    }
+
+    /// Fullbore's own: of what an answer to a follower is.
+    pub struct FetchOrigin {
+        /// The leader epoch, or -1.
+        in_epoch: i32, 18.., default -1;
+        /// The session epoch of the request that asked for the partition from the end of the follower's log, or -1.
+        asked_in: i32, 18.., default -1;
+        /// The offset that was read from, or -1.
+        from_offset: i64, 18.., default -1;
+        /// Where the leader's log ends, or -1.
+        log_end_offset: i64, 18.., default -1;
     }
 
     /// The last offset of an epoch.

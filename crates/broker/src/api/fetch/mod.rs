@@ -1,4 +1,4 @@
-//! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516).
+//! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
 //!
 //! A fetch is answered when it has its minimum of bytes, an error, or no time left. It holds no records: what it
 //! returns are ranges of log files. Invariant: the first partition with data returns at least one whole batch, so that
@@ -6,9 +6,10 @@
 
 mod answer;
 mod partition;
+pub mod replica;
 pub mod sessions;
 
-use super::{Completion, Fault, Reply, topics};
+use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -39,11 +40,11 @@ const PENDING_BYTES: usize = 2048;
 ///
 /// # Errors
 /// When the response cannot be written.
-pub fn admit(broker: &Arc<Node>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
-    let replica = request.replica_id.max(request.replica_state.replica_id);
-    if replica >= 0 {
-        return Ok(Completion::Ready(answer::error(ErrorCode::INVALID_REQUEST, 0, reply)?));
+pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
+    if request.replica_id.max(request.replica_state.replica_id) >= 0 {
+        return replica::admit(call, request, reply);
     }
+    let broker = call.broker;
     let began = Instant::now();
     let limits = FetchLimits {
         min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),

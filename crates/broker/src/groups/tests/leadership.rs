@@ -44,7 +44,7 @@ impl Opened {
         let offset = partition.offsets().expect("open").log_end;
         let (leader_epoch, last) = (partition.leader_epoch(), Some(partition.leader_epoch()));
         let fetch = FollowerFetch { broker_id: OTHER, broker_epoch: EPOCH, leader_epoch, offset };
-        partition.read_as_follower(&fetch, last, (0, false)).expect("answered");
+        partition.followed_from(&fetch, last).expect("noted");
     }
 }
 
@@ -186,7 +186,7 @@ async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() 
     let partition = shard.partition();
     let (leader_epoch, offset) = (partition.leader_epoch(), partition.offsets().expect("open").log_end);
     let fetch = FollowerFetch { broker_id: OTHER, broker_epoch: EPOCH, leader_epoch, offset };
-    partition.read_as_follower(&fetch, Some(1), (0, false)).expect("answered");
+    partition.followed_from(&fetch, Some(1)).expect("noted");
     shard.loaded().await;
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
     opened.close();

@@ -26,19 +26,20 @@ impl GroupAdmin<'_> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
-        let mut found: Vec<GroupListing> = Vec::new();
-        for broker in self.cluster().brokers()? {
-            let groups = self.patiently(|cluster| {
+        // All of them anew where one does not answer: it may have gone, and its groups to others.
+        let mut found = self.patiently(|cluster| {
+            let mut found: Vec<GroupListing> = Vec::new();
+            for broker in cluster.brokers()? {
                 let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
                 check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
-                Ok(response.groups)
-            })?;
-            found.extend(groups.into_iter().filter(is_of_consumers).map(|group| GroupListing {
-                id: group.group_id,
-                kind: group.group_type,
-                state: group.group_state,
-            }));
-        }
+                found.extend(response.groups.into_iter().filter(is_of_consumers).map(|group| GroupListing {
+                    id: group.group_id,
+                    kind: group.group_type,
+                    state: group.group_state,
+                }));
+            }
+            Ok(found)
+        })?;
         // Older brokers do not filter.
         let is_asked = |asked: &[String], found: &str| {
             asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))

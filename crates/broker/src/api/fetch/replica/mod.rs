@@ -1,0 +1,144 @@
+//! Fetches of other brokers, which follow partitions that this one leads.
+//!
+//! They come over the listener between brokers, with the number that the broker's process drew when it registered: nobody else moves a high
+//! watermark. A connection has one session ([`session`]); several fetches of it wait here, to be answered one after the other as soon as
+//! there is something, or when [`fullbore_rules::replica::spacing`] says.
+//!
+//! Invariant: what a fetch says of the follower's log counts when it is admitted, whatever waits before its answer.
+
+pub mod session;
+mod timer;
+
+use crate::api::call::{Call, Completion, Fault, Reply};
+use crate::node::Node;
+use fullbore_rules::replica::BrokerState;
+use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
+use fullbore_wire::{ErrorCode, Frame, Uuid};
+use session::{AnswerDue, AnswerLimits, FollowerSession};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Bytes of memory that a pending fetch takes.
+const PENDING_BYTES: usize = 1024;
+/// The longest wait a follower can ask for.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The number of a session whose end is asked for.
+const FINAL_EPOCH: i32 = -1;
+
+/// Admits the fetch of a broker.
+///
+/// # Errors
+/// When the response cannot be written.
+pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
+    let broker = Arc::clone(call.broker);
+    let session = authorize(&broker, &request, reply.listener)
+        .and_then(|follower| session_of(&broker, &mut call.client.followed_by, follower, &request));
+    let session = match session {
+        Ok(Some(session)) => session,
+        Ok(None) => return respond(FetchResponse::default(), reply).map(Completion::Ready),
+        Err(error_code) => {
+            broker.metrics.fetch_failed(error_code);
+            let response = FetchResponse { error_code, ..Default::default() };
+            return respond(response, reply).map(Completion::Ready);
+        }
+    };
+    session.note(&broker.partitions, &request);
+    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let limits = AnswerLimits {
+        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
+        deadline: Instant::now() + wait,
+    };
+    drop(request);
+    let answer = Box::pin(async move {
+        let answered = answer(&broker, &session, &limits).await;
+        broker.metrics.replicated_out(answered.iter().map(|(_, data)| bytes_of(data)).sum());
+        respond(FetchResponse { session_id: session.id, responses: by_topic(answered), ..Default::default() }, reply)
+    });
+    Ok(Completion::Holding(answer, PENDING_BYTES))
+}
+
+/// Who fetches, if it is who it says.
+fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
+    let image = broker.control.image();
+    let id = request.replica_state.replica_id;
+    let node = image.node(id).filter(|node| !node.process.is_zero() && node.process == request.process);
+    let (Some(node), true) = (node, listener == broker.config.replication.listener) else {
+        return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
+    };
+    if node.registration.epoch != request.replica_state.replica_epoch {
+        return Err(ErrorCode::STALE_BROKER_EPOCH);
+    }
+    Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
+}
+
+/// The session of this request, which a first one opens; `None` where it ends.
+fn session_of(
+    broker: &Node,
+    known: &mut Option<Arc<FollowerSession>>,
+    follower: BrokerState,
+    request: &FetchRequest,
+) -> Result<Option<Arc<FollowerSession>>, ErrorCode> {
+    match request.session_epoch {
+        FINAL_EPOCH => {
+            *known = None;
+            Ok(None)
+        }
+        0 => {
+            let session = Arc::new({
+                let isr = Arc::clone(broker.replication.isr());
+                FollowerSession::new(follower, broker.config.replication.fetches_max, isr)
+            });
+            *known = Some(Arc::clone(&session));
+            Ok(Some(session))
+        }
+        epoch => {
+            let session = known.as_ref().filter(|session| session.id == request.session_id);
+            let session = session.ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
+            session.follows_on(follower, epoch)?;
+            Ok(Some(Arc::clone(session)))
+        }
+    }
+}
+
+/// Waits until there is something to say and it is time, or the fetch has waited for long; what is said then.
+async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
+    let mut stop = broker.stopping();
+    let mut timer = session.timer();
+    loop {
+        let due = match session.next() {
+            AnswerDue::Now => break,
+            AnswerDue::In(wait) => Some(wait),
+            AnswerDue::WhenMarked => None,
+        };
+        tokio::select! {
+            biased;
+            () = session.marked() => {}
+            () = timer.after(due) => {}
+            () = tokio::time::sleep_until(limits.deadline) => break,
+            _ = stop.wait_for(|stopping| *stopping) => break,
+        }
+    }
+    session.give_back(timer);
+    session.take(limits)
+}
+
+fn bytes_of(data: &PartitionData) -> usize {
+    data.records.as_ref().map_or(0, |records| records.len())
+}
+
+/// Neighbours of one topic are one entry of the answer.
+fn by_topic(answered: Vec<(Uuid, PartitionData)>) -> Vec<FetchableTopicResponse> {
+    let mut responses: Vec<FetchableTopicResponse> = Vec::new();
+    for (topic_id, data) in answered {
+        match responses.last_mut() {
+            Some(last) if last.topic_id == topic_id => last.partitions.push(data),
+            _ => responses.push(FetchableTopicResponse { topic_id, partitions: vec![data], ..Default::default() }),
+        }
+    }
+    responses
+}
+
+fn respond(response: FetchResponse, reply: Reply) -> Result<Frame, Fault> {
+    reply.frame::<FetchRequest>(&response)
+}

@@ -1,0 +1,445 @@
+//! What a leader keeps of one follower's connection: which partitions it follows, what it was sent, and what there is to say.
+//!
+//! An answer costs what has something to say, and not what the session holds: partitions mark their places when they move
+//! ([`Marks`]). What a follower has is not kept here but at the partition ([`Replica::followed_from`]); a cursor only says what to read next.
+//!
+//! Lock: `state`, under which partitions are locked, which mark without it.
+
+use super::timer::Timer;
+use crate::partitions::{FollowerPlace, Marks, Partitions, ReadOn, Registration, Replica};
+use crate::replication::IsrChanges;
+use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
+use fullbore_rules::replica::{BrokerState, FollowerFetch};
+use fullbore_wire::apis::fetch::{EpochEndOffset, FetchOrigin, FetchPartition, FetchRequest, PartitionData};
+use fullbore_wire::{ErrorCode, Records, Uuid};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A topic's id, and a partition's number.
+type PartitionId = (Uuid, i32);
+
+/// Offsets that are not known.
+const UNKNOWN: i64 = -1;
+
+/// One follower's connection.
+pub struct FollowerSession {
+    /// As the follower names it.
+    pub id: i32,
+    follower: BrokerState,
+    began: Instant,
+    marks: Arc<Marks>,
+    isr: Arc<IsrChanges>,
+    /// That of whichever fetch is the next to be answered.
+    timer: Mutex<Timer>,
+    state: Mutex<SessionState>,
+}
+
+struct SessionState {
+    next_epoch: i32,
+    places: HashMap<PartitionId, u32>,
+    followed: Vec<Option<Followed>>,
+    free: Vec<u32>,
+    /// Places that may have records to be sent, each once.
+    ready: VecDeque<u32>,
+    /// Places whose high watermark moved.
+    news: Vec<u32>,
+    /// What is to be said at once.
+    urgent: Vec<(Uuid, PartitionData)>,
+    spacing: Spacing,
+    /// Answers given.
+    answered: i64,
+    /// Whether the last answer left records behind for which it had no room.
+    is_cut: bool,
+}
+
+/// A partition that is followed.
+struct Followed {
+    id: PartitionId,
+    replica: Arc<Replica>,
+    _registered: Registration,
+    leader_epoch: i32,
+    /// The request that asked for it from the end of the follower's log, by its number in the session.
+    asked_in: i32,
+    /// The follower was sent everything before it.
+    cursor: i64,
+    max_bytes: u32,
+    /// The high watermark and log start that it was told last.
+    told: (i64, i64),
+    is_ready: bool,
+    /// What the follower asked for while the log is being opened.
+    waiting: Option<FetchPartition>,
+}
+
+/// How much one answer may have, and until when its fetch may wait.
+pub struct AnswerLimits {
+    pub max_bytes: usize,
+    pub deadline: tokio::time::Instant,
+}
+
+/// When the next answer is due.
+pub enum AnswerDue {
+    Now,
+    In(Duration),
+    /// There is nothing to say that would not wait for records.
+    WhenMarked,
+}
+
+impl FollowerSession {
+    /// One without partitions, of a follower that keeps so many fetches under way.
+    pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
+        // Nobody else can be in the session, which is the connection's; the id only tells it from the one before.
+        let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
+        let state = SessionState {
+            next_epoch: 1,
+            places: HashMap::new(),
+            followed: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            news: Vec::new(),
+            urgent: Vec::new(),
+            spacing: Spacing::new(depth, 0),
+            answered: 0,
+            is_cut: false,
+        };
+        FollowerSession {
+            id: id.max(1),
+            follower,
+            began: Instant::now(),
+            marks: Arc::default(),
+            isr,
+            timer: Mutex::default(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether this is the session's next request, and of the same follower.
+    ///
+    /// # Errors
+    /// INVALID_FETCH_SESSION_EPOCH, STALE_BROKER_EPOCH.
+    pub fn follows_on(&self, follower: BrokerState, epoch: i32) -> Result<(), ErrorCode> {
+        if self.follower != follower {
+            return Err(ErrorCode::STALE_BROKER_EPOCH);
+        }
+        let mut state = self.state.lock();
+        if state.next_epoch != epoch {
+            return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
+        }
+        state.next_epoch = epoch.checked_add(1).unwrap_or(1);
+        Ok(())
+    }
+
+    /// Takes note of what a fetch says: which partitions are followed, and how far the follower has come with them.
+    pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
+        let now_us = self.now_us();
+        let mut state = self.state.lock();
+        state.spacing.acknowledged(request.carried_out, now_us);
+        for forgotten in &request.forgotten_topics_data {
+            for index in &forgotten.partitions {
+                state.forget((forgotten.topic_id, *index));
+            }
+        }
+        for topic in &request.topics {
+            for fetch in &topic.partitions {
+                let id = (topic.topic_id, fetch.partition);
+                self.note_partition(&mut state, partitions, id, (request.session_epoch, fetch));
+            }
+        }
+        if !state.urgent.is_empty() {
+            drop(state);
+            // A fetch may wait already.
+            self.marks.wake();
+        }
+    }
+
+    fn note_partition(
+        &self,
+        state: &mut SessionState,
+        partitions: &Partitions,
+        id: PartitionId,
+        (number, fetch): (i32, &FetchPartition),
+    ) {
+        let known = state.places.get(&id).copied();
+        let is_followed = known.is_some_and(|place| {
+            state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
+        });
+        if fetch.read_on && !is_followed {
+            // It is asked for anew once the follower hears of that, which it has by now, or will.
+            return;
+        }
+        let place = match known.filter(|_| is_followed) {
+            Some(place) => place,
+            None => {
+                state.forget(id);
+                let Some(replica) = partitions.find(&id.0, id.1) else {
+                    let origin = FetchOrigin { asked_in: number, ..Default::default() };
+                    state.urgent.push((id.0, refused(id.1, origin, ErrorCode::UNKNOWN_TOPIC_ID)));
+                    return;
+                };
+                state.add(id, replica, fetch, &self.marks)
+            }
+        };
+        if let Some(followed) = state.at_mut(place).filter(|_| !fetch.read_on) {
+            followed.asked_in = number;
+        }
+        self.note_place(state, place, fetch);
+    }
+
+    /// Takes note of a partition that is in the session, once its log is open.
+    fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
+        let Some(followed) = state.at_mut(place) else { return };
+        let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
+        if !replica.is_settled() {
+            replica.ask_to_open();
+            followed.waiting = Some(fetch.clone());
+            return;
+        }
+        followed.waiting = None;
+        let told = FollowerFetch {
+            broker_id: self.follower.broker_id,
+            broker_epoch: self.follower.broker_epoch,
+            leader_epoch: fetch.current_leader_epoch,
+            offset: fetch.fetch_offset,
+        };
+        let last_epoch = Some(fetch.last_fetched_epoch).filter(|epoch| *epoch >= 0);
+        match replica.followed_from(&told, last_epoch) {
+            Ok(FollowerPlace::Noted(propose)) => {
+                if !fetch.read_on {
+                    followed.cursor = fetch.fetch_offset;
+                    followed.told = (UNKNOWN, UNKNOWN);
+                    state.make_ready(place);
+                }
+                if let Some(proposal) = propose {
+                    self.isr.ask(replica, proposal);
+                }
+            }
+            Ok(FollowerPlace::Diverging(end)) => {
+                let diverging_epoch =
+                    EpochEndOffset { epoch: end.epoch, end_offset: end.end_offset, ..Default::default() };
+                state.say_at_once(place, PartitionData { diverging_epoch, ..refused(id.1, origin, ErrorCode::NONE) });
+            }
+            Ok(FollowerPlace::OutOfRange { log_start, log_end }) => {
+                let origin = FetchOrigin { log_end_offset: log_end, ..origin };
+                let refused = refused(id.1, origin, ErrorCode::OFFSET_OUT_OF_RANGE);
+                state.say_at_once(place, PartitionData { log_start_offset: log_start, ..refused });
+            }
+            Err(code) => state.say_at_once(place, refused(id.1, origin, code)),
+        }
+    }
+
+    /// When the next of the fetches that wait is to be answered.
+    pub fn next(&self) -> AnswerDue {
+        let now_us = self.now_us();
+        let mut state = self.state.lock();
+        self.collect(&mut state);
+        if !state.urgent.is_empty() {
+            return AnswerDue::Now;
+        }
+        if state.ready.is_empty() {
+            return AnswerDue::WhenMarked;
+        }
+        let waiting_bytes = if state.is_cut { SPACING_BYTES_MAX } else { 0 };
+        match state.spacing.due_us(waiting_bytes, now_us) - now_us {
+            wait @ 1.. => AnswerDue::In(Duration::from_micros(wait.unsigned_abs())),
+            _ => AnswerDue::Now,
+        }
+    }
+
+    /// Waits until there may be records, or something else to be said at once.
+    pub async fn marked(&self) {
+        self.marks.told().await;
+    }
+
+    /// The timer of the fetch that is the next to be answered, which is made once; to be given back.
+    pub fn timer(&self) -> Timer {
+        std::mem::take(&mut self.timer.lock())
+    }
+
+    /// For the next one.
+    pub fn give_back(&self, timer: Timer) {
+        *self.timer.lock() = timer;
+    }
+
+    /// What one answer says.
+    pub fn take(&self, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
+        let mut state = self.state.lock();
+        self.collect(&mut state);
+        let mut answered = std::mem::take(&mut state.urgent);
+        let mut bytes = 0;
+        state.is_cut = false;
+        for _ in 0..state.ready.len() {
+            if bytes >= limits.max_bytes && bytes > 0 {
+                state.is_cut = true;
+                break;
+            }
+            let Some(place) = state.ready.pop_front() else { break };
+            let left = limits.max_bytes.saturating_sub(bytes);
+            let Some((data, has_more)) = state.read(place, left, bytes == 0) else { continue };
+            bytes += data.1.records.as_ref().map_or(0, Records::len);
+            if has_more {
+                state.is_cut = true;
+                state.make_ready(place);
+            }
+            answered.push(data);
+        }
+        for place in std::mem::take(&mut state.news) {
+            answered.extend(state.tell(place));
+        }
+        state.answered += 1;
+        if bytes > 0 {
+            let (end, now_us) = (state.answered, self.now_us());
+            state.spacing.answered(end, now_us);
+        }
+        answered
+    }
+
+    /// Takes over which partitions have moved.
+    fn collect(&self, state: &mut SessionState) {
+        let (records, high_watermarks) = self.marks.take();
+        for place in records {
+            let waiting = state.at(place).and_then(|of| of.waiting.clone().filter(|_| of.replica.is_settled()));
+            match waiting {
+                Some(fetch) => self.note_place(state, place, &fetch),
+                None => state.make_ready(place),
+            }
+        }
+        state.news.extend(high_watermarks);
+    }
+
+    fn now_us(&self) -> i64 {
+        i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+impl SessionState {
+    fn at(&self, place: u32) -> Option<&Followed> {
+        self.followed.get(place as usize)?.as_ref()
+    }
+
+    fn at_mut(&mut self, place: u32) -> Option<&mut Followed> {
+        self.followed.get_mut(place as usize)?.as_mut()
+    }
+
+    fn add(&mut self, id: PartitionId, replica: Arc<Replica>, fetch: &FetchPartition, marks: &Arc<Marks>) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.followed.push(None);
+            u32::try_from(self.followed.len() - 1).expect("there are not so many partitions")
+        });
+        let followed = Followed {
+            id,
+            _registered: replica.mark(marks, place),
+            replica,
+            leader_epoch: fetch.current_leader_epoch,
+            asked_in: 0,
+            cursor: fetch.fetch_offset,
+            max_bytes: u32::try_from(fetch.partition_max_bytes).unwrap_or(0),
+            told: (UNKNOWN, UNKNOWN),
+            is_ready: false,
+            waiting: None,
+        };
+        self.followed[place as usize] = Some(followed);
+        self.places.insert(id, place);
+        place
+    }
+
+    fn forget(&mut self, id: PartitionId) {
+        if let Some(place) = self.places.remove(&id) {
+            self.followed[place as usize] = None;
+            self.ready.retain(|ready| *ready != place);
+            self.news.retain(|news| *news != place);
+            self.free.push(place);
+        }
+    }
+
+    fn make_ready(&mut self, place: u32) {
+        let Some(followed) = self.at_mut(place) else { return };
+        if followed.waiting.is_none() && !std::mem::replace(&mut followed.is_ready, true) {
+            self.ready.push_back(place);
+        }
+    }
+
+    /// The partition leaves the session with this: the follower asks for it anew.
+    fn say_at_once(&mut self, place: u32, data: PartitionData) {
+        if let Some(id) = self.at(place).map(|followed| followed.id) {
+            self.forget(id);
+            self.urgent.push((id.0, data));
+        }
+    }
+
+    /// What follows the cursor, and whether there is more; `None` if there is nothing to say.
+    fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
+        let followed = self.at_mut(place)?;
+        followed.is_ready = false;
+        let (id, origin) = (followed.id, FetchOrigin { from_offset: followed.cursor, ..followed.origin() });
+        let max_bytes = followed.max_bytes.min(u32::try_from(left).unwrap_or(u32::MAX));
+        match followed.replica.read_on(followed.leader_epoch, followed.cursor, max_bytes, is_first) {
+            Ok(read) => {
+                let has_more = read.end_offset < read.log_end;
+                followed.cursor = read.end_offset;
+                let is_news = followed.is_news(&read);
+                if read.read.records.is_empty() && has_more {
+                    // It is for the next answer.
+                    self.make_ready(place);
+                    self.is_cut = true;
+                    return None;
+                }
+                is_news.then(|| ((id.0, said(id.1, origin, read)), has_more))
+            }
+            Err(code) => {
+                self.forget(id);
+                Some(((id.0, refused(id.1, origin, code)), false))
+            }
+        }
+    }
+
+    /// The high watermark and the log start, if they are news.
+    fn tell(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
+        let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
+        // What there is to be read is read when its turn comes.
+        let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
+        let is_news = followed.is_news(&read) && read.read.records.is_empty();
+        let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
+        is_news.then(|| (followed.id.0, said(followed.id.1, origin, read)))
+    }
+}
+
+impl Followed {
+    /// What an answer is of, as far as it does not depend on what is read.
+    fn origin(&self) -> FetchOrigin {
+        FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..Default::default() }
+    }
+
+    /// Whether there is anything that the follower was not told; it is told now.
+    fn is_news(&mut self, read: &ReadOn) -> bool {
+        let told = (read.read.high_watermark, read.read.log_start_offset);
+        std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
+    }
+}
+
+fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionData {
+    PartitionData {
+        partition_index,
+        high_watermark: read.read.high_watermark,
+        last_stable_offset: read.read.last_stable_offset,
+        log_start_offset: read.read.log_start_offset,
+        aborted_transactions: None,
+        records: Some(read.read.records),
+        origin: FetchOrigin { log_end_offset: read.log_end, ..origin },
+        ..Default::default()
+    }
+}
+
+fn refused(partition_index: i32, origin: FetchOrigin, error_code: ErrorCode) -> PartitionData {
+    PartitionData {
+        partition_index,
+        error_code,
+        high_watermark: UNKNOWN,
+        log_start_offset: UNKNOWN,
+        aborted_transactions: None,
+        records: Some(Records::default()),
+        origin,
+        ..Default::default()
+    }
+}

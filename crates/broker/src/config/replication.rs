@@ -1,0 +1,119 @@
+//! The settings of replication between brokers: their keys, and what is read of them.
+//!
+//! Invariant: the listener between brokers is one of the broker's own.
+
+use super::error::ConfigError;
+use super::key::{Allowed, Key, Type};
+use super::listener::Listener;
+use super::reader::ConfigReader;
+
+/// A part of the broker's table.
+#[rustfmt::skip]
+pub(super) const REPLICATION_KEYS: &[Key] = &[
+    Key::new("inter.broker.listener.name", Type::String, None, "The listener over which brokers reach each other; all of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where there is none of that name. Not to be set beside security.inter.broker.protocol.")
+        .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
+    Key::new("security.inter.broker.protocol", Type::String, None, "The listener between brokers by its protocol: the listener of this name. Not to be set beside inter.broker.listener.name.")
+        .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
+        .differs("unset by default; SASL is not offered yet"),
+    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https compares the certificate of a broker that this one connects to with its host name; empty does not.")
+        .allow(Allowed::OneOf(&["https", ""]))
+        .differs("between brokers only; https, or empty"),
+    Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker over which partitions that it leads are fetched, beside those of partitions that are not in sync.")
+        .allow(Allowed::Between(1, 64))
+        .differs("at most 64, and read at the start"),
+    Key::int("fullbore.replica.fetches.max", Some("8"), 1, "Fetches that a follower keeps under way to a leader while records come, so that a record waits for no round trip before its own.")
+        .allow(Allowed::Between(1, 256))
+        .differs("not a Kafka key: Kafka has one under way"),
+    Key::int("replica.fetch.max.bytes", Some("1048576"), 0, "Bytes of one partition that one answer to a follower should not exceed; a first batch larger than this is still sent."),
+    Key::int("replica.fetch.response.max.bytes", Some("10485760"), 0, "Bytes of all partitions that one answer to a follower should not exceed."),
+    Key::int("replica.fetch.wait.max.ms", Some("500"), 1, "How long a follower's fetch waits at the leader for something to say, in milliseconds."),
+    Key::int("replica.fetch.backoff.ms", Some("1000"), 0, "The longest pause before a partition, or a connection, is tried again that has failed, in milliseconds.")
+        .differs("the first pause is 20 ms, and each after it twice as long"),
+    Key::int("replica.socket.timeout.ms", Some("30000"), 1, "How long a follower waits for an answer before it gives the connection up, in milliseconds.")
+        .differs("at least twice replica.fetch.wait.max.ms"),
+];
+
+/// How this broker follows others, and is followed.
+#[derive(Debug, Clone)]
+pub struct ReplicationConfig {
+    /// The place in `listeners` of the one between brokers.
+    pub listener: usize,
+    /// Whether the certificates of other brokers are compared with their host names.
+    pub compares_names: bool,
+    pub fetchers: u32,
+    /// Fetches under way to a leader.
+    pub fetches_max: usize,
+    pub fetch_max_bytes: i32,
+    pub response_max_bytes: i32,
+    pub wait_max_ms: i32,
+    pub backoff_max_ms: u64,
+    pub socket_timeout_ms: u64,
+}
+
+impl ReplicationConfig {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(
+        values: &ConfigReader<F>,
+        listeners: &[Listener],
+    ) -> Result<ReplicationConfig, ConfigError> {
+        Ok(ReplicationConfig {
+            listener: listener(values, listeners)?,
+            compares_names: values.text("ssl.endpoint.identification.algorithm").is_some_and(|name| !name.is_empty()),
+            fetchers: values.number("num.replica.fetchers"),
+            fetches_max: values.number("fullbore.replica.fetches.max"),
+            fetch_max_bytes: values.number("replica.fetch.max.bytes"),
+            response_max_bytes: values.number("replica.fetch.response.max.bytes"),
+            wait_max_ms: values.number("replica.fetch.wait.max.ms"),
+            backoff_max_ms: values.number("replica.fetch.backoff.ms"),
+            socket_timeout_ms: values.number("replica.socket.timeout.ms"),
+        })
+    }
+}
+
+/// The place of the listener between brokers.
+fn listener<F: Fn(&str) -> Option<String>>(
+    values: &ConfigReader<F>,
+    listeners: &[Listener],
+) -> Result<usize, ConfigError> {
+    let (by_name, by_protocol) = ("inter.broker.listener.name", "security.inter.broker.protocol");
+    let typed = |key| values.text(key).filter(|value| !value.is_empty());
+    let (key, name) = match (typed(by_name), typed(by_protocol)) {
+        (Some(name), Some(_)) => {
+            let message = format!("must be left out where {by_protocol} is set, or that one");
+            return Err(ConfigError::of_value(by_name, &name, message));
+        }
+        (Some(name), None) => (by_name, name),
+        (None, Some(protocol)) => (by_protocol, protocol),
+        (None, None) => {
+            return Ok(listeners.iter().position(|listener| listener.name == "PLAINTEXT").unwrap_or(0));
+        }
+    };
+    let place = listeners.iter().position(|listener| listener.name.eq_ignore_ascii_case(&name));
+    place.ok_or_else(|| ConfigError::of_value(key, &name, "must be the name of one of listeners"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BrokerConfig, Properties};
+
+    fn parse(text: &str) -> Result<usize, String> {
+        let listeners =
+            "listeners=OUT://h:1,PLAINTEXT://h:2,IN://h:3\nlistener.security.protocol.map=OUT:PLAINTEXT,IN:PLAINTEXT\n";
+        let typed = Properties::parse(&format!("{listeners}{text}")).expect("properties");
+        let config = BrokerConfig::from_properties(&typed).map_err(|error| error.to_string());
+        config.map(|(config, _)| config.replication.listener)
+    }
+
+    #[test]
+    fn the_listener_between_brokers() {
+        assert_eq!(parse(""), Ok(1));
+        assert_eq!(parse("inter.broker.listener.name=in"), Ok(2));
+        assert_eq!(parse("security.inter.broker.protocol=PLAINTEXT"), Ok(1));
+        for (text, says) in [
+            ("inter.broker.listener.name=OTHER", "must be the name of one of listeners"),
+            ("security.inter.broker.protocol=SSL", "must be the name of one of listeners"),
+            ("inter.broker.listener.name=IN\nsecurity.inter.broker.protocol=PLAINTEXT", "must be left out where"),
+        ] {
+            assert!(parse(text).expect_err(text).contains(says), "{text}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a leader does with its followers' fetches, at one partition: takes note of how far they have come, and reads for them.
+//!
+//! Not the requests between brokers, nor what a follower does with the answers (`following`). The rules are [`fullbore_rules::replica`]'s.
+//!
+//! Invariant: what a follower has counts only in the leader epoch in which its log was found to be a beginning of the leader's.
+
+use std::sync::Arc;
+
+use fullbore_rules::replica::epochs::{Divergence, EpochEnd, Position, divergence};
+use fullbore_rules::replica::{AlterPartition, FollowerFetch, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+
+use super::Replica;
+use super::marks::Marks;
+use super::read::ReadOn;
+use super::waiters::Registration;
+use crate::log::error::{ReadError, StorageError};
+
+/// Where a follower's log is, to its leader's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowerPlace {
+    /// It is no part of that: their newest common epoch at most, and where it ends at the leader.
+    Diverging(EpochEnd),
+    /// It ends before the leader's begins, or past its end.
+    OutOfRange {
+        /// Where the leader's log begins.
+        log_start: i64,
+        /// Where it ends.
+        log_end: i64,
+    },
+    /// It is the beginning of that, which was taken note of; with the change of the ISR that there is reason to ask for.
+    Noted(Option<AlterPartition>),
+}
+
+impl Replica {
+    /// As leader: a follower's log ends there. Blocks while the own one is opened.
+    ///
+    /// # Errors
+    /// What [`fullbore_rules::replica::Partition::fetched`] refuses, or the disk.
+    pub fn followed_from(
+        &self,
+        fetch: &FollowerFetch,
+        last_fetched_epoch: Option<i32>,
+    ) -> Result<FollowerPlace, ErrorCode> {
+        let code = |error: StorageError| ReadError::from(error).code();
+        let mut state = self.lock();
+        state.check_leads_in(fetch.leader_epoch)?;
+        let position = Position { offset: fetch.offset, last_epoch: last_fetched_epoch };
+        let (place, log_start, log_end) = match self.log_to_read(&mut state).map_err(code)? {
+            Some((log, _)) => {
+                let (start, end) = (log.log_start(), log.log_end());
+                (divergence(log.epochs().starts(), end, position), start, end)
+            }
+            None => (divergence(&[], 0, position), 0, 0),
+        };
+        match place {
+            Divergence::At(end) => return Ok(FollowerPlace::Diverging(end)),
+            Divergence::None if fetch.offset >= log_start => {}
+            Divergence::None | Divergence::OutOfRange => return Ok(FollowerPlace::OutOfRange { log_start, log_end }),
+        }
+        let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.fetched(fetch, now))?;
+        drop(state);
+        if effects.high_watermark.is_some() {
+            self.waiters.wake_of_high_watermark();
+        }
+        Ok(FollowerPlace::Noted(effects.propose))
+    }
+
+    /// As leader of this epoch: whole batches from an offset on, for a follower that has been found to have what is before it.
+    ///
+    /// # Errors
+    /// The role, the offset or the disk.
+    pub fn read_on(
+        &self,
+        leader_epoch: i32,
+        from: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<ReadOn, ErrorCode> {
+        self.read_as(Some(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
+    }
+
+    /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the registration is dropped.
+    pub fn mark(&self, marks: &Arc<Marks>, place: u32) -> Registration {
+        Registration::marking(&self.waiters, marks, place)
+    }
+
+    /// As leader, each half of `replica.lag.time.max.ms`: the change of the ISR that there is reason to ask for.
+    pub fn tick(&self) -> Option<AlterPartition> {
+        if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
+            return None;
+        }
+        let mut state = self.lock();
+        let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.tick(now));
+        drop(state);
+        if effects.high_watermark.is_some() {
+            self.waiters.wake_of_high_watermark();
+        }
+        effects.propose
+    }
+
+    /// As leader: what became of a change of the ISR that was asked for.
+    pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
+        let mut state = self.lock();
+        let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
+        drop(state);
+        // Who waits for acks=all looks whether there are enough in sync.
+        let _ = effects;
+        self.waiters.wake();
+    }
+}

@@ -1,0 +1,91 @@
+//! Which partitions this broker follows, over which lane: from each image of the metadata what is not as it was in the one before.
+
+use super::context::Context;
+use super::followed::PartitionId;
+use super::lane::{Assignment, Lane, LaneHandle, LaneId};
+use crate::control::{Image, Topic};
+use fullbore_rules::replica::PartitionRegistration;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Follows the images until the broker stops.
+pub(super) async fn run(context: Arc<Context>) {
+    let mut images = context.control.watch();
+    let mut lanes = Lanes { context: Arc::clone(&context), by_id: HashMap::new() };
+    let mut before = Arc::new(Image::default());
+    loop {
+        let image = Arc::clone(&images.borrow_and_update());
+        image.each_change_since(&before, |change| match change {
+            (Some(old), Some(new)) if old.id == new.id => lanes.change(Some(old), Some(new)),
+            (old, new) => {
+                lanes.change(old, None);
+                lanes.change(None, new);
+            }
+        });
+        before = image;
+        tokio::select! {
+            changed = images.changed() => if changed.is_err() {
+                return;
+            },
+            () = context.stopping() => return,
+        }
+    }
+}
+
+struct Lanes {
+    context: Arc<Context>,
+    by_id: HashMap<LaneId, LaneHandle>,
+}
+
+impl Lanes {
+    /// A topic of one id, as it was and as it is.
+    fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
+        let Some(any) = new.or(old) else { return };
+        let count = [old, new].iter().flatten().map(|topic| topic.partitions.len()).max().unwrap_or(0);
+        let registered =
+            |topic: Option<&Arc<Topic>>, at: usize| topic.and_then(|topic| topic.partitions.get(at).cloned());
+        for (index, at) in (0..).zip(0..count) {
+            let (old, new) = (registered(old, at), registered(new, at));
+            if let (Some(old), Some(new)) = (&old, &new)
+                && Arc::ptr_eq(old, new)
+            {
+                continue;
+            }
+            let id = (any.id, index);
+            self.assign(id, old.and_then(|old| self.lane_of(id, &old)), new.and_then(|new| self.lane_of(id, &new)));
+        }
+    }
+
+    /// Over which lane, and in which epoch, this broker follows the partition, if it does.
+    fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(LaneId, i32)> {
+        let own = self.context.config.node_id;
+        let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
+        // What is far behind does not delay what acks=all waits for.
+        let is_in_sync = registered.isr.contains(&own);
+        // Topics of one partition are spread, too.
+        let [.., a, b, c, d] = id.0.0;
+        let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
+        let number = spread % self.context.config.replication.fetchers;
+        Some((LaneId { leader, number, is_in_sync }, registered.leader_epoch))
+    }
+
+    fn assign(&mut self, id: PartitionId, before: Option<(LaneId, i32)>, now: Option<(LaneId, i32)>) {
+        if before == now {
+            return;
+        }
+        if let Some((lane, _)) = before
+            && now.is_none_or(|(next, _)| next != lane)
+            && let Some(lane) = self.by_id.get(&lane)
+        {
+            lane.leave(id);
+        }
+        // It is gone where its topic was deleted since.
+        if let Some((lane, leader_epoch)) = now
+            && let Some(replica) = self.context.partitions.find(&id.0, id.1)
+        {
+            let context = &self.context;
+            let lane = self.by_id.entry(lane).or_insert_with(|| Lane::start(Arc::clone(context), lane));
+            lane.follow(Assignment { id, replica, leader_epoch });
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What the parts of replication share.
+
+use super::lags::Lags;
+use crate::config::{BrokerConfig, ListenerTls};
+use crate::control::Control;
+use crate::long_work::LongWork;
+use crate::metrics::Metrics;
+use crate::partitions::Partitions;
+use fullbore_client::config::ClientConfig;
+use fullbore_client::security::Security;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Beside records, an answer has a few bytes for each partition.
+const ANSWER_EXTRA_BYTES: usize = 16 << 20;
+
+/// What the parts of replication share.
+pub struct Context {
+    pub config: Arc<BrokerConfig>,
+    pub control: Control,
+    pub partitions: Arc<Partitions>,
+    pub metrics: Metrics,
+    /// Connections to other brokers.
+    pub client: ClientConfig,
+    /// Where appends are that may take long.
+    pub long_work: LongWork,
+    pub lags: Arc<Lags>,
+    pub stop: watch::Receiver<bool>,
+}
+
+impl Context {
+    /// Waits until the broker stops.
+    pub async fn stopping(&self) {
+        // An error says that the broker is gone.
+        let _ = self.stop.clone().wait_for(|stopping| *stopping).await;
+    }
+}
+
+/// How other brokers are reached.
+pub fn client(config: &BrokerConfig) -> ClientConfig {
+    let replication = &config.replication;
+    let wait_max = Duration::from_millis(u64::try_from(replication.wait_max_ms).unwrap_or(0));
+    let tls = config.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
+    let response_max = usize::try_from(replication.response_max_bytes).unwrap_or(0);
+    ClientConfig {
+        client_id: format!("broker-{}-fetcher", config.node_id),
+        request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
+        connections_max_idle: Duration::MAX,
+        response_bytes_max: response_max.max(config.socket_request_max_bytes).saturating_add(ANSWER_EXTRA_BYTES),
+        security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| {
+            Security::tls(settings.clone(), replication.compares_names)
+        }),
+        ..ClientConfig::default()
+    }
+}

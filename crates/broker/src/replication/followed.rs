@@ -1,0 +1,248 @@
+//! One partition that this broker follows, in one leader epoch: what its fetches say, and what is done with what its leader answers.
+//!
+//! Not when fetches go, and what goes with them (`lane`). What Kafka's `ReplicaFetcherThread` does with an error is done here.
+//!
+//! Invariant: what is acknowledged is in the log, and on the disk where the topic wants that.
+
+use super::lags::Lag;
+use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
+use fullbore_rules::replica::epochs::{EpochEnd, Position};
+use fullbore_rules::replica::pipe::{Ask, PartitionPipe};
+use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
+use fullbore_wire::{ErrorCode, Records, Uuid};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A topic's id, and a partition's number.
+pub type PartitionId = (Uuid, i32);
+
+/// The first pause before a partition is asked for again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A partition that is followed.
+pub struct Followed {
+    pub replica: Arc<Replica>,
+    pub leader_epoch: i32,
+    /// Whether it stands in the list of those that the next fetch names.
+    pub is_to_be_named: bool,
+    pub lag: Lag,
+    index: i32,
+    pipe: PartitionPipe,
+    /// Where the log ended when it was asked for from there.
+    asked: Position,
+    log_end: i64,
+    acknowledged: i64,
+    /// Times in a row that it was asked for in vain.
+    failures: u32,
+}
+
+/// What a fetch says of it.
+pub enum Naming {
+    This(Box<FetchPartition>),
+    /// It says nothing: an answer is awaited.
+    Nothing,
+    /// The log is being opened.
+    Opening,
+    /// What is at the log's end is to be on the disk first.
+    Unflushed(FlushTicket),
+    Failed,
+}
+
+/// What follows from an answer.
+pub enum Taken {
+    Nothing,
+    /// The next fetch is to name it.
+    ToBeNamed,
+    /// Once that is on the disk, up to there: the next fetch is to name it then.
+    Unflushed(FlushTicket, i64),
+    /// It is to be asked for anew, in a while.
+    Failed,
+}
+
+impl Followed {
+    /// One that is to be asked for.
+    pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> Followed {
+        Followed {
+            replica,
+            leader_epoch,
+            is_to_be_named: false,
+            lag,
+            index,
+            pipe: PartitionPipe::default(),
+            asked: Position { offset: 0, last_epoch: None },
+            log_end: 0,
+            acknowledged: 0,
+            failures: 0,
+        }
+    }
+
+    /// Over a new connection it is asked for anew.
+    pub fn begin_anew(&mut self) {
+        self.pipe.begin_anew();
+    }
+
+    /// How long to wait before it is asked for again.
+    pub fn pause(&mut self, most: Duration) -> Duration {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
+        self.failures += 1;
+        pause
+    }
+
+    /// All before this is on the disk; whether that is news for the leader.
+    pub fn flushed(&mut self, upto: i64) -> bool {
+        let is_news = self.pipe.is_flowing() && upto > self.acknowledged && upto <= self.log_end;
+        if is_news {
+            self.acknowledged = upto;
+        }
+        is_news
+    }
+
+    /// What the fetch of this number says of it.
+    pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
+        if self.pipe.is_anew() {
+            if !self.replica.is_settled() {
+                return Naming::Opening;
+            }
+            if let Some(ticket) = self.replica.unflushed() {
+                return Naming::Unflushed(ticket);
+            }
+            match self.replica.position() {
+                Ok(position) => {
+                    self.asked = position;
+                    (self.log_end, self.acknowledged) = (position.offset, position.offset);
+                }
+                Err(_) => return Naming::Failed,
+            }
+        }
+        let (read_on, last_epoch) = match self.pipe.ask(number) {
+            Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
+            // The leader has compared the logs in this epoch.
+            Some(Ask::ReadOn) => (true, None),
+            None => return Naming::Nothing,
+        };
+        Naming::This(Box::new(FetchPartition {
+            partition: self.index,
+            current_leader_epoch: self.leader_epoch,
+            fetch_offset: self.acknowledged,
+            last_fetched_epoch: last_epoch.unwrap_or(-1),
+            log_start_offset: 0,
+            partition_max_bytes: max_bytes,
+            read_on,
+            ..Default::default()
+        }))
+    }
+
+    /// Whether what this answer asks for may take long.
+    pub fn is_long(&self, data: &PartitionData) -> bool {
+        let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
+        let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
+        is_change || (has_records && !self.replica.is_open())
+    }
+
+    /// Carries out what the leader answered.
+    pub fn take(&mut self, data: &PartitionData) -> Taken {
+        let number = data.origin.asked_in;
+        if !self.pipe.concerns(number) {
+            return Taken::Nothing;
+        }
+        let is_of_now = data.origin.in_epoch == self.leader_epoch;
+        match data.error_code {
+            ErrorCode::NONE if data.diverging_epoch.epoch >= 0 => {
+                self.pipe.answered(number, false);
+                if is_of_now { self.truncate(data) } else { Taken::Failed }
+            }
+            ErrorCode::NONE => {
+                let fits = is_of_now && data.origin.from_offset == self.log_end;
+                match self.pipe.answered(number, fits) {
+                    true => self.append(data),
+                    false => Taken::ToBeNamed,
+                }
+            }
+            ErrorCode::OFFSET_OUT_OF_RANGE if is_of_now => {
+                self.pipe.answered(number, false);
+                self.begin_in_range(data)
+            }
+            code => {
+                self.pipe.answered(number, false);
+                let (topic, partition) = (self.replica.topic(), self.index);
+                tracing::debug!(topic, partition, epoch = self.leader_epoch, %code, "the leader refuses a follower");
+                Taken::Failed
+            }
+        }
+    }
+
+    fn append(&mut self, data: &PartitionData) -> Taken {
+        let nothing = bytes::Bytes::new();
+        let records = data.records.as_ref().and_then(Records::memory).unwrap_or(&nothing);
+        let from = FromLeader {
+            leader_epoch: self.leader_epoch,
+            from: self.log_end,
+            records,
+            high_watermark: data.high_watermark,
+            log_start: data.log_start_offset,
+        };
+        match self.replica.append_from_leader(from) {
+            Ok(replicated) => {
+                self.failures = 0;
+                self.log_end = replicated.log_end;
+                self.lag.is((data.origin.log_end_offset - self.log_end).max(0));
+                match replicated.flushed {
+                    Some(ticket) => Taken::Unflushed(ticket, replicated.log_end),
+                    None if self.log_end > self.acknowledged => {
+                        self.acknowledged = self.log_end;
+                        Taken::ToBeNamed
+                    }
+                    None => Taken::Nothing,
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// The leader's log parts from the own one.
+    fn truncate(&mut self, data: &PartitionData) -> Taken {
+        let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
+        let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
+        match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
+            Ok(Some(to)) if to < from => {
+                tracing::info!(topic, partition, from, to, "cut off what the leader has not");
+                Taken::ToBeNamed
+            }
+            // Nothing was cut off: to ask at once would be to ask the same.
+            Ok(_) => Taken::Failed,
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// The own log ends before the leader's begins, or, without a record by which to compare them, past its end.
+    fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
+        let (log_start, log_end) = (data.log_start_offset, data.origin.log_end_offset);
+        if log_start < 0 || log_end < log_start {
+            return Taken::Failed;
+        }
+        let at = self.asked.offset.clamp(log_start, log_end);
+        let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
+        match self.replica.begin_anew_at(self.leader_epoch, at) {
+            Ok(()) => {
+                tracing::info!(topic, partition, from, at, "begun anew where the leader has records");
+                Taken::ToBeNamed
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &FollowError) -> Taken {
+        self.pipe.begin_anew();
+        let (topic, partition) = (self.replica.topic(), self.index);
+        match error {
+            FollowError::NotNext(_) => return Taken::ToBeNamed,
+            // The metadata has gone on, or the partition is gone, of which the lane is told.
+            FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
+            FollowError::Records(_) => {
+                tracing::error!(topic, partition, %error, "not replicated, tried again");
+            }
+            FollowError::Append(_) => tracing::warn!(topic, partition, %error, "not replicated, tried again"),
+        }
+        Taken::Failed
+    }
+}

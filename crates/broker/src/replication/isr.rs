@@ -1,0 +1,137 @@
+//! The changes of ISRs that this broker asks for as a leader: gathered into one command at a time, and its outcome told to each partition.
+//!
+//! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for again.
+
+use super::context::Context;
+use crate::control::{Image, Refusal};
+use crate::partitions::Replica;
+use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
+use fullbore_wire::ErrorCode;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Before changes whose outcome is not known are asked for again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Changes of one command.
+const GATHERED_MAX: usize = 10_000;
+/// Between two rounds, at least.
+const ROUND_MIN: Duration = Duration::from_millis(10);
+
+/// A partition and what it asks for.
+type Wanted = (Arc<Replica>, AlterPartition);
+
+/// What is asked for and not told yet. A partition asks for one change at a time, so that there are at most as many as partitions.
+#[derive(Default)]
+pub struct IsrChanges {
+    waiting: Mutex<Vec<Wanted>>,
+    told: Notify,
+}
+
+impl IsrChanges {
+    /// Asks for a change; the partition is told the outcome.
+    pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
+        self.waiting.lock().push((replica, proposal));
+        self.told.notify_one();
+    }
+
+    async fn next(&self) -> Vec<Wanted> {
+        loop {
+            {
+                let mut waiting = self.waiting.lock();
+                if !waiting.is_empty() {
+                    let gathered = waiting.len().min(GATHERED_MAX);
+                    return waiting.drain(..gathered).collect();
+                }
+            }
+            self.told.notified().await;
+        }
+    }
+}
+
+/// Carries them to the control plane.
+pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
+    loop {
+        let wanted = tokio::select! {
+            wanted = isr.next() => wanted,
+            () = context.stopping() => return,
+        };
+        let asked = wanted.iter().map(|(replica, proposal)| (replica.topic_id(), replica.index(), proposal.clone()));
+        let outcomes = context.control.alter_isr(asked.collect()).await;
+        let mut unknown = Vec::new();
+        for ((replica, proposal), outcome) in wanted.into_iter().zip(outcomes) {
+            if is_unknown(&outcome) {
+                unknown.push(Arc::clone(&replica));
+            }
+            tell(&context, &replica, &proposal, outcome);
+        }
+        if !unknown.is_empty() {
+            tokio::spawn(ask_again(Arc::clone(&isr), unknown));
+        }
+    }
+}
+
+fn is_unknown(outcome: &Result<Arc<PartitionRegistration>, Refusal>) -> bool {
+    let unknown = [ErrorCode::REQUEST_TIMED_OUT, ErrorCode::KAFKA_STORAGE_ERROR];
+    matches!(outcome, Err(refusal) if unknown.contains(&refusal.code))
+}
+
+fn tell(
+    context: &Context,
+    replica: &Replica,
+    proposal: &AlterPartition,
+    outcome: Result<Arc<PartitionRegistration>, Refusal>,
+) {
+    let (topic, partition) = (replica.topic(), replica.index());
+    match &outcome {
+        Ok(now) => {
+            let before = replica.registered();
+            if now.partition_epoch != proposal.partition_epoch {
+                context.metrics.isr_changed(before.isr.len(), now.isr.len());
+                tracing::info!(topic, partition, isr = ?now.isr, "replicas in sync");
+            }
+        }
+        Err(refusal) => tracing::debug!(topic, partition, %refusal, "the replicas in sync stay as they are"),
+    }
+    let answer = outcome.as_ref().map(|now| now.as_ref()).map_err(|refusal| refusal.code);
+    replica.altered(proposal, answer);
+}
+
+async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
+    tokio::time::sleep(AGAIN_AFTER).await;
+    look(&isr, unknown).await;
+}
+
+/// Has every partition that this broker leads look for followers that lag, or may join; and again when brokers have come or gone.
+pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
+    let every = Duration::from_millis(context.config.replica_lag_time_max_ms / 2).max(ROUND_MIN);
+    let mut images = context.control.watch();
+    loop {
+        let brokers = Arc::clone(images.borrow_and_update().registrations());
+        let is_other = |image: &Arc<Image>| !Arc::ptr_eq(image.registrations(), &brokers);
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            changed = images.wait_for(is_other) => if changed.is_err() {
+                return;
+            },
+            () = context.stopping() => return,
+        }
+        look(&isr, context.partitions.partitions()).await;
+    }
+}
+
+/// A partition's lock may be held while the disk is slow.
+async fn look(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
+    let isr = Arc::clone(isr);
+    let looked = tokio::task::spawn_blocking(move || {
+        for replica in partitions {
+            if let Some(proposal) = replica.tick() {
+                isr.ask(replica, proposal);
+            }
+        }
+    });
+    if looked.await.is_err() {
+        tracing::error!("a look at the replicas in sync has panicked");
+    }
+}

@@ -1,0 +1,47 @@
+//! How far the partitions that this broker follows are behind their leaders, for who asks.
+
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// The lags of all partitions that are followed.
+#[derive(Debug, Default)]
+pub struct Lags {
+    of: Mutex<HashMap<(Uuid, i32), Arc<AtomicI64>>>,
+}
+
+/// That of one partition.
+#[derive(Debug)]
+pub struct Lag(Arc<AtomicI64>);
+
+impl Lags {
+    /// That of a partition that is followed from now on.
+    pub fn add(&self, partition: (Uuid, i32)) -> Lag {
+        let lag = Arc::<AtomicI64>::default();
+        self.of.lock().insert(partition, Arc::clone(&lag));
+        Lag(lag)
+    }
+
+    /// It is followed no more, unless by another lane.
+    pub fn remove(&self, partition: (Uuid, i32), lag: &Lag) {
+        let mut of = self.of.lock();
+        if of.get(&partition).is_some_and(|known| Arc::ptr_eq(known, &lag.0)) {
+            of.remove(&partition);
+        }
+    }
+
+    /// The largest one, in records.
+    pub fn max(&self) -> u64 {
+        let largest = self.of.lock().values().map(|lag| lag.load(Relaxed)).max();
+        largest.and_then(|lag| u64::try_from(lag).ok()).unwrap_or(0)
+    }
+}
+
+impl Lag {
+    /// So many records are missing.
+    pub fn is(&self, records: i64) {
+        self.0.store(records, Relaxed);
+    }
+}

@@ -1,0 +1,468 @@
+//! A connection to one leader, and the partitions that are fetched over it.
+//!
+//! One task: it hears which partitions are its own, names in the next fetch those of which there is something to say, keeps several
+//! fetches under way while records come ([`FetchPipe`]), and carries out the answers in their order. A fetch session (KIP-227) is as old as
+//! its connection.
+//!
+//! Not what an answer means for a partition (`followed`). Queue: what a lane is told is bounded by the partitions there are and the fetches
+//! that it has under way. Invariant: nothing is asked again at once that has just failed.
+
+use super::context::Context;
+use super::followed::{Followed, Naming, PartitionId, Taken};
+use crate::partitions::{FlushTicket, Replica};
+use fullbore_client::error::ConnectionError;
+use fullbore_client::tokio::Connection;
+use fullbore_rules::replica::pipe::FetchPipe;
+use fullbore_wire::apis::fetch::{
+    FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState,
+};
+use fullbore_wire::{Uuid, host_port};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+
+/// The version of Fetch between brokers.
+const FETCH: i16 = 18;
+/// The first pause before a connection is made again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// What is more is appended where no other connection waits for it, bytes.
+const LONG_BYTES: usize = 256 * 1024;
+
+/// Which lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneId {
+    pub leader: i32,
+    /// Which of num.replica.fetchers.
+    pub number: u32,
+    /// Whether its partitions are in sync.
+    pub is_in_sync: bool,
+}
+
+/// A partition to be followed in a leader epoch.
+pub struct Assignment {
+    pub id: PartitionId,
+    pub replica: Arc<Replica>,
+    pub leader_epoch: i32,
+}
+
+/// What a lane is told.
+enum LaneEvent {
+    Follow(Assignment),
+    Leave(PartitionId),
+    /// The log is open, or was tried to be, or what is at its end is on the disk.
+    Ready(PartitionId),
+    /// What was appended in a leader epoch is on the disk, up to there.
+    Flushed(PartitionId, i32, i64),
+    /// What came of the attempt of this number.
+    Connected(u64, Result<Connection, String>),
+    /// What came over the connection of this number.
+    Answered(u64, Result<FetchResponse, ConnectionError>),
+}
+
+/// Where a lane is told. It ends when the broker stops.
+pub struct LaneHandle(UnboundedSender<LaneEvent>);
+
+impl LaneHandle {
+    /// From now on the partition is fetched over this lane, in this epoch.
+    pub fn follow(&self, assignment: Assignment) {
+        // One that has ended has done so with the broker.
+        let _ = self.0.send(LaneEvent::Follow(assignment));
+    }
+
+    /// It is not any more.
+    pub fn leave(&self, id: PartitionId) {
+        let _ = self.0.send(LaneEvent::Leave(id));
+    }
+}
+
+/// The lane's own.
+pub struct Lane {
+    context: Arc<Context>,
+    id: LaneId,
+    sender: UnboundedSender<LaneEvent>,
+    followed: HashMap<PartitionId, Followed>,
+    /// Those that the next fetch names, and those that it takes out of the session.
+    to_be_named: Vec<PartitionId>,
+    to_be_forgotten: Vec<PartitionId>,
+    /// When partitions are to be named again.
+    again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
+    link: Link,
+    /// How many times a connection was made or given up.
+    number: u64,
+    failures: u32,
+}
+
+enum Link {
+    /// Until then.
+    Down(Instant),
+    Connecting,
+    Up(Box<LeaderSession>),
+}
+
+struct LeaderSession {
+    connection: Connection,
+    pipe: FetchPipe,
+    id: i32,
+    /// That of the next request; 0 opens the session.
+    epoch: i32,
+    carried_out: i64,
+    /// Whether the last answer had records.
+    do_records_come: bool,
+}
+
+impl Lane {
+    /// Starts one without partitions.
+    pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
+        let (sender, events) = unbounded_channel();
+        let lane = Lane {
+            context,
+            id,
+            sender: sender.clone(),
+            followed: HashMap::new(),
+            to_be_named: Vec::new(),
+            to_be_forgotten: Vec::new(),
+            again: BinaryHeap::new(),
+            link: Link::Down(Instant::now()),
+            number: 0,
+            failures: 0,
+        };
+        tokio::spawn(lane.run(events));
+        LaneHandle(sender)
+    }
+
+    async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
+        let context = Arc::clone(&self.context);
+        let mut stopping = std::pin::pin!(context.stopping());
+        loop {
+            self.connect_if_due();
+            self.send().await;
+            let due = self.next_due();
+            let wait = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = &mut stopping => break,
+                event = events.recv() => {
+                    let mut next = event;
+                    while let Some(event) = next {
+                        self.hear(event).await;
+                        next = events.try_recv().ok();
+                    }
+                }
+                () = wait => {}
+            }
+            self.name_those_due();
+        }
+        if let Link::Up(session) = &self.link {
+            session.connection.close();
+        }
+    }
+
+    async fn hear(&mut self, event: LaneEvent) {
+        match event {
+            LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
+                let lag = self.context.lags.add(id);
+                self.followed.insert(id, Followed::new(id, replica, leader_epoch, lag));
+                self.to_be_forgotten.retain(|forgotten| *forgotten != id);
+                self.to_be_named.retain(|named| *named != id);
+                self.name(id);
+            }
+            LaneEvent::Leave(id) => self.leave(id),
+            LaneEvent::Ready(id) => self.name(id),
+            LaneEvent::Flushed(id, leader_epoch, upto) => {
+                let of_now = self.followed.get_mut(&id).filter(|followed| followed.leader_epoch == leader_epoch);
+                if of_now.is_some_and(|followed| followed.flushed(upto)) {
+                    self.name(id);
+                }
+            }
+            LaneEvent::Connected(number, connected) if number == self.number => self.connected(connected),
+            LaneEvent::Answered(number, answered) if number == self.number => match answered {
+                Ok(response) => self.answered(response).await,
+                Err(error) => self.give_up(&error.to_string()),
+            },
+            // Of a connection that was given up.
+            LaneEvent::Connected(..) | LaneEvent::Answered(..) => {}
+        }
+    }
+
+    fn leave(&mut self, id: PartitionId) {
+        let Some(left) = self.followed.remove(&id) else { return };
+        self.context.lags.remove(id, &left.lag);
+        self.to_be_named.retain(|named| *named != id);
+        if let Link::Up(session) = &self.link {
+            if self.followed.is_empty() {
+                // The session goes with the connection.
+                session.connection.close();
+                self.number += 1;
+                self.to_be_forgotten.clear();
+                self.link = Link::Down(Instant::now());
+            } else {
+                self.to_be_forgotten.push(id);
+            }
+        }
+    }
+
+    /// The next fetch names it.
+    fn name(&mut self, id: PartitionId) {
+        if let Some(followed) = self.followed.get_mut(&id)
+            && !std::mem::replace(&mut followed.is_to_be_named, true)
+        {
+            self.to_be_named.push(id);
+        }
+    }
+
+    fn name_later(&mut self, id: PartitionId) {
+        let most = Duration::from_millis(self.context.config.replication.backoff_max_ms);
+        if let Some(followed) = self.followed.get_mut(&id) {
+            self.again.push(Reverse((Instant::now() + followed.pause(most), id)));
+        }
+    }
+
+    fn name_those_due(&mut self) {
+        let now = Instant::now();
+        while let Some(Reverse((due, id))) = self.again.peek().copied()
+            && due <= now
+        {
+            self.again.pop();
+            self.name(id);
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let again = self.again.peek().map(|Reverse((due, _))| *due);
+        let connect = match self.link {
+            Link::Down(until) if !self.followed.is_empty() => Some(until),
+            _ => None,
+        };
+        [again, connect].into_iter().flatten().min()
+    }
+
+    /// Has somebody tell the lane once a log is open.
+    fn name_when_open(&self, id: PartitionId) {
+        let Some(followed) = self.followed.get(&id) else { return };
+        let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
+        let context = Arc::clone(&self.context);
+        tokio::spawn(async move {
+            let opened = replica.opened().await;
+            if opened.is_err() {
+                tokio::time::sleep(Duration::from_millis(context.config.replication.backoff_max_ms)).await;
+            }
+            let _ = sender.send(LaneEvent::Ready(id));
+        });
+    }
+
+    /// Has somebody tell the lane once what was appended is on the disk.
+    fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            // A log that cannot be flushed takes no more records, either.
+            if ticket.wait().await.is_ok() {
+                let _ = sender.send(told);
+            }
+        });
+    }
+}
+
+/// The connection.
+impl Lane {
+    fn connect_if_due(&mut self) {
+        let is_due = matches!(self.link, Link::Down(until) if until <= Instant::now());
+        if !is_due || self.followed.is_empty() {
+            return;
+        }
+        self.number += 1;
+        self.link = Link::Connecting;
+        let (context, number, leader, sender) =
+            (Arc::clone(&self.context), self.number, self.id.leader, self.sender.clone());
+        tokio::spawn(async move {
+            let connected = connect(&context, leader).await;
+            let _ = sender.send(LaneEvent::Connected(number, connected));
+        });
+    }
+
+    fn connected(&mut self, connected: Result<Connection, String>) {
+        match connected {
+            Ok(connection) => {
+                let pipe = FetchPipe::new(self.context.config.replication.fetches_max);
+                let session =
+                    LeaderSession { connection, pipe, id: 0, epoch: 0, carried_out: 0, do_records_come: false };
+                self.link = Link::Up(Box::new(session));
+            }
+            Err(why) => self.give_up(&why),
+        }
+    }
+
+    /// Ends the connection; all partitions are asked for anew over the next one, in a while.
+    fn give_up(&mut self, why: &str) {
+        let replication = &self.context.config.replication;
+        let most = Duration::from_millis(replication.backoff_max_ms);
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
+        let level_up = self.failures == 0;
+        self.failures += 1;
+        let leader = self.id.leader;
+        if level_up {
+            tracing::warn!(leader, %why, "cannot fetch from the leader, tried again");
+        } else {
+            tracing::debug!(leader, %why, "cannot fetch from the leader, tried again");
+        }
+        if let Link::Up(session) = &self.link {
+            session.connection.close();
+        }
+        self.number += 1;
+        self.link = Link::Down(Instant::now() + pause);
+        self.to_be_forgotten.clear();
+        self.again.clear();
+        let ids: Vec<PartitionId> = self.followed.keys().copied().collect();
+        for id in ids {
+            if let Some(followed) = self.followed.get_mut(&id) {
+                followed.begin_anew();
+            }
+            self.name(id);
+        }
+    }
+
+    /// Sends what may go.
+    async fn send(&mut self) {
+        loop {
+            let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();
+            let Link::Up(session) = &mut self.link else { return };
+            let may_send = match session.epoch {
+                // The session has no number yet.
+                0 => session.pipe.outstanding() == 0 && has_to_say,
+                _ => session.pipe.may_send(session.do_records_come, has_to_say),
+            };
+            if !may_send {
+                return;
+            }
+            let (connection, request) = (session.connection.clone(), self.next_request());
+            let (sender, number) = (self.sender.clone(), self.number);
+            let answered = move |outcome| drop(sender.send(LaneEvent::Answered(number, outcome)));
+            connection.send(&request, FETCH, answered).await;
+        }
+    }
+
+    fn next_request(&mut self) -> FetchRequest {
+        let (own, settings) = (self.context.control.broker_state(), self.context.config.replication.clone());
+        let Link::Up(session) = &mut self.link else { return FetchRequest::default() };
+        let number = session.epoch;
+        session.pipe.sent();
+        let mut request = FetchRequest {
+            replica_state: ReplicaState {
+                replica_id: own.broker_id,
+                replica_epoch: own.broker_epoch,
+                ..Default::default()
+            },
+            max_wait_ms: settings.wait_max_ms,
+            min_bytes: 1,
+            max_bytes: settings.response_max_bytes,
+            session_id: session.id,
+            session_epoch: session.epoch,
+            process: self.context.control.process(),
+            carried_out: session.carried_out,
+            ..Default::default()
+        };
+        if session.epoch > 0 {
+            session.epoch = session.epoch.checked_add(1).unwrap_or(1);
+        }
+        let mut forgotten: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
+        self.to_be_forgotten.drain(..).for_each(|(topic, index)| forgotten.entry(topic).or_default().push(index));
+        request.forgotten_topics_data = forgotten
+            .into_iter()
+            .map(|(topic_id, partitions)| ForgottenTopic { topic_id, partitions, ..Default::default() })
+            .collect();
+        request.topics = self.named(number, settings.fetch_max_bytes);
+        request
+    }
+
+    /// What the fetch of this number says of partitions.
+    fn named(&mut self, number: i32, max_bytes: i32) -> Vec<FetchTopic> {
+        let mut topics: BTreeMap<Uuid, FetchTopic> = BTreeMap::new();
+        for id in std::mem::take(&mut self.to_be_named) {
+            let Some(followed) = self.followed.get_mut(&id) else { continue };
+            followed.is_to_be_named = false;
+            match followed.name(number, max_bytes) {
+                Naming::This(partition) => {
+                    let topic = topics.entry(id.0);
+                    let topic = topic.or_insert_with(|| FetchTopic { topic_id: id.0, ..Default::default() });
+                    topic.partitions.push(*partition);
+                }
+                Naming::Nothing => {}
+                Naming::Opening => self.name_when_open(id),
+                Naming::Unflushed(ticket) => self.tell_when_flushed(ticket, LaneEvent::Ready(id)),
+                Naming::Failed => self.name_later(id),
+            }
+        }
+        topics.into_values().collect()
+    }
+}
+
+/// A connection to the leader, over the listener between brokers.
+async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
+    let listener = &context.config.listeners[context.config.replication.listener].name;
+    let image = context.control.image();
+    let endpoint = image.node(leader).and_then(|node| node.endpoint(listener));
+    let endpoint = endpoint.ok_or_else(|| format!("broker {leader} has no listener {listener}"))?;
+    let address = host_port(&endpoint.host, endpoint.port);
+    let connection = Connection::connect(&address, &context.client).await.map_err(|error| error.to_string())?;
+    match connection.version::<FetchRequest>() {
+        Ok(FETCH..) => Ok(connection),
+        Ok(older) => Err(format!("broker {leader} serves Fetch {older} at most")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The answers.
+impl Lane {
+    async fn answered(&mut self, response: FetchResponse) {
+        let Link::Up(session) = &mut self.link else { return };
+        session.pipe.answered();
+        session.carried_out += 1;
+        if response.error_code.is_err() {
+            return self.give_up(response.error_code.message());
+        }
+        if session.epoch == 0 {
+            (session.id, session.epoch) = (response.session_id, 1);
+        }
+        self.failures = 0;
+        let answered = response.responses.into_iter().flat_map(|topic| {
+            let topic_id = topic.topic_id;
+            topic.partitions.into_iter().map(move |data| ((topic_id, data.partition_index), data))
+        });
+        let answered: Vec<(PartitionId, PartitionData)> = answered.collect();
+        let size = |(_, data): &(PartitionId, PartitionData)| data.records.as_ref().map_or(0, |records| records.len());
+        let bytes: usize = answered.iter().map(size).sum();
+        session.do_records_come = bytes > 0;
+        self.context.metrics.replicated_in(bytes);
+        let is_long =
+            |(id, data): &(PartitionId, PartitionData)| self.followed.get(id).is_some_and(|of| of.is_long(data));
+        let is_long = bytes > LONG_BYTES || answered.iter().any(is_long);
+        let context = Arc::clone(&self.context);
+        if is_long {
+            context.long_work.run(|| self.take_all(answered)).await;
+        } else {
+            self.take_all(answered);
+        }
+    }
+
+    fn take_all(&mut self, answered: Vec<(PartitionId, PartitionData)>) {
+        for (id, data) in answered {
+            let Some(followed) = self.followed.get_mut(&id) else { continue };
+            let leader_epoch = followed.leader_epoch;
+            match followed.take(&data) {
+                Taken::Nothing => {}
+                Taken::ToBeNamed => self.name(id),
+                Taken::Unflushed(ticket, upto) => {
+                    self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
+                }
+                Taken::Failed => self.name_later(id),
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Replication between brokers: what this one follows, and what it asks for as a leader.
+//!
+//! - `assign`: from each image, which partitions follow which leader over which lane.
+//! - `lane`: a connection to a leader with the partitions that are fetched over it: the session, several fetches under way.
+//! - `followed`: one of these partitions: what is asked for, and what is done with an answer.
+//! - `context`: what these share.
+//! - `lags`: how far partitions are behind.
+//! - `isr`: the changes of ISRs that leaders ask for, gathered into commands.
+//!
+//! Not here: what a leader answers (`api/fetch/replica`), nor what is done to a log (`replica/`). The rules are
+//! [`fullbore_rules::replica`]'s.
+//!
+//! Invariant: a partition is fetched over one lane at a time, or what the other still brings finds that the log does not end there.
+
+mod assign;
+mod context;
+mod followed;
+mod isr;
+mod lags;
+mod lane;
+#[cfg(test)]
+mod tests;
+
+pub use isr::IsrChanges;
+
+use crate::config::BrokerConfig;
+use crate::control::Control;
+use crate::long_work::LongWork;
+use crate::metrics::Metrics;
+use crate::partitions::Partitions;
+use context::{Context, client};
+use lags::Lags;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// What this broker follows, and asks for as a leader.
+pub struct Replication {
+    isr: Arc<IsrChanges>,
+    lags: Arc<Lags>,
+}
+
+impl Replication {
+    /// Starts its tasks, which end once the broker stops. Needs a runtime.
+    pub fn start(
+        config: &Arc<BrokerConfig>,
+        control: &Control,
+        partitions: &Arc<Partitions>,
+        metrics: &Metrics,
+        stop: watch::Receiver<bool>,
+    ) -> Replication {
+        let isr = Arc::new(IsrChanges::default());
+        let lags = Arc::<Lags>::default();
+        let context = Context {
+            client: client(config),
+            config: Arc::clone(config),
+            control: control.clone(),
+            partitions: Arc::clone(partitions),
+            metrics: metrics.clone(),
+            long_work: LongWork::default(),
+            lags: Arc::clone(&lags),
+            stop,
+        };
+        let context = Arc::new(context);
+        tokio::spawn(assign::run(Arc::clone(&context)));
+        tokio::spawn(isr::carry(Arc::clone(&context), Arc::clone(&isr)));
+        tokio::spawn(isr::tick(context, Arc::clone(&isr)));
+        Replication { isr, lags }
+    }
+
+    /// Where leaders ask for ISRs.
+    pub fn isr(&self) -> &Arc<IsrChanges> {
+        &self.isr
+    }
+
+    /// The most records that a partition is behind its leader, of those that this broker follows.
+    pub fn max_lag(&self) -> u64 {
+        self.lags.max()
+    }
+}

@@ -1,0 +1,8 @@
+//! Three brokers in this process, over one control plane in memory and real sockets.
+
+mod cluster;
+mod failing;
+mod following;
+mod measure;
+
+use cluster::*;

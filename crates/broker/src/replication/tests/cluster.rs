@@ -1,0 +1,298 @@
+//! The brokers, a client, and what is in the logs.
+
+use crate::config::{BrokerConfig, Properties};
+use crate::control::tests::memory::{Fault, Memory};
+use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
+use crate::node::Node;
+use crate::partitions::Replica;
+use crate::start::Broker;
+use bytes::{Bytes, BytesMut};
+use fullbore_client::config::ClientConfig;
+use fullbore_client::tokio::Connection;
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_wire::{ErrorCode, Records, Text, Uuid, host_port};
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+/// How long a test waits for what is to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Brokers 1 to a few.
+pub struct Cluster {
+    memory: Memory,
+    settings: String,
+    folders: BTreeMap<i32, TempDir>,
+    running: BTreeMap<i32, (Broker, Option<JoinHandle<()>>)>,
+}
+
+impl Cluster {
+    /// Starts them with these settings.
+    pub async fn start(brokers: i32, settings: &str) -> Cluster {
+        let folders = (1..=brokers).map(|id| (id, tempfile::tempdir().expect("temporary folder"))).collect();
+        let mut cluster =
+            Cluster { memory: Memory::default(), settings: settings.to_owned(), folders, running: BTreeMap::new() };
+        for id in 1..=brokers {
+            cluster.start_one(id).await;
+        }
+        cluster
+    }
+
+    /// Starts one that does not run.
+    pub async fn start_one(&mut self, id: i32) {
+        self.start_with(id, "").await;
+    }
+
+    /// Starts one with more settings than the others have.
+    pub async fn start_with(&mut self, id: i32, more: &str) {
+        self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
+        let text = format!(
+            "node.id={id}\nlog.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{}\n{more}\n",
+            self.folders[&id].path().display(),
+            self.settings
+        );
+        let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
+        let (memory, folder) = (self.memory.clone(), Uuid(u128::from(id.unsigned_abs()).to_be_bytes()));
+        let broker =
+            Broker::start_on(config, move |config, arrival| Control::open_in_memory(config, arrival, &memory, folder));
+        let broker = broker.await.expect("started");
+        self.running.insert(id, (broker, None));
+        self.listen(id);
+        self.hear().await;
+    }
+
+    /// From now on it hears what others have committed, as a broker of a cluster does.
+    pub fn listen(&mut self, id: i32) {
+        let (broker, hears) = self.running.get_mut(&id).expect("it runs");
+        let control = broker.node().control.clone();
+        *hears = Some(tokio::spawn(async move {
+            loop {
+                control.catch_up();
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        }));
+    }
+
+    /// From now on it does not.
+    pub async fn deafen(&mut self, id: i32) {
+        let (_, hears) = self.running.get_mut(&id).expect("it runs");
+        let hears = hears.take().expect("it has heard");
+        hears.abort();
+        let _ = hears.await;
+    }
+
+    /// Stops one; the others are told nothing.
+    pub async fn stop_one(&mut self, id: i32) {
+        self.deafen(id).await;
+        let (broker, _) = self.running.remove(&id).expect("it runs");
+        broker.shutdown().await;
+    }
+
+    /// Stops all.
+    pub async fn stop(mut self) {
+        for id in self.running.keys().copied().collect::<Vec<_>>() {
+            self.stop_one(id).await;
+        }
+    }
+
+    /// What runs.
+    pub fn node(&self, id: i32) -> &Arc<Node> {
+        self.running[&id].0.node()
+    }
+
+    /// One that hears what others have committed.
+    pub fn any(&self) -> &Arc<Node> {
+        self.running.values().find(|(_, hears)| hears.is_some()).expect("one runs").0.node()
+    }
+
+    /// Deletes it.
+    pub async fn delete(&self, topic: &Topic) {
+        self.any().control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
+        self.hear().await;
+    }
+
+    /// A topic whose partitions have three replicas, the first led by broker 1.
+    pub async fn topic(&self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Arc<Topic> {
+        let factor = i16::try_from(self.folders.len()).expect("few");
+        let topic = CreateTopic {
+            name: name.to_owned(),
+            num_partitions: partitions,
+            replication_factor: factor,
+            configs: configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect(),
+            ..Default::default()
+        };
+        let asked = CreateTopics { topics: vec![topic], validate_only: false };
+        let topic = self.any().control.create_topics(asked).await.remove(0).expect("created");
+        self.hear().await;
+        topic
+    }
+
+    /// Waits until every broker has the newest metadata.
+    pub async fn hear(&self) {
+        let newest = self.memory.commits().len();
+        for (broker, _) in self.running.values().filter(|(_, hears)| hears.is_some()) {
+            let mut images = broker.node().control.watch();
+            let heard = images.wait_for(|image| image.epoch() >= newest as u64);
+            tokio::time::timeout(PATIENCE, heard).await.expect("in time").expect("it runs");
+        }
+    }
+
+    /// The partition as the metadata has it.
+    pub fn registered(&self, topic: &str, index: i32) -> Arc<PartitionRegistration> {
+        Arc::clone(self.any().control.image().topic(topic).expect("there").partition(index).expect("there"))
+    }
+
+    /// Waits until the partition's ISR has these members.
+    pub async fn isr_is(&self, topic: &str, index: i32, mut isr: Vec<i32>) {
+        isr.sort_unstable();
+        let is_so = || {
+            let mut now = self.registered(topic, index).isr.clone();
+            now.sort_unstable();
+            now == isr
+        };
+        eventually(&format!("the ISR of {topic}-{index} is {isr:?}"), is_so).await;
+    }
+
+    /// A broker is held for dead.
+    pub async fn fence(&self, id: i32) {
+        let any = self.any();
+        let (broker_id, registration) = (id, any.control.image().node(id).expect("known").registration);
+        let broker = fullbore_rules::replica::BrokerState { broker_id, broker_epoch: registration.epoch };
+        any.control.change_broker(broker, BrokerChange::Fence).await.expect("fenced");
+        self.hear().await;
+    }
+
+    /// Has a broker that was held for dead live.
+    pub async fn unfence(&self, id: i32) {
+        let broker = self.node(id).control.broker_state();
+        self.any().control.change_broker(broker, BrokerChange::Unfence).await.expect("unfenced");
+        self.hear().await;
+    }
+
+    /// The first of the replicas leads again.
+    pub async fn elect_preferred(&self, topic: &str, index: i32) {
+        let asked = ElectLeaders { kind: ElectionKind::Preferred, partitions: vec![(topic.to_owned(), index)] };
+        self.any().control.elect_leaders(asked).await.remove(0).expect("elected");
+        self.hear().await;
+    }
+
+    /// This broker's copy.
+    pub fn replica(&self, id: i32, topic: &Topic, index: i32) -> Arc<Replica> {
+        self.node(id).partitions.find(&topic.id, index).expect("it has it")
+    }
+
+    /// Where a client reaches it.
+    pub fn address(&self, id: i32) -> String {
+        self.running[&id].0.addr().to_string()
+    }
+
+    /// A client of one broker's other listener.
+    pub async fn client_between(&self, id: i32) -> Connection {
+        let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
+        Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
+    }
+
+    /// The store is out of reach for a while, and nobody knows whether what was committed last is.
+    pub fn lose_the_next_commit(&self) {
+        let memory = self.memory.clone();
+        memory.next_commit(Fault::ForLong);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            memory.mend();
+        });
+    }
+
+    /// A client of one broker.
+    pub async fn client(&self, id: i32) -> Connection {
+        Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
+    }
+
+    /// Waits until the logs of all that run are equal, and all of that is below the high watermark of each.
+    pub async fn are_equal(&self, topic: &Topic, index: i32) {
+        let ids: Vec<i32> = self.running.keys().copied().collect();
+        let is_so = || {
+            let offsets: Vec<_> =
+                ids.iter().map(|id| self.replica(*id, topic, index).offsets().expect("open")).collect();
+            offsets.iter().all(|of| of.log_end == offsets[0].log_end && of.high_watermark == of.log_end)
+        };
+        eventually("all have everything", is_so).await;
+        let first = bytes_of(&self.replica(ids[0], topic, index));
+        for id in &ids[1..] {
+            assert!(bytes_of(&self.replica(*id, topic, index)) == first, "broker {id} has other bytes");
+        }
+    }
+}
+
+/// The value of a metric of a broker.
+pub fn metric(node: &Node, name: &str) -> f64 {
+    let page = crate::metrics::page(&node.metrics, crate::metrics::Gauges::read(node));
+    let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// Waits until it is so.
+pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < until, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// All below the high watermark.
+pub fn bytes_of(replica: &Replica) -> Vec<u8> {
+    let (mut bytes, mut offset) = (Vec::new(), replica.offsets().expect("open").log_start);
+    loop {
+        let read = replica.read(offset, 1 << 20, true).expect("read");
+        let found = match read.records {
+            Records::Memory(found) => found,
+            Records::File(slice) => {
+                let mut found = vec![0; slice.len as usize];
+                slice.file.read_exact_at(&mut found, slice.position).expect("read");
+                Bytes::from(found)
+            }
+        };
+        if found.is_empty() {
+            return bytes;
+        }
+        for batch in fullbore_wire::batch::batches(&found) {
+            let Ok(batch) = batch else { break };
+            offset = batch.last_offset() + 1;
+            bytes.extend_from_slice(batch.bytes());
+        }
+    }
+}
+
+/// A batch of one record.
+pub fn batch(value: &[u8]) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    builder.append(1, None, Some(value), &[]);
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+/// What becomes of one batch.
+pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, batch: Bytes) -> Result<i64, ErrorCode> {
+    produce_within(client, (topic, index), acks, batch, 10_000).await
+}
+
+/// The same, for which the broker has so many milliseconds.
+pub async fn produce_within(
+    client: &Connection,
+    (topic, index): (&str, i32),
+    acks: i16,
+    batch: Bytes,
+    timeout_ms: i32,
+) -> Result<i64, ErrorCode> {
+    let records = Some(Records::Memory(batch));
+    let partition_data = vec![PartitionProduceData { index, records, ..Default::default() }];
+    let topic_data = vec![TopicProduceData { name: Text::from(topic), partition_data, ..Default::default() }];
+    let request = ProduceRequest { acks, timeout_ms, topic_data, ..Default::default() };
+    let mut response = client.call_version(&request, 12).await.map_err(|_| ErrorCode::NETWORK_EXCEPTION)?;
+    let answer = response.responses.remove(0).partition_responses.remove(0);
+    if answer.error_code.is_err() { Err(answer.error_code) } else { Ok(answer.base_offset) }
+}

@@ -1,0 +1,157 @@
+//! Brokers that stop, lag, are cut off and come back.
+
+use super::*;
+use fullbore_wire::ErrorCode;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_in_sync_and_a_follower_that_comes_back() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[("min.insync.replicas", "3")]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"a")).await.expect("acknowledged");
+    cluster.stop_one(3).await;
+    // With too few in sync the high watermark stands still (KIP-966).
+    let late = produce_within(&client, ("t", 0), -1, batch(b"b"), 1_000).await;
+    assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    assert_eq!(produce(&client, "t", 0, -1, batch(b"c")).await, Err(ErrorCode::NOT_ENOUGH_REPLICAS));
+    assert_eq!(metric(cluster.node(1), "fullbore_partitions_under_min_isr"), 1.0);
+    produce(&client, "t", 0, 1, batch(b"d")).await.expect("appended");
+    cluster.start_one(3).await;
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    produce(&client, "t", 0, -1, batch(b"e")).await.expect("acknowledged");
+    cluster.are_equal(&topic, 0).await;
+    assert_eq!(metric(cluster.node(1), "fullbore_partitions_under_replicated"), 0.0);
+    assert!(metric(cluster.node(1), "fullbore_isr_shrinks_total") >= 1.0);
+    assert!(metric(cluster.node(1), "fullbore_isr_expands_total") >= 1.0);
+    cluster.stop().await;
+}
+
+/// Produces with acks=all to whoever leads, until it is told to stop; what was acknowledged.
+async fn go_on(cluster: &Cluster, topic: &str, stop: Arc<AtomicBool>) -> Vec<String> {
+    let mut clients = BTreeMap::new();
+    for id in 1..=3 {
+        clients.insert(id, cluster.client(id).await);
+    }
+    let mut acknowledged = Vec::new();
+    while !stop.load(SeqCst) {
+        let leader = cluster.registered(topic, 0).leader.unwrap_or(1);
+        let value = format!("value {}", acknowledged.len());
+        let done = produce(&clients[&leader], topic, 0, -1, batch(value.as_bytes())).await;
+        if done.is_ok() {
+            acknowledged.push(value);
+        }
+    }
+    acknowledged
+}
+
+fn values(cluster: &Cluster, id: i32, topic: &crate::control::Topic) -> String {
+    String::from_utf8_lossy(&bytes_of(&cluster.replica(id, topic, 0))).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_leader_cuts_off_what_nobody_else_has_while_the_producer_goes_on() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"first")).await.expect("acknowledged");
+    // It does not hear that it leads no more, and takes what nobody fetches.
+    cluster.deafen(1).await;
+    cluster.fence(1).await;
+    assert_ne!(cluster.registered("t", 0).leader, Some(1));
+    for number in 0..10 {
+        produce(&client, "t", 0, 1, batch(format!("lost {number}").as_bytes())).await.expect("appended");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let producing = go_on(&cluster, "t", Arc::clone(&stop));
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stop.store(true, SeqCst);
+    };
+    let (mut acknowledged, ()) = tokio::join!(producing, meanwhile);
+    assert!(values(&cluster, 1, &topic).contains("first"));
+    cluster.listen(1);
+    cluster.unfence(1).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let producing = go_on(&cluster, "t", Arc::clone(&stop));
+    let meanwhile = async {
+        cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+        cluster.elect_preferred("t", 0).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stop.store(true, SeqCst);
+    };
+    let (after, ()) = tokio::join!(producing, meanwhile);
+    assert_eq!(cluster.registered("t", 0).leader, Some(1));
+    assert!(acknowledged.len() > 10 && after.len() > 10, "{} and {}", acknowledged.len(), after.len());
+    acknowledged.extend(after);
+    cluster.are_equal(&topic, 0).await;
+    let log = values(&cluster, 1, &topic);
+    assert!(!log.contains("lost"), "what was not acknowledged is cut off");
+    for value in &acknowledged {
+        assert!(log.contains(value.as_str()), "{value} was acknowledged");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_is_deleted_and_made_again_while_a_follower_hears_nothing() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let old = cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    for _ in 0..20 {
+        produce(&client, "t", 0, -1, batch(b"of the old one")).await.expect("acknowledged");
+    }
+    cluster.deafen(3).await;
+    cluster.delete(&old).await;
+    let new = cluster.topic("t", 1, &[]).await;
+    produce(&client, "t", 0, 1, batch(b"of the new one")).await.expect("appended");
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.listen(3);
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    produce(&client, "t", 0, -1, batch(b"of the new one")).await.expect("acknowledged");
+    cluster.are_equal(&new, 0).await;
+    assert!(!values(&cluster, 3, &new).contains("old"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_end_the_leader_has_no_more_begins_where_that_begins() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    for _ in 0..10 {
+        produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    }
+    cluster.stop_one(3).await;
+    for _ in 0..10 {
+        produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    }
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.replica(1, &topic, 0).delete_records_before(15).expect("moved");
+    cluster.start_one(3).await;
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    cluster.are_equal(&topic, 0).await;
+    let offsets = cluster.replica(3, &topic, 0).offsets().expect("open");
+    assert_eq!((offsets.log_start, offsets.log_end), (15, 21));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_isr_change_of_unknown_outcome_is_asked_for_again() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    cluster.stop_one(3).await;
+    cluster.lose_the_next_commit();
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged by those in sync");
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,263 @@
+//! The client and the answers of several brokers: what only a leader, a coordinator or each broker for itself knows is asked there,
+//! and what has moved meanwhile is looked for again. The brokers are scripts.
+
+use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
+use fullbore_client::blocking::{Cluster, LATEST};
+use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, request_reader};
+use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::apis::describe_configs::DescribeConfigsRequest;
+use fullbore_wire::apis::describe_log_dirs::{
+    DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+};
+use fullbore_wire::apis::describe_topic_partitions::{
+    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+};
+use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
+use fullbore_wire::apis::list_offsets::{
+    ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse,
+};
+use fullbore_wire::apis::metadata::{
+    MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Frame, Part, Text, Version};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A request that waits for its answer.
+struct Asked {
+    header: RequestHeader,
+    version: Version,
+    body: bytes::Bytes,
+}
+
+impl Asked {
+    fn answer<R: Request>(&self, answer: impl FnOnce(R) -> R::Response) -> Frame {
+        let mut reader = request_reader(self.body.clone());
+        RequestHeader::decode(&mut reader).expect("a header");
+        let request = decode_request::<R>(&mut reader, self.version).expect("a request");
+        encode_response::<R>(&answer(request), self.version, self.header.correlation_id).expect("fits")
+    }
+}
+
+/// Answers on every connection as the script says; without an answer it closes it.
+fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
+    let script = Arc::new(script);
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let (socket, script) = (socket.expect("a client"), script.clone());
+            std::thread::spawn(move || converse(socket, &*script));
+        }
+    });
+}
+
+fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &Asked) -> Option<Frame>) {
+    loop {
+        let mut prefix = [0; 4];
+        if socket.read_exact(&mut prefix).is_err() {
+            return;
+        }
+        let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
+        socket.read_exact(&mut body).expect("a whole request");
+        let body = bytes::Bytes::from(body);
+        let header = RequestHeader::decode(&mut request_reader(body.clone())).expect("a header");
+        let (key, version) = header.api().expect("known");
+        let asked = Asked { header, version, body };
+        let answer = match key {
+            ApiKey::ApiVersions => Some(asked.answer::<ApiVersionsRequest>(|_| versions())),
+            key => script(key, &asked),
+        };
+        let Some(frame) = answer else { return };
+        for part in &frame.parts {
+            let Part::Bytes(bytes) = part else { panic!("only memory") };
+            socket.write_all(bytes).expect("it reads");
+        }
+    }
+}
+
+fn versions() -> ApiVersionsResponse {
+    let api = |key: &ApiKey| {
+        let (min_version, max_version) = key.versions().into_inner();
+        ApiVersion { api_key: key.code(), min_version, max_version, ..Default::default() }
+    };
+    ApiVersionsResponse { api_keys: ApiKey::ALL.iter().map(api).collect(), ..Default::default() }
+}
+
+fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
+    let listeners = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("loopback has free ports"));
+    let ports = listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect();
+    (listeners, ports)
+}
+
+/// Brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
+fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
+    let broker = |(node_id, port): (i32, &u16)| MetadataResponseBroker {
+        node_id,
+        host: "127.0.0.1".into(),
+        port: i32::from(*port),
+        ..Default::default()
+    };
+    let partition = MetadataResponsePartition { leader_id, ..Default::default() };
+    let topic = MetadataResponseTopic { name: Some("t".into()), partitions: vec![partition], ..Default::default() };
+    MetadataResponse { brokers: (1..).zip(ports).map(broker).collect(), topics: vec![topic], ..Default::default() }
+}
+
+fn cluster(port: u16) -> Cluster {
+    Cluster::new(&format!("127.0.0.1:{port}"), "test").expect("valid")
+}
+
+fn offsets(error_code: ErrorCode, offset: i64) -> ListOffsetsResponse {
+    let partition = ListOffsetsPartitionResponse { error_code, offset, ..Default::default() };
+    let topic = ListOffsetsTopicResponse { name: "t".into(), partitions: vec![partition], ..Default::default() };
+    ListOffsetsResponse { topics: vec![topic], ..Default::default() }
+}
+
+#[test]
+fn a_leader_that_has_moved_or_gone_is_looked_for_again() {
+    let ([first, second, gone], ports) = listeners();
+    // The third does not listen.
+    drop::<TcpListener>(gone);
+    let looks = Arc::new(AtomicUsize::new(0));
+    let known = ports.clone();
+    serve(first, move |key, asked| match key {
+        ApiKey::Metadata => {
+            // First itself, which leads no more, then one that has died, then the one that leads.
+            let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
+            Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader)))
+        }
+        _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NOT_LEADER_OR_FOLLOWER, -1))),
+    });
+    serve(second, |_, asked| Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NONE, 42))));
+    let of = [(Text::from("t"), 0)];
+    let found = cluster(ports[0]).offsets_at(&of, LATEST).expect("the third look tells");
+    assert_eq!(found, BTreeMap::from([(of[0].clone(), 42)]));
+}
+
+#[test]
+fn what_a_leader_refuses_for_good_and_what_has_none_is_left_out_at_once() {
+    for leader in [1, -1] {
+        let ([first], ports) = listeners();
+        let known = ports.clone();
+        serve(first, move |key, asked| match key {
+            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader))),
+            _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::TOPIC_AUTHORIZATION_FAILED, -1))),
+        });
+        let found = cluster(ports[0]).offsets_at(&[("t".into(), 0)], LATEST).expect("answered");
+        assert!(found.is_empty());
+    }
+}
+
+/// What a broker tells of its own logs.
+fn log_dirs(set_aside_files: i64, is_refused: bool) -> DescribeLogDirsResponse {
+    let partition = DescribeLogDirsPartition { set_aside_files, is_refused, ..Default::default() };
+    let topic = DescribeLogDirsTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
+    let result = DescribeLogDirsResult { topics: vec![topic], ..Default::default() };
+    DescribeLogDirsResponse { results: vec![result], ..Default::default() }
+}
+
+#[test]
+fn every_broker_tells_of_its_own_logs_and_one_that_is_gone_keeps_nobody() {
+    let ([first, second, third, gone], ports) = listeners();
+    drop::<TcpListener>(gone);
+    for (listener, aside, refused) in [(first, 0, false), (second, 2, false), (third, 0, true)] {
+        let known = ports.clone();
+        serve(listener, move |key, asked| match key {
+            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+            _ => Some(asked.answer::<DescribeLogDirsRequest>(|_| log_dirs(aside, refused))),
+        });
+    }
+    let damage = log_damage(&mut cluster(ports[0]), &[("t".into(), 1)]).expect("answered");
+    let told: Vec<(i32, i64, bool)> = damage[&("t".into(), 0)]
+        .iter()
+        .map(|(broker, damage)| (*broker, damage.set_aside.map_or(0, |aside| aside.files), damage.is_refused))
+        .collect();
+    assert_eq!((damage.len(), told), (1, vec![(2, 2, false), (3, 0, true)]));
+}
+
+#[test]
+fn groups_are_those_of_the_brokers_that_are_left() {
+    let ([first, second, gone], ports) = listeners();
+    drop::<TcpListener>(gone);
+    let looks = Arc::new(AtomicUsize::new(0));
+    for (listener, group) in [(first, "a"), (second, "b")] {
+        let (known, looks) = (ports.clone(), looks.clone());
+        serve(listener, move |key, asked| match key {
+            ApiKey::Metadata => {
+                let alive = if looks.fetch_add(1, SeqCst) == 0 { &known[..] } else { &known[..2] };
+                Some(asked.answer::<MetadataRequest>(|_| metadata(alive, 1)))
+            }
+            _ => Some(asked.answer::<ListGroupsRequest>(|_| {
+                let group = ListedGroup { group_id: group.into(), group_type: "classic".into(), ..Default::default() };
+                ListGroupsResponse { groups: vec![group], ..Default::default() }
+            })),
+        });
+    }
+    let mut cluster = cluster(ports[0]);
+    let mut groups = GroupAdmin::of(&mut cluster, Duration::from_secs(10)).expect("it answers");
+    let found: Vec<String> =
+        groups.list(&[], &[]).expect("two are left").iter().map(|group| group.id.to_string()).collect();
+    assert_eq!(found, ["a", "b"]);
+}
+
+#[test]
+fn brokers_that_metadata_have_named_are_asked_when_those_of_the_list_have_gone() {
+    let ([second], ports) = listeners();
+    let known = ports.clone();
+    serve(second, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))));
+    // Answers one connection, on which it names the other, and is gone.
+    let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let listed = first.local_addr().expect("bound").port();
+    let first = std::thread::spawn(move || {
+        let (socket, _) = first.accept().expect("a client");
+        drop(first);
+        let answered = AtomicUsize::new(0);
+        converse(socket, &|_, asked| match answered.fetch_add(1, SeqCst) {
+            0 => Some(asked.answer::<MetadataRequest>(|_| metadata(&[ports[0], listed], 1))),
+            _ => None,
+        });
+    });
+    let mut asking = cluster(listed);
+    let mut detached = asking.detached();
+    assert_eq!(asking.brokers().expect("the first tells").len(), 2);
+    assert_eq!(asking.brokers().expect("the second").len(), 1);
+    first.join().expect("it closed");
+    assert_eq!(detached.brokers().expect("the second").len(), 1);
+}
+
+#[test]
+fn a_leader_that_is_not_there_is_none() {
+    let ([first], ports) = listeners();
+    let known = ports.clone();
+    serve(first, move |key, asked| match key {
+        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        ApiKey::DescribeConfigs => Some(asked.answer::<DescribeConfigsRequest>(|_| Default::default())),
+        _ => Some(asked.answer::<DescribeTopicPartitionsRequest>(|_| {
+            let partition = |partition_index, leader_id, offline: &[i32]| DescribeTopicPartitionsResponsePartition {
+                partition_index,
+                leader_id,
+                replica_nodes: vec![1, 2],
+                isr_nodes: vec![2],
+                eligible_leader_replicas: Some(vec![1]),
+                last_known_elr: None,
+                offline_replicas: offline.to_vec(),
+                ..Default::default()
+            };
+            let topic = DescribeTopicPartitionsResponseTopic {
+                name: Some("t".into()),
+                partitions: vec![partition(1, 2, &[2]), partition(0, 1, &[]), partition(2, -1, &[2])],
+                ..Default::default()
+            };
+            DescribeTopicPartitionsResponse { topics: vec![topic], ..Default::default() }
+        })),
+    });
+    let topics = describe_topics(&mut cluster(ports[0]), &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
+    let told: Vec<_> = topics[0].partitions.iter().map(|of| (of.partition, of.leader, of.offline.clone())).collect();
+    assert_eq!(told, [(0, Some(1), vec![]), (1, None, vec![2]), (2, None, vec![2])]);
+    let first = &topics[0].partitions[0];
+    assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
+}

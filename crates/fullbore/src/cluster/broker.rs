@@ -1,0 +1,149 @@
+//! One broker of a cluster: the file with its configuration, and its process.
+//!
+//! Invariant: nobody but its owner reads the file, which may have a password.
+
+use super::process::Daemon;
+use crate::failure::Failure;
+use fullbore_broker::config::Properties;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the file begins with.
+const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
+
+/// A broker, as its file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerFile {
+    /// The node id, from the file's name.
+    pub id: u32,
+    pub properties: Properties,
+}
+
+impl BrokerFile {
+    /// Those of a folder, by id.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn all(folder: &Path) -> Result<Vec<BrokerFile>, Failure> {
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let id = path.file_name().and_then(|name| id_of(name.to_str()?));
+            if let Some(id) = id {
+                found.insert(id, Self::read(id, &path)?);
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    fn read(id: u32, path: &Path) -> Result<BrokerFile, Failure> {
+        let shown = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
+        match Properties::parse_file(&shown, &text) {
+            (properties, mistakes) if mistakes.is_empty() => Ok(BrokerFile { id, properties }),
+            (_, mistakes) => Err(mistakes.into()),
+        }
+    }
+
+    /// Where its clients connect, as `host:port`: its first listener.
+    pub fn address(&self) -> Option<String> {
+        let listener = self.properties.get("listeners")?.split(',').next()?;
+        Some(listener.rsplit("://").next()?.trim().to_owned())
+    }
+
+    /// Writes the file, so that it is the one before or the new one at any time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let (path, new) = (path(folder, self.id), folder.join(format!(".broker-{}.properties.new", self.id)));
+        let write = || -> io::Result<()> {
+            // One that a kill left would keep its permissions.
+            if new.exists() {
+                fs::remove_file(&new)?;
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(HEAD.as_bytes())?;
+            file.write_all(self.properties.to_text().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+    }
+}
+
+/// `broker-N.properties`.
+fn id_of(name: &str) -> Option<u32> {
+    let id = name.strip_prefix("broker-")?.strip_suffix(".properties")?;
+    id.parse().ok().filter(|number: &u32| *number > 0 && number.to_string() == id)
+}
+
+/// The file of a broker.
+pub fn path(folder: &Path, id: u32) -> PathBuf {
+    folder.join(format!("broker-{id}.properties"))
+}
+
+/// The process of a broker.
+pub fn daemon(folder: &Path, id: u32) -> Daemon {
+    Daemon {
+        name: format!("broker {id}"),
+        pid_file: folder.join(format!("broker-{id}.pid")),
+        words: words(folder, id),
+        log: folder.join(format!("broker-{id}.log")),
+    }
+}
+
+/// How it is started with this program.
+pub fn command(program: &Path, folder: &Path, id: u32) -> Command {
+    let mut command = Command::new(program);
+    command.args(words(folder, id));
+    command
+}
+
+fn words(folder: &Path, id: u32) -> Vec<OsString> {
+    vec!["serve".into(), "--config".into(), path(folder, id).into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_are_written_for_their_owner_alone_and_read_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut properties = Properties::default();
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:9093");
+        properties.set("control.plane", "postgres://ann:pass\\word#=@db/x");
+        let brokers = [12, 2].map(|id| BrokerFile { id, properties: properties.clone() });
+        fs::write(folder.path().join(".broker-2.properties.new"), "of a kill").expect("written");
+        for broker in &brokers {
+            broker.write(folder.path()).expect("written");
+            let mode = fs::metadata(path(folder.path(), broker.id)).expect("there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        for other in ["broker-1.log", "broker-x.properties", "broker-01.properties", "broker-0.properties"] {
+            fs::write(folder.path().join(other), "node.id=1").expect("written");
+        }
+        let found = BrokerFile::all(folder.path()).expect("read");
+        let ids: Vec<u32> = found.iter().map(|broker| broker.id).collect();
+        assert_eq!(ids, [2, 12]);
+        let values = |properties: &Properties| properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let both: [Vec<(String, String)>; 2] = [values(&found[0].properties), values(&properties)];
+        assert_eq!(both[0], both[1]);
+        assert_eq!(found[0].address().as_deref(), Some("127.0.0.1:9093"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(path(folder.path(), 1), "a=\\u1").expect("written");
+        let told = BrokerFile::all(folder.path()).expect_err("broken").to_string();
+        assert!(told.contains("broker-1.properties:1: a"), "{told}");
+    }
+}

@@ -1,0 +1,75 @@
+//! `cluster down`: brokers first, since they hand over what they lead; then their PostgreSQL.
+
+use super::broker;
+use super::folder::{ClusterFolder, FolderArg};
+use super::postgres::OwnPostgres;
+use super::process::{Daemon, wait_until_gone};
+use super::startup::{END_WITHIN, forget, still_runs};
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use clap::Args;
+use fullbore_bench::report::json::{list, object};
+use rustix::process::Signal;
+
+#[derive(Args, Debug)]
+pub struct Down {
+    #[command(flatten)]
+    folder: FolderArg,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Stops it. A PostgreSQL that brokers need stays.
+pub fn run(down: &Down) -> Result<(), Failure> {
+    down.format.choose();
+    let (folder, brokers) = ClusterFolder::existing(&down.folder.data_dir)?;
+    let daemons: Vec<(u32, Daemon)> =
+        brokers.iter().map(|broker| (broker.id, broker::daemon(&folder.path, broker.id))).collect();
+    let asked: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
+    end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>())?;
+    daemons.iter().for_each(|(_, daemon)| forget(daemon));
+    let postgres = OwnPostgres::of(&folder.path);
+    let had_postgres = postgres.end();
+    end(&[&postgres.daemon])?;
+    let stopped: Vec<String> = asked.iter().map(|(id, _)| id.to_string()).collect();
+    if down.format.json {
+        line(&object([("stopped", list(stopped))]));
+    } else {
+        line(&told(&stopped, had_postgres, &folder.path.display().to_string()));
+    }
+    Ok(())
+}
+
+fn end(daemons: &[&Daemon]) -> Result<(), Failure> {
+    let left = wait_until_gone(daemons.iter().copied(), END_WITHIN);
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(left.into_iter().map(still_runs).collect::<Vec<_>>().join("\n"))),
+    }
+}
+
+fn told(stopped: &[String], had_postgres: bool, folder: &str) -> String {
+    let brokers = match stopped {
+        [] => None,
+        [one] => Some(format!("broker {one}")),
+        more => Some(format!("brokers {}", more.join(", "))),
+    };
+    let all = brokers.into_iter().chain(had_postgres.then(|| "PostgreSQL".to_owned())).collect::<Vec<_>>();
+    match all.is_empty() {
+        true => format!("Nothing of the cluster in {folder} runs."),
+        false => format!("Stopped {}; the data stay in {folder}.", all.join(" and ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stopped_is_told() {
+        let ids = ["1".to_owned(), "2".to_owned()];
+        assert_eq!(told(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
+        assert_eq!(told(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
+        assert_eq!(told(&[], false, "/c"), "Nothing of the cluster in /c runs.");
+    }
+}

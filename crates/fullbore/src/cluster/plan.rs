@@ -1,0 +1,331 @@
+//! From the brokers that a folder has, and what is asked for, to what each broker's file is to say. No I/O.
+//!
+//! Invariant: a broker that runs keeps its file, so that what the file says is what it runs with.
+
+use super::broker::BrokerFile;
+use crate::failure::Failure;
+use fullbore_broker::config::Properties;
+use fullbore_wire::split_host_port;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The key with the database that brokers share.
+pub const CONTROL_PLANE: &str = "control.plane";
+/// Where a folder's first broker listens unless told.
+const PORT_DEFAULT: u16 = 9092;
+/// How many brokers a folder gets unless told.
+const BROKERS_DEFAULT: u32 = 3;
+/// How a mistake in a `--set` is told.
+const SET: &str = "--set ";
+const ADMIN_LISTENER: &str = "fullbore.admin.listener";
+/// From a broker's port to that of its admin page, as the defaults have it.
+const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
+/// What each broker has for itself, and what says it instead.
+const OWN: [(&str, &str); 6] = [
+    ("node.id", "--brokers"),
+    ("broker.id", "--brokers"),
+    ("log.dirs", "--data-dir"),
+    ("log.dir", "--data-dir"),
+    ("listeners", "--port"),
+    (CONTROL_PLANE, "--control-plane"),
+];
+
+/// What the user asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub brokers: Option<u32>,
+    pub port: Option<u16>,
+    pub control_plane: Option<String>,
+    /// `KEY=VALUE`.
+    pub settings: Vec<String>,
+}
+
+/// What a folder has.
+#[derive(Clone, Debug)]
+pub struct Present<'a> {
+    pub folder: &'a Path,
+    pub brokers: &'a [BrokerFile],
+    /// The ids of those that run.
+    pub running: BTreeSet<u32>,
+    /// Whether there is a PostgreSQL of its own.
+    pub has_postgres: bool,
+    /// How that is, or would be, reached.
+    pub postgres_url: String,
+}
+
+/// What is to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Whether the brokers share a PostgreSQL of the folder's own.
+    pub has_own_postgres: bool,
+    /// By id.
+    pub brokers: Vec<PlannedBroker>,
+}
+
+/// A broker that is to run.
+#[derive(Clone, Debug)]
+pub struct PlannedBroker {
+    pub file: BrokerFile,
+    /// Whether its file is missing.
+    pub is_new: bool,
+    /// Whether its file is not as it is to be.
+    pub is_changed: bool,
+    /// Whether it runs already.
+    pub runs: bool,
+}
+
+impl Plan {
+    /// What is to be.
+    ///
+    /// # Errors
+    /// What cannot be had with what there is.
+    pub fn new(present: &Present<'_>, wanted: &Wanted) -> Result<Plan, Failure> {
+        let count = count(present, wanted.brokers)?;
+        let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
+        let port = first_port(present, wanted.port)?;
+        let settings = settings(&wanted.settings)?;
+        let broker = |id: u32| {
+            let there = present.brokers.iter().find(|broker| broker.id == id);
+            let runs = present.running.contains(&id);
+            let mut properties = there.or(present.brokers.first()).map(|broker| broker.properties.clone());
+            let properties = properties.get_or_insert_default();
+            settings.iter().for_each(|(key, value)| properties.set_at(key, value, SET));
+            if there.is_none() {
+                listen(properties, id, port)?;
+            }
+            if !runs {
+                // The folder may have been moved.
+                properties.set("node.id", id.to_string());
+                properties.set("log.dirs", present.folder.join(format!("broker-{id}")).display().to_string());
+                properties.set(CONTROL_PLANE, control_plane.as_str());
+            }
+            let file = BrokerFile { id, properties: properties.clone() };
+            let is_changed = there.is_none_or(|there| !is_same(&there.properties, &file.properties));
+            Ok(PlannedBroker { file, is_new: there.is_none(), is_changed, runs })
+        };
+        let brokers = (1..=count).map(broker).collect::<Result<Vec<PlannedBroker>, Failure>>()?;
+        match brokers.iter().find(|broker| broker.runs && broker.is_changed) {
+            Some(broker) => {
+                let folder = present.folder.display();
+                Err(Failure::new(format!(
+                    "broker {} runs without these settings; `fullbore cluster down --data-dir {folder}` first",
+                    broker.file.id
+                )))
+            }
+            None => Ok(Plan { has_own_postgres, brokers }),
+        }
+    }
+
+    /// Where clients connect: `host:port,host:port`.
+    pub fn bootstrap_servers(&self) -> String {
+        self.brokers.iter().filter_map(|broker| broker.file.address()).collect::<Vec<_>>().join(",")
+    }
+}
+
+fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
+    let there = present.brokers.last().map(|broker| broker.id);
+    match (wanted, there) {
+        (None, there) => Ok(there.unwrap_or(BROKERS_DEFAULT)),
+        (Some(wanted), Some(there)) if wanted < there => Err(Failure::new(format!(
+            "{} has {there} brokers, which hold replicas; --brokers can add some, and not take any away",
+            present.folder.display()
+        ))),
+        (Some(wanted), _) => Ok(wanted),
+    }
+}
+
+/// The URL, and whether it is that of a PostgreSQL of the folder's own.
+fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String, bool), Failure> {
+    let folder = present.folder.display();
+    if present.has_postgres && !(wanted.is_some() && present.brokers.is_empty()) {
+        return match wanted {
+            Some(_) => Err(Failure::new(format!(
+                "the brokers of {folder} have a PostgreSQL of their own; leave --control-plane out, or give another --data-dir"
+            ))),
+            None => Ok((present.postgres_url.clone(), true)),
+        };
+    }
+    // Neither is told: it may have a password.
+    let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
+    match (wanted, there) {
+        (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
+            "the brokers of {folder} have another control plane: leave --control-plane out, give another --data-dir, or, if the \
+             database is the same, change {CONTROL_PLANE} in {folder}/broker-*.properties"
+        ))),
+        (Some(url), _) | (None, Some(url)) => Ok((url.to_owned(), false)),
+        (None, None) => Ok((present.postgres_url.clone(), true)),
+    }
+}
+
+/// The port of the first broker.
+fn first_port(present: &Present<'_>, wanted: Option<u16>) -> Result<u16, Failure> {
+    let Some(first) = present.brokers.first() else { return Ok(wanted.unwrap_or(PORT_DEFAULT)) };
+    let address = first.address().unwrap_or_default();
+    let there = split_host_port(&address).and_then(|(_, port)| port.checked_sub(u16::try_from(first.id - 1).ok()?));
+    match (there, wanted) {
+        (Some(there), Some(wanted)) if there != wanted => Err(Failure::new(format!(
+            "the brokers of {} listen on {there} and the ports after it; leave --port out",
+            present.folder.display()
+        ))),
+        (there, wanted) => Ok(there.or(wanted).unwrap_or(PORT_DEFAULT)),
+    }
+}
+
+fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failure> {
+    let behind = |first: u16| first.checked_add(u16::try_from(id - 1).ok()?);
+    let port = behind(first).ok_or_else(|| {
+        Failure::new(format!("--port {first}: there is no port for broker {id} after it; give a smaller one"))
+    })?;
+    // Of another broker, if it has one.
+    let is_default = properties.get(ADMIN_LISTENER).is_none_or(|text| text.starts_with("127.0.0.1:"));
+    if is_default {
+        let port = port.checked_add(TO_ADMIN_PORT).unwrap_or(0);
+        properties.set(ADMIN_LISTENER, format!("127.0.0.1:{port}"));
+    }
+    properties.set("listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
+    Ok(())
+}
+
+fn settings(pairs: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let mut settings = Properties::default();
+    for pair in pairs {
+        settings.set_pair(pair, SET).map_err(|mistake| Failure::new(format!("{SET}{mistake}")))?;
+    }
+    let own = OWN.iter().find(|(key, _)| settings.get(key).is_some());
+    match own {
+        Some((key, flag)) => Err(Failure::new(format!("--set {key}: each broker has its own; {flag} says it"))),
+        None => Ok(settings.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
+    }
+}
+
+fn is_same(one: &Properties, other: &Properties) -> bool {
+    one.iter().eq(other.iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(brokers: &[BrokerFile]) -> Present<'_> {
+        Present {
+            folder: Path::new("/c"),
+            brokers,
+            running: BTreeSet::new(),
+            has_postgres: false,
+            postgres_url: "postgres://own".to_owned(),
+        }
+    }
+
+    fn plan(present: &Present<'_>, change: impl FnOnce(&mut Wanted)) -> Result<Plan, String> {
+        let mut wanted = Wanted::default();
+        change(&mut wanted);
+        Plan::new(present, &wanted).map_err(|failure| failure.to_string())
+    }
+
+    fn files(plan: &Plan) -> Vec<BrokerFile> {
+        plan.brokers.iter().map(|broker| broker.file.clone()).collect()
+    }
+
+    fn value(plan: &Plan, at: usize, key: &str) -> String {
+        plan.brokers[at].file.properties.get(key).unwrap_or("none").to_owned()
+    }
+
+    #[test]
+    fn a_new_folder_gets_three_brokers_with_what_is_their_own() {
+        let new = plan(&present(&[]), |wanted| wanted.settings = vec!["num.partitions=6".into()]).expect("possible");
+        assert!(new.has_own_postgres && new.brokers.iter().all(|broker| broker.is_new && broker.is_changed));
+        assert_eq!(new.bootstrap_servers(), "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094");
+        assert_eq!(
+            new.brokers[1].file.properties.to_text(),
+            "control.plane=postgres://own\nfullbore.admin.listener=127.0.0.1:9645\nlisteners=PLAINTEXT://127.0.0.1:9093\n\
+             log.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
+        );
+        let given = |wanted: &mut Wanted| {
+            (wanted.brokers, wanted.port) = (Some(1), Some(65_000));
+            wanted.control_plane = Some("postgres://ann@db/x".into());
+        };
+        let given = plan(&present(&[]), given).expect("possible");
+        assert!(!given.has_own_postgres && given.brokers.len() == 1);
+        assert_eq!(value(&given, 0, CONTROL_PLANE), "postgres://ann@db/x");
+        assert_eq!(value(&given, 0, ADMIN_LISTENER), "127.0.0.1:0");
+        let without_page = |wanted: &mut Wanted| wanted.settings = vec![format!("{ADMIN_LISTENER}=")];
+        assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
+    }
+
+    #[test]
+    fn the_same_folder_again_changes_nothing_and_more_brokers_are_as_the_first() {
+        let set = |wanted: &mut Wanted| {
+            (wanted.port, wanted.settings) = (Some(1000), vec!["num.partitions=6".into()]);
+            wanted.control_plane = Some("postgres://ann@db/x".into());
+        };
+        let there = files(&plan(&present(&[]), set).expect("possible"));
+        let again = plan(&present(&there), |_| {}).expect("possible");
+        assert!(again.brokers.iter().all(|broker| !broker.is_new && !broker.is_changed && !broker.runs));
+        assert!(!again.has_own_postgres);
+        let running = Present { running: [1, 3].into(), ..present(&there) };
+        let more = plan(&running, |wanted| wanted.brokers = Some(4)).expect("possible");
+        let states: Vec<_> =
+            more.brokers.iter().map(|broker| (broker.is_new, broker.is_changed, broker.runs)).collect();
+        let old = |runs| (false, false, runs);
+        assert_eq!(states, [old(true), old(false), old(true), (true, true, false)]);
+        assert_eq!(value(&more, 3, "listeners"), "PLAINTEXT://127.0.0.1:1003");
+        assert_eq!(value(&more, 3, ADMIN_LISTENER), "127.0.0.1:1555");
+        assert_eq!((value(&more, 3, "num.partitions"), value(&more, 3, "node.id")), ("6".into(), "4".into()));
+        assert_eq!(value(&more, 3, CONTROL_PLANE), "postgres://ann@db/x");
+        // One whose file has gone is made anew.
+        let gap: Vec<BrokerFile> = there.iter().filter(|broker| broker.id != 1).cloned().collect();
+        let filled = plan(&present(&gap), |_| {}).expect("possible");
+        assert_eq!(
+            files(&filled).iter().map(|file| file.properties.to_text()).collect::<Vec<_>>(),
+            there.iter().map(|file| file.properties.to_text()).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn settings_change_the_files_of_those_that_do_not_run() {
+        let there = files(&plan(&present(&[]), |_| {}).expect("possible"));
+        let set = |wanted: &mut Wanted| wanted.settings = vec!["num.partitions=9".into()];
+        let changed = plan(&present(&there), set).expect("possible");
+        assert!(changed.brokers.iter().all(|broker| broker.is_changed && !broker.is_new));
+        let running = Present { running: [2].into(), ..present(&there) };
+        let refused = plan(&running, set).expect_err("one runs");
+        assert_eq!(refused, "broker 2 runs without these settings; `fullbore cluster down --data-dir /c` first");
+        let moved =
+            Present { folder: Path::new("/d"), has_postgres: true, postgres_url: "new".into(), ..present(&there) };
+        let moved = plan(&moved, |_| {}).expect("possible");
+        assert_eq!(
+            (value(&moved, 0, "log.dirs"), value(&moved, 0, CONTROL_PLANE)),
+            ("/d/broker-1".into(), "new".into())
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_one_line_without_a_password() {
+        let own = files(&plan(&present(&[]), |_| {}).expect("possible"));
+        let own = Present { has_postgres: true, ..present(&own) };
+        let url = |wanted: &mut Wanted| wanted.control_plane = Some("postgres://ann:secret@db/x".into());
+        let given = files(&plan(&present(&[]), url).expect("possible"));
+        let other = |wanted: &mut Wanted| wanted.control_plane = Some("postgres://ann:secret@db/y".into());
+        type Change = Box<dyn FnOnce(&mut Wanted)>;
+        let setting = |pair: &str| -> Change {
+            let pair = pair.to_owned();
+            Box::new(move |wanted| wanted.settings = vec![pair])
+        };
+        // Without brokers nobody needs it.
+        plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
+        let cases: Vec<(Present<'_>, Change, &str)> = vec![
+            (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which hold replicas"),
+            (own.clone(), Box::new(|wanted| wanted.port = Some(1)), "listen on 9092 and the ports after it"),
+            (own.clone(), Box::new(url), "have a PostgreSQL of their own"),
+            (present(&given), Box::new(other), "the brokers of /c have another control plane"),
+            (present(&[]), Box::new(|wanted| wanted.port = Some(u16::MAX)), "no port for broker 2"),
+            (present(&[]), setting("x"), "--set x: must be key=value"),
+            (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers says it"),
+            (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane says it"),
+        ];
+        for (present, change, told) in cases {
+            let refused = plan(&present, change).expect_err(told);
+            assert!(refused.contains(told) && !refused.contains("secret") && !refused.contains('\n'), "{refused}");
+        }
+    }
+}

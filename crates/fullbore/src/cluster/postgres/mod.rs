@@ -1,0 +1,328 @@
+//! A PostgreSQL of a cluster's own, from the programs that are installed: made, started, stopped.
+//!
+//! - `programs`: where they are; `account`: who they run as.
+//!
+//! Invariant: it can be reached over a Unix socket alone, in a folder that only its user and root can enter; there it trusts
+//! everybody. What is in `data` is whole: it is made elsewhere and renamed.
+
+mod account;
+mod programs;
+
+use super::process::{Daemon, LOOK_EVERY, StartedProcess};
+use crate::failure::Failure;
+use crate::stop::Stop;
+use account::Account;
+use programs::Programs;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The role and the superuser, and the database that there is from the beginning.
+const ROLE: &str = "fullbore";
+const DATABASE: &str = "postgres";
+/// The name of its socket has it.
+const PORT: u16 = 5432;
+/// The longest path of a socket: `sockaddr_un` has 108 bytes, the last of which is a zero.
+const SOCKET_PATH_MAX: usize = 107;
+/// How long it may take to come up, after a crash too.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+/// Settings of a server that some dozens of connections use, and that should be small beside the brokers.
+const SETTINGS: [&str; 11] = [
+    "listen_addresses=",
+    "unix_socket_permissions=0700",
+    "max_connections=200",
+    "shared_buffers=32MB",
+    "min_wal_size=32MB",
+    "max_wal_size=256MB",
+    "max_wal_senders=0",
+    "wal_level=minimal",
+    "max_logical_replication_workers=0",
+    "logging_collector=off",
+    "log_line_prefix=%m [%p] ",
+];
+
+/// See the module.
+pub struct OwnPostgres {
+    /// With `data` and `socket` in it.
+    folder: PathBuf,
+    socket: PathBuf,
+    pub daemon: Daemon,
+}
+
+impl OwnPostgres {
+    /// That of a cluster's folder, whether it is there or not.
+    pub fn of(cluster: &Path) -> Self {
+        let folder = cluster.join("postgres");
+        let data = folder.join("data");
+        let daemon = Daemon {
+            name: "PostgreSQL".to_owned(),
+            pid_file: data.join("postmaster.pid"),
+            words: vec!["-D".into(), data.into()],
+            log: cluster.join("postgres.log"),
+        };
+        OwnPostgres { socket: socket_folder(&folder), folder, daemon }
+    }
+
+    /// Whether it has been made.
+    pub fn is_there(&self) -> bool {
+        self.data().exists()
+    }
+
+    /// How brokers reach it.
+    pub fn url(&self) -> String {
+        let host: String = self
+            .socket
+            .to_string_lossy()
+            .bytes()
+            .map(|byte| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
+                other => format!("%{other:02X}"),
+            })
+            .collect();
+        format!("postgres://{ROLE}@{host}:{PORT}/{DATABASE}")
+    }
+
+    /// Has it run: makes it if it is missing, starts it unless it runs, and waits until it takes connections. What was started comes
+    /// back, also by way of `started` where waiting fails.
+    ///
+    /// # Errors
+    /// What is missing or in the way, with the name of its log where it has something to say.
+    pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
+        if self.daemon.pid().is_some() {
+            return Ok(());
+        }
+        let programs = Programs::find(version_of(&self.data()))?;
+        let owner = fs::metadata(&self.folder).ok().map(|meta| (meta.uid(), meta.gid()));
+        let account = Account::for_data(owner)?;
+        if let Some((account, closed)) =
+            account.as_ref().and_then(|found| Some((found, found.kept_out_of(&self.folder)?)))
+        {
+            return Err(Failure::new(format!(
+                "PostgreSQL runs as user {} where this program is root, and that user cannot enter {}; give another folder with \
+                 --data-dir, as --data-dir /var/lib/fullbore-cluster",
+                account.name,
+                closed.display()
+            )));
+        }
+        own(&self.folder, account.as_ref())?;
+        own(&self.socket, account.as_ref())?;
+        self.forget_lock();
+        if version_of(&self.data()).is_none() {
+            self.make(&programs, account.as_ref(), stop)?;
+        }
+        let mut command = self.command(&programs, "postgres", account.as_ref());
+        command.arg("-D").arg(self.data());
+        let socket = format!("unix_socket_directories={}", quoted(&self.socket.to_string_lossy()));
+        let port = format!("port={PORT}");
+        for setting in SETTINGS.iter().copied().chain([socket.as_str(), port.as_str()]) {
+            command.args(["-c", setting]);
+        }
+        let begun = self.daemon.start(command).map_err(|error| cannot_start("postgres", account.as_ref(), &error))?;
+        self.wait_until_ready(started.insert(begun), stop)
+    }
+
+    /// Asks it to end at once, whoever is connected, with all on the disk; whether it ran.
+    pub fn end(&self) -> bool {
+        self.daemon.signal(Signal::INT)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Takes away the lock that a kill has left. PostgreSQL does so itself, unless its pid is used again, or nobody has waited for
+    /// it. Only called if the server does not run; its processes, which may outlive it, all work in its data.
+    fn forget_lock(&self) {
+        let Ok(data) = fs::canonicalize(self.data()) else { return };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
+        if !places.any(|place| place == data) {
+            let locks = [self.daemon.pid_file.clone(), self.socket.join(format!(".s.PGSQL.{PORT}.lock"))];
+            // One that stays is told by PostgreSQL.
+            locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
+        }
+    }
+
+    /// A program of PostgreSQL, without what the environment has for other servers.
+    fn command(&self, programs: &Programs, name: &str, account: Option<&Account>) -> Command {
+        let mut command = Command::new(programs.program(name));
+        let others = std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("PG"));
+        for key in others {
+            command.env_remove(key);
+        }
+        command.env("LC_ALL", "C").current_dir(&self.folder);
+        if let Some(account) = account {
+            account.run(&mut command);
+        }
+        command
+    }
+
+    /// Makes the data: beside their place, so that a kill leaves none that are not whole.
+    fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
+        let log = &self.daemon.log;
+        let new = self.folder.join("data.new");
+        let of_folder = |error: io::Error| Failure::new(format!("cannot make PostgreSQL's {}: {error}", new.display()));
+        if new.exists() {
+            fs::remove_dir_all(&new).map_err(of_folder)?;
+        }
+        let mut command = self.command(programs, "initdb", account);
+        command.arg("-D").arg(&new).args(["-U", ROLE, "-A", "trust", "-E", "UTF8", "--locale=C", "--data-checksums"]);
+        let output = OpenOptions::new().create(true).append(true).open(log)?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let mut child = command.spawn().map_err(|error| cannot_start("initdb", account, &error))?;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if stop.is_signalled()
+                && let Some(pid) = Pid::from_raw(child.id().cast_signed())
+            {
+                // It takes away what it has made. If it has just ended, it is not waited for yet, so that the pid is its own.
+                let _ = kill_process(pid, Signal::INT);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        };
+        if stop.is_signalled() {
+            return Err(Failure::interrupted("interrupted while PostgreSQL's data were made"));
+        }
+        if !status.success() {
+            return Err(Failure::new(format!("PostgreSQL's initdb has failed: see {}", log.display())));
+        }
+        fs::rename(&new, self.data()).map_err(of_folder)
+    }
+
+    fn wait_until_ready(&self, started: &mut StartedProcess, stop: &Stop) -> Result<(), Failure> {
+        let until = Instant::now() + UP_WITHIN;
+        loop {
+            if self.is_ready(started.child.id()) {
+                return Ok(());
+            }
+            if let Some(ended) = started.ended()? {
+                return Err(Failure::new(ended));
+            }
+            if stop.is_signalled() {
+                return Err(Failure::interrupted("interrupted while PostgreSQL started"));
+            }
+            if Instant::now() > until {
+                let (seconds, log) = (UP_WITHIN.as_secs(), self.daemon.log.display());
+                return Err(Failure::new(format!(
+                    "PostgreSQL takes no connections after {seconds} s; its log is {log}"
+                )));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// As pg_ctl knows it: the server writes it into its pid file, of which this is the eighth line.
+    fn is_ready(&self, pid: u32) -> bool {
+        let text = fs::read_to_string(&self.daemon.pid_file).unwrap_or_default();
+        let mut lines = text.lines();
+        lines.next() == Some(pid.to_string().as_str()) && lines.nth(6).is_some_and(|state| state.trim() == "ready")
+    }
+}
+
+/// The major version that made the data; `None` where there are none.
+fn version_of(data: &Path) -> Option<u32> {
+    fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
+}
+
+/// Where the socket is: beside the data, or where a socket's name cannot be as long, in a place that the folder's name leads to.
+fn socket_folder(folder: &Path) -> PathBuf {
+    let beside = folder.join("socket");
+    if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
+        return beside;
+    }
+    // FNV-1a, which is the same in every version of this program.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = folder.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
+    PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
+}
+
+/// Makes a folder that its user and root alone can enter, unless it is there and is one.
+fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
+    let shown = folder.display();
+    let me = rustix::process::geteuid().as_raw();
+    let made = match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        outcome => outcome,
+    };
+    let checked = made.and_then(|()| fs::symlink_metadata(folder)).and_then(|meta| {
+        // Of what others could have put there, under /tmp, nothing is taken over.
+        let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
+        match (is_ours, account) {
+            (false, _) => Err(io::Error::other("it is there and belongs to somebody else")),
+            (true, Some(account)) if meta.uid() != account.uid => chown(folder, Some(account.uid), Some(account.gid)),
+            (true, _) => Ok(()),
+        }
+    });
+    let closed = checked.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
+    closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's folder {shown}: {error}")))
+}
+
+/// The value of a setting that is a list, as one element.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn cannot_start(name: &str, account: Option<&Account>, error: &io::Error) -> Failure {
+    let who = account.map(|account| format!(" as user {}", account.name)).unwrap_or_default();
+    Failure::new(format!(
+        "cannot start PostgreSQL's {name}{who}: {error}; --control-plane takes the URL of another PostgreSQL"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_beside_the_data_unless_its_name_is_too_long() {
+        assert_eq!(
+            OwnPostgres::of(Path::new("/a b")).url(),
+            "postgres://fullbore@%2Fa%20b%2Fpostgres%2Fsocket:5432/postgres"
+        );
+        let long = |len: usize| PathBuf::from(format!("/{}", "x".repeat(len)));
+        let fits = long(SOCKET_PATH_MAX - 1 - "/socket/.s.PGSQL.5432".len());
+        assert_eq!(socket_folder(&fits), fits.join("socket"));
+        let short = socket_folder(&long(90));
+        assert!(short.starts_with("/tmp/") && short != socket_folder(&long(91)) && short == socket_folder(&long(90)));
+        assert!(short.as_os_str().len() < 40);
+    }
+
+    #[test]
+    fn a_lock_is_left_to_postgresql_while_a_process_works_in_the_data() {
+        let cluster = tempfile::tempdir().expect("a folder");
+        let postgres = OwnPostgres::of(cluster.path());
+        fs::create_dir_all(postgres.data()).expect("made");
+        fs::create_dir_all(&postgres.socket).expect("made");
+        assert!(postgres.is_there());
+        let locks = [&postgres.daemon.pid_file, &postgres.socket.join(".s.PGSQL.5432.lock")];
+        // A process that is no server of these data has the pid now.
+        locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
+        let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
+        postgres.forget_lock();
+        assert!(locks.iter().all(|lock| lock.exists()));
+        left.kill().expect("ours");
+        left.wait().expect("ended");
+        postgres.forget_lock();
+        assert!(locks.iter().all(|lock| !lock.exists()));
+    }
+
+    #[test]
+    fn a_folder_is_its_users_alone_and_no_link_is_taken_for_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        for _ in 0..2 {
+            own(&socket, None).expect("ours");
+            assert_eq!(fs::metadata(&socket).expect("there").mode() & 0o777, 0o700);
+        }
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&socket, &link).expect("linked");
+        let told = own(&link, None).expect_err("a link").to_string();
+        assert!(told.contains("belongs to somebody else"), "{told}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Where PostgreSQL's programs are: on the PATH, or where packages put them that keep them off it.
+
+use crate::failure::Failure;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where packages put programs: a folder for each version, and what is below it. Debian, then Red Hat's from PostgreSQL itself.
+const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
+/// Where PostgreSQL's own Makefile puts them.
+const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
+
+/// The programs of one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs {
+    folder: PathBuf,
+    /// The major version, 15.
+    pub version: u32,
+}
+
+impl Programs {
+    /// Those on the PATH, or else the newest; for data that there are, those of the version that made them.
+    ///
+    /// # Errors
+    /// There are none, with what to do.
+    pub fn find(of_data: Option<u32>) -> Result<Programs, Failure> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        choose(&candidates(&path, Path::new("/")), of_data)
+    }
+
+    /// One of them.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// The folders that have both programs, in the order of preference, each once.
+fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
+    let below = |place: &str| root.join(place.trim_start_matches('/'));
+    let mut versioned = Vec::new();
+    for (folder, bin) in VERSIONED {
+        let entries = fs::read_dir(below(folder)).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let version = name.to_str().and_then(|name| name.trim_start_matches("pgsql-").parse::<u32>().ok());
+            versioned.extend(version.map(|version| (version, entry.path().join(bin))));
+        }
+    }
+    versioned.sort_by(|a, b| b.cmp(a));
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
+    let folders = folders.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in folders {
+        // Links lead to where they find the rest of what they need.
+        let Some(folder) =
+            fs::canonicalize(folder.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
+        else {
+            continue;
+        };
+        if folder.join("initdb").is_file() && !found.contains(&folder) {
+            found.push(folder);
+        }
+    }
+    found
+}
+
+fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Failure> {
+    let programs = |folder: &PathBuf| Some(Programs { version: version(folder)?, folder: folder.clone() });
+    let found: Vec<Programs> = candidates.iter().filter_map(programs).collect();
+    let fitting = found.iter().find(|programs| of_data.is_none_or(|version| programs.version == version));
+    match (fitting, of_data, found.first()) {
+        (Some(programs), ..) => Ok(programs.clone()),
+        (None, Some(version), Some(other)) => Err(Failure::new(format!(
+            "this cluster's metadata were made by PostgreSQL {version}, and here is PostgreSQL {} only; install version \
+             {version}, as with `apt-get install postgresql-{version}`",
+            other.version
+        ))),
+        (None, ..) => Err(Failure::new(
+            "PostgreSQL, in which the brokers of a cluster keep their metadata, is not installed; install it, as with \
+             `apt-get install postgresql`, or give the URL of one with --control-plane",
+        )),
+    }
+}
+
+/// As the server itself says it; `None` where it does not start.
+fn version(folder: &Path) -> Option<u32> {
+    let output = Command::new(folder.join("postgres")).arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1), 18beta1
+    let number = text.split_whitespace().nth(2)?;
+    number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A server that says this version.
+    fn install(folder: &Path, version: &str) {
+        fs::create_dir_all(folder).expect("made");
+        fs::write(folder.join("initdb"), "").expect("written");
+        let script = format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n");
+        fs::write(folder.join("postgres"), script).expect("written");
+        fs::set_permissions(folder.join("postgres"), fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    #[test]
+    fn the_path_comes_before_the_newest_and_data_before_both() {
+        let root = tempfile::tempdir().expect("a folder");
+        let root = fs::canonicalize(root.path()).expect("there");
+        let find = |path: &Path, of_data| {
+            let found = choose(&candidates(path.as_os_str(), &root), of_data);
+            found.map(|programs| programs.version).map_err(|failure| failure.to_string())
+        };
+        let none = find(Path::new(""), None).expect_err("none");
+        assert!(
+            none.contains("is not installed") && none.contains("--control-plane") && !none.contains('\n'),
+            "{none}"
+        );
+        install(&root.join("usr/lib/postgresql/9/bin"), "9.6.24");
+        install(&root.join("usr/lib/postgresql/15/bin"), "15.18 (Debian 15.18-0+deb12u1)");
+        install(&root.join("usr/pgsql-16/bin"), "16rc1");
+        fs::create_dir_all(root.join("usr/lib/postgresql/17/bin")).expect("only clients");
+        assert_eq!(find(Path::new(""), None), Ok(16));
+        let bin = root.join("usr/local/bin");
+        fs::create_dir_all(&bin).expect("made");
+        symlink(root.join("usr/lib/postgresql/15/bin/postgres"), bin.join("postgres")).expect("linked");
+        assert_eq!(find(&bin, None), Ok(15), "the link leads to where initdb is");
+        assert_eq!(find(&bin, Some(9)), Ok(9));
+        let other = find(&bin, Some(14)).expect_err("not there");
+        assert!(other.contains("made by PostgreSQL 14, and here is PostgreSQL 15 only"), "{other}");
+    }
+}

@@ -1,0 +1,179 @@
+//! A process that outlives the command that started it: in a session of its own, so that no terminal ends it, with a log and a file
+//! with its pid.
+//!
+//! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used again.
+
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Between two looks at a process.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The end of a log that is looked at.
+const LOG_BYTES: u64 = 64 << 10;
+
+/// How a process that may run is known again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// As in `broker 2`.
+    pub name: String,
+    /// The file whose first line is the pid.
+    pub pid_file: PathBuf,
+    /// Words of the command line, one after another, that no other process has.
+    pub words: Vec<OsString>,
+    /// Where standard output and standard error go.
+    pub log: PathBuf,
+}
+
+impl Daemon {
+    /// The process, if it runs.
+    pub fn pid(&self) -> Option<Pid> {
+        let text = fs::read_to_string(&self.pid_file).ok()?;
+        let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
+        // Empty where the process has ended and nobody has looked at it.
+        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+        let line: Vec<&OsStr> = line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+        line.windows(self.words.len()).any(|some| some == &self.words[..]).then_some(pid)
+    }
+
+    /// Starts it, with its output behind what the log has.
+    ///
+    /// # Errors
+    /// The log cannot be opened, or there is no such program.
+    pub fn start(&self, mut command: Command) -> io::Result<StartedProcess> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+        let begins = log.metadata()?.len();
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // SAFETY: between fork and exec this makes one system call; it allocates nothing and takes no lock.
+        unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
+        let child = command.spawn()?;
+        Ok(StartedProcess { daemon: self.clone(), child, begins })
+    }
+
+    /// Asks it to end, if it runs; whether it does.
+    pub fn signal(&self, signal: Signal) -> bool {
+        // It may end just before.
+        self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+}
+
+/// Waits until none of these runs; those that still do after `patience`.
+pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: Duration) -> Vec<&'a Daemon> {
+    let until = Instant::now() + patience;
+    let mut left: Vec<&Daemon> = of.into_iter().collect();
+    loop {
+        left.retain(|daemon| daemon.pid().is_some());
+        if left.is_empty() || Instant::now() > until {
+            return left;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// A process that this command has started.
+pub struct StartedProcess {
+    pub daemon: Daemon,
+    pub child: Child,
+    /// Where its part of the log begins.
+    begins: u64,
+}
+
+impl StartedProcess {
+    /// How it has ended, and its last lines, if it has.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn ended(&mut self) -> io::Result<Option<String>> {
+        let Some(status) = self.child.try_wait()? else { return Ok(None) };
+        let Daemon { name, log, .. } = &self.daemon;
+        let lines = self.last_lines(10);
+        let how = status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"));
+        let told =
+            if lines.is_empty() { "; its log says nothing".to_owned() } else { format!("\n{}", lines.join("\n")) };
+        Ok(Some(format!("{name} ended with {how}; {}:{told}", log.display())))
+    }
+
+    /// The last lines that it has logged, so many at most.
+    pub fn last_lines(&self, count: usize) -> Vec<String> {
+        // Its log may have been taken away.
+        let text = tail(&self.daemon.log, self.begins).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect()
+    }
+}
+
+fn tail(path: &Path, begins: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.metadata()?.len();
+    file.seek(SeekFrom::Start(begins.max(end.saturating_sub(LOG_BYTES))))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(folder: &Path, words: &[&str]) -> Daemon {
+        Daemon {
+            name: "broker 7".to_owned(),
+            pid_file: folder.join("pid"),
+            words: words.iter().map(OsString::from).collect(),
+            log: folder.join("log"),
+        }
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "serve", "--config", "x"]);
+        command
+    }
+
+    #[test]
+    fn a_pid_that_is_used_again_is_not_taken_for_the_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        assert_eq!(known.pid(), None, "no file");
+        let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
+        for wrong in ["", "0", "-1", "one", "99999999"] {
+            fs::write(&known.pid_file, wrong).expect("written");
+            assert_eq!(known.pid(), None, "{wrong}");
+        }
+        fs::write(&known.pid_file, format!("{}\nmore", std::process::id())).expect("written");
+        assert_eq!(known.pid(), None, "another program");
+        started.child.kill().expect("ours");
+        started.child.wait().expect("ended");
+    }
+
+    #[test]
+    fn a_process_has_a_session_and_a_log_of_its_own_and_ends_at_a_signal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        fs::write(&known.log, "before\n").expect("written");
+        let script =
+            "cut -d' ' -f5,6 /proc/self/stat; echo $$; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done";
+        let mut started = known.start(shell(script)).expect("there is a shell");
+        let pid = started.child.id();
+        fs::write(&known.pid_file, pid.to_string()).expect("written");
+        while started.last_lines(10).len() < 2 {
+            assert_eq!(started.ended().expect("ours"), None);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        // Its session is that of its own pid, and so not that of the test.
+        assert_eq!(started.last_lines(10), [format!("  {pid} {pid}"), format!("  {pid}")]);
+        assert_eq!(known.pid(), Pid::from_raw(pid as i32));
+        assert!(known.signal(Signal::TERM));
+        assert!(wait_until_gone([&known], Duration::from_secs(10)).is_empty());
+        let told = started.ended().expect("ours").expect("ended");
+        let log = known.log.display();
+        assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
+        assert!(!known.signal(Signal::TERM));
+    }
+}

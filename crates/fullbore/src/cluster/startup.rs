@@ -1,0 +1,265 @@
+//! What one `cluster up` has started, until all of it answers; and its way back if it does not.
+//!
+//! Invariant: what ran before this command runs on, whatever comes of it.
+
+use super::broker::{self, BrokerFile};
+use super::plan::PlannedBroker;
+use super::postgres::OwnPostgres;
+use super::process::{Daemon, LOOK_EVERY, StartedProcess, wait_until_gone};
+use crate::client_id;
+use crate::failure::Failure;
+use crate::stop::Stop;
+use fullbore_client::ClientError;
+use fullbore_client::blocking::Cluster;
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// How long brokers may take until they answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long processes may take to end.
+pub const END_WITHIN: Duration = Duration::from_secs(30);
+/// Between two questions to a broker.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub struct Startup<'a> {
+    folder: &'a Path,
+    /// What runs brokers.
+    program: PathBuf,
+    pub postgres: OwnPostgres,
+    started_postgres: Option<StartedProcess>,
+    started: Vec<StartedProcess>,
+    /// Files that this command has made.
+    made: Vec<PathBuf>,
+}
+
+/// What a broker has said so far.
+struct Readiness {
+    id: u32,
+    /// `None` once it answers and knows all others.
+    missing: Option<String>,
+}
+
+impl<'a> Startup<'a> {
+    /// Nothing yet.
+    pub fn new(folder: &'a Path, program: PathBuf) -> Self {
+        let postgres = OwnPostgres::of(folder);
+        Startup { folder, program, postgres, started_postgres: None, started: Vec::new(), made: Vec::new() }
+    }
+
+    /// Has a PostgreSQL of its own run.
+    ///
+    /// # Errors
+    /// As [`OwnPostgres::up`].
+    pub fn start_postgres(&mut self, stop: &Stop) -> Result<(), Failure> {
+        self.postgres.up(stop, &mut self.started_postgres)
+    }
+
+    /// Writes the broker's file if it is to change, and starts the broker unless it runs.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start_broker(&mut self, planned: &PlannedBroker) -> Result<(), Failure> {
+        let id = planned.file.id;
+        if planned.runs {
+            return Ok(());
+        }
+        if planned.is_changed {
+            planned.file.write(self.folder)?;
+            self.made.extend(planned.is_new.then(|| broker::path(self.folder, id)));
+        }
+        let daemon = broker::daemon(self.folder, id);
+        let started = daemon.start(broker::command(&self.program, self.folder, id));
+        let started = started.map_err(|error| Failure::new(format!("cannot start broker {id}: {error}")))?;
+        let pid = started.child.id();
+        self.started.push(started);
+        fs::write(&daemon.pid_file, format!("{pid}\n"))
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
+    }
+
+    /// Waits until every broker answers and knows all of them.
+    ///
+    /// # Errors
+    /// One that has ended, with its last lines; one that does not answer in time; a signal.
+    pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
+        let over = Arc::new(AtomicBool::new(false));
+        let outcome = self.wait_for(&ask(brokers, &over), brokers, stop);
+        over.store(true, Ordering::Relaxed);
+        outcome
+    }
+
+    fn wait_for(&mut self, told: &Receiver<Readiness>, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
+        let until = Instant::now() + ANSWER_WITHIN;
+        let nothing = || Some("it does not answer".to_owned());
+        let mut missing: Vec<Readiness> =
+            brokers.iter().map(|of| Readiness { id: of.file.id, missing: nothing() }).collect();
+        loop {
+            while let Ok(told) = told.try_recv() {
+                missing.retain(|other| other.id != told.id);
+                missing.extend(told.missing.is_some().then_some(told));
+            }
+            let Some(first) = missing.iter().min_by_key(|told| told.id) else { return Ok(()) };
+            for started in &mut self.started {
+                if let Some(ended) = started.ended()? {
+                    return Err(Failure::new(ended));
+                }
+            }
+            if stop.is_signalled() {
+                return Err(Failure::interrupted("interrupted while the brokers started"));
+            }
+            if Instant::now() > until {
+                let (seconds, log) = (ANSWER_WITHIN.as_secs(), broker::daemon(self.folder, first.id).log);
+                let what = first.missing.as_deref().unwrap_or_default();
+                let (id, log) = (first.id, log.display());
+                return Err(Failure::new(format!(
+                    "broker {id} is not ready after {seconds} s: {what}; its log is {log}"
+                )));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Ends what was started, and takes away the files that were made.
+    pub fn undo(self) {
+        let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
+        for daemon in &brokers {
+            daemon.signal(Signal::TERM);
+        }
+        let left = wait_until_gone(brokers, END_WITHIN);
+        left.iter().for_each(|daemon| eprintln!("{}", still_runs(daemon)));
+        for started in &self.started {
+            if started.daemon.pid().is_none() {
+                forget(&started.daemon);
+            }
+        }
+        if self.started_postgres.is_some() && left.is_empty() {
+            self.postgres.end();
+            wait_until_gone([&self.postgres.daemon], END_WITHIN);
+        }
+        // What cannot be removed is there the next time.
+        self.made.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+}
+
+/// A process that does not end.
+pub fn still_runs(daemon: &Daemon) -> String {
+    let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
+    let (name, seconds, log) = (&daemon.name, END_WITHIN.as_secs(), daemon.log.display());
+    format!("{name} (pid {pid}) has not ended within {seconds} s; its log is {log}, and `kill -9 {pid}` ends it")
+}
+
+/// Removes the pid of a broker that has ended.
+pub fn forget(daemon: &Daemon) {
+    // If it stays, it is known for another's.
+    let _ = fs::remove_file(&daemon.pid_file);
+}
+
+/// Asks each broker, on a thread of its own since it may take as long as it likes, until it is ready or this is over.
+fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
+    let (tells, told) = channel();
+    for broker in brokers {
+        let (file, count, over, tells) = (broker.file.clone(), brokers.len(), over.clone(), tells.clone());
+        let asking = move || {
+            while !over.load(Ordering::Relaxed) {
+                let missing = missing(&file, count).unwrap_or_else(|error| Some(error.to_string()));
+                let is_ready = missing.is_none();
+                if tells.send(Readiness { id: file.id, missing }).is_err() || is_ready {
+                    return;
+                }
+                std::thread::sleep(ASK_EVERY);
+            }
+        };
+        // A thread that cannot be made is a broker that is not heard of.
+        let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
+    }
+    told
+}
+
+/// What a broker that answers lacks; nothing if it knows all of them.
+fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientError> {
+    let address = file.address().unwrap_or_default();
+    let known = Cluster::new(&address, client_id::CLUSTER)?.brokers()?.len();
+    Ok((known < count).then(|| format!("it knows {known} of {count} brokers")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_broker::config::Properties;
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A program instead of this one: what it does, given `$3`, the broker's file.
+    fn program(folder: &Path, script: &str) -> PathBuf {
+        let path = folder.join("program");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
+        path
+    }
+
+    fn planned(id: u32, address: &str) -> PlannedBroker {
+        let mut properties = Properties::default();
+        properties.set("listeners", format!("PLAINTEXT://{address}"));
+        PlannedBroker { file: BrokerFile { id, properties }, is_new: true, is_changed: true, runs: false }
+    }
+
+    /// Nobody listens there.
+    fn free() -> String {
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string()
+    }
+
+    #[test]
+    fn a_broker_that_ends_is_told_with_its_last_lines_and_the_others_are_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
+                      trap 'exit 0' TERM; while :; do sleep 0.05; done";
+        let mut running = Startup::new(folder.path(), program(folder.path(), script));
+        let brokers = [planned(1, &free()), planned(2, &free())];
+        brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
+        let first = broker::daemon(folder.path(), 1);
+        let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
+        let log = folder.path().join("broker-2.log");
+        let log = log.display();
+        assert_eq!(told, format!("broker 2 ended with status 1; {log}:\n  start\n  fullbore: no such thing"));
+        assert!(first.pid().is_some());
+        running.undo();
+        assert_eq!(first.pid(), None);
+        assert!(!first.pid_file.exists() && !broker::path(folder.path(), 1).exists() && first.log.exists());
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+        let mut running = Startup::new(folder.path(), program(folder.path(), script));
+        let brokers = [planned(1, &free())];
+        running.start_broker(&brokers[0]).expect("started");
+        let stop = Stop::new();
+        stop.ask();
+        let told = running.wait(&brokers, &stop).expect_err("asked to stop");
+        assert_eq!(told.status, crate::failure::INTERRUPTED);
+        running.undo();
+    }
+
+    #[test]
+    fn one_that_does_not_know_all_of_them_is_not_ready() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut properties = Properties::default();
+        properties.set("log.dirs", folder.path().join("data").display().to_string());
+        properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+        properties.set("fullbore.admin.listener", "");
+        let config = fullbore_broker::config::BrokerConfig::from_properties(&properties).expect("valid").0;
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let broker = runtime.block_on(fullbore_broker::Broker::start(config)).expect("started");
+        let file = planned(1, &broker.addr().to_string()).file;
+        assert_eq!(missing(&file, 1).expect("it answers"), None);
+        assert_eq!(missing(&file, 3).expect("it answers").as_deref(), Some("it knows 1 of 3 brokers"));
+        runtime.block_on(broker.shutdown());
+        missing(&file, 1).expect_err("nobody listens");
+    }
+}

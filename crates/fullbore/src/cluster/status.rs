@@ -1,0 +1,70 @@
+//! `cluster status`: which processes of a cluster run, and where.
+
+use super::broker::{self, BrokerFile};
+use super::folder::{ClusterFolder, FolderArg};
+use super::postgres::OwnPostgres;
+use super::process::Daemon;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use crate::table::{aligned, or_dash, row};
+use clap::Args;
+use fullbore_bench::report::json::{array, null, object, plain, string};
+use std::path::Path;
+
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    folder: FolderArg,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Prints it.
+pub fn run(status: &StatusArgs) -> Result<(), Failure> {
+    status.format.choose();
+    let (folder, brokers) = ClusterFolder::existing(&status.folder.data_dir)?;
+    if status.format.json {
+        line(&document(&folder.path, &brokers));
+    } else {
+        table(&folder.path, &brokers).iter().for_each(|text| line(text));
+    }
+    Ok(())
+}
+
+fn pid(daemon: &Daemon) -> Option<i32> {
+    daemon.pid().map(|pid| pid.as_raw_nonzero().get())
+}
+
+fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
+    let mut rows = vec![row(["PROCESS", "ADDRESS", "STATE", "PID", "LOG"])];
+    let mut add = |address: String, daemon: &Daemon| {
+        let pid = pid(daemon);
+        let state = if pid.is_some() { "running" } else { "stopped" };
+        rows.push(row([&daemon.name, &address, state, &or_dash(pid), &daemon.log.display().to_string()]));
+    };
+    for file in brokers {
+        add(or_dash(file.address()), &broker::daemon(folder, file.id));
+    }
+    let postgres = OwnPostgres::of(folder);
+    if postgres.is_there() {
+        add("-".to_owned(), &postgres.daemon);
+    }
+    aligned(&rows, &[10, 15, 7, 7])
+}
+
+/// The same as JSON; `cluster up` prints it, too.
+pub fn document(folder: &Path, brokers: &[BrokerFile]) -> String {
+    let process = |daemon: &Daemon| [("pid", plain(pid(daemon))), ("log", string(&daemon.log.display().to_string()))];
+    let broker = |file: &BrokerFile| {
+        let own = [("id", file.id.to_string()), ("address", string(&file.address().unwrap_or_default()))];
+        object(own.into_iter().chain(process(&broker::daemon(folder, file.id))))
+    };
+    let servers: Vec<String> = brokers.iter().filter_map(BrokerFile::address).collect();
+    let postgres = OwnPostgres::of(folder);
+    object([
+        ("folder", string(&folder.display().to_string())),
+        ("bootstrap_servers", string(&servers.join(","))),
+        ("brokers", array(brokers.iter().map(broker))),
+        ("postgres", if postgres.is_there() { object(process(&postgres.daemon)) } else { null() }),
+    ])
+}

@@ -1,0 +1,144 @@
+//! `cluster up`: what the user types and sees.
+
+use super::broker::{self, BrokerFile};
+use super::folder::{ClusterFolder, FolderArg};
+use super::plan::{Plan, PlannedBroker, Present, Wanted};
+use super::postgres::OwnPostgres;
+use super::startup::Startup;
+use super::status;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use crate::stop::Stop;
+use clap::Args;
+use fullbore_broker::config::BrokerConfig;
+use std::net::TcpListener;
+use std::path::Path;
+
+#[derive(Args, Debug)]
+pub struct Up {
+    /// How many brokers the folder is to have [default: as many as it has, 3 in a new one].
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=50))]
+    brokers: Option<u32>,
+    #[command(flatten)]
+    folder: FolderArg,
+    /// The port of the first broker on 127.0.0.1; the others have those after it [default: 9092].
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: one of its own]. A password belongs
+    /// into a file that `--set control.plane.password.file=FILE` names, since others see command lines.
+    #[arg(long, value_name = "URL")]
+    control_plane: Option<String>,
+    /// A configuration value of all brokers that are started; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Starts it; what this has started is ended again if it does not come up.
+pub fn run(up: &Up) -> Result<(), Failure> {
+    up.format.choose();
+    let program = std::env::current_exe()?;
+    let stop = Stop::at_signal(|| ())?;
+    let folder = ClusterFolder::made(&up.folder.data_dir)?;
+    let outcome = start(up, &folder, Startup::new(&folder.path, program), &stop);
+    if outcome.is_err() {
+        folder.leave();
+    }
+    let plan = outcome?;
+    if up.format.json {
+        line(&status::document(&folder.path, &files(&plan)));
+    } else {
+        greet(&folder.path, &plan, up);
+    }
+    Ok(())
+}
+
+fn start(up: &Up, folder: &ClusterFolder, mut running: Startup<'_>, stop: &Stop) -> Result<Plan, Failure> {
+    let there = BrokerFile::all(&folder.path)?;
+    let plan = Plan::new(&present(&folder.path, &there, &running.postgres), &up.wanted())?;
+    let to_start: Vec<&PlannedBroker> = plan.brokers.iter().filter(|broker| !broker.runs).collect();
+    check(&to_start, there.is_empty())?;
+    let mut start = || {
+        if plan.has_own_postgres {
+            running.start_postgres(stop)?;
+        }
+        to_start.iter().try_for_each(|broker| running.start_broker(broker))?;
+        running.wait(&plan.brokers, stop)
+    };
+    match start() {
+        Ok(()) => Ok(plan),
+        Err(failure) => {
+            running.undo();
+            Err(failure)
+        }
+    }
+}
+
+impl Up {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            brokers: self.brokers,
+            port: self.port,
+            control_plane: self.control_plane.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+fn present<'a>(folder: &'a Path, brokers: &'a [BrokerFile], postgres: &OwnPostgres) -> Present<'a> {
+    let runs = |id: &u32| broker::daemon(folder, *id).pid().is_some();
+    Present {
+        folder,
+        brokers,
+        running: brokers.iter().map(|broker| broker.id).filter(runs).collect(),
+        has_postgres: postgres.is_there(),
+        postgres_url: postgres.url(),
+    }
+}
+
+/// What brokers would refuse is told before anything is made.
+fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
+    for (at, broker) in brokers.iter().enumerate() {
+        let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
+        if at == 0 {
+            warnings.iter().for_each(|warning| eprintln!("{warning}"));
+        }
+        let address = broker.file.address().unwrap_or_default();
+        TcpListener::bind(&address).map_err(|error| {
+            let next = if has_choice { "; --port takes another first port" } else { "" };
+            Failure::new(format!("broker {} cannot listen on {address}: {error}{next}", broker.file.id))
+        })?;
+    }
+    Ok(())
+}
+
+fn files(plan: &Plan) -> Vec<BrokerFile> {
+    plan.brokers.iter().map(|broker| broker.file.clone()).collect()
+}
+
+/// Says where it is, and what to try.
+fn greet(folder: &Path, plan: &Plan, up: &Up) {
+    let brokers = match plan.brokers.len() {
+        1 => "1 broker".to_owned(),
+        count => format!("{count} brokers"),
+    };
+    let servers = plan.bootstrap_servers();
+    line(&format!("Fullbore {} runs {brokers}, bootstrap servers {servers}", env!("CARGO_PKG_VERSION")));
+    line(&format!("  data     {}", folder.display()));
+    line(&match plan.has_own_postgres {
+        true => format!("  metadata a PostgreSQL of its own, {}", folder.join("postgres").display()),
+        false => "  metadata the PostgreSQL of --control-plane".to_owned(),
+    });
+    let (at, replicas) = (format!("--bootstrap-server {servers}"), plan.brokers.len().min(3));
+    let min_in_sync = if replicas > 2 { " --config min.insync.replicas=2" } else { "" };
+    line(&format!(
+        "  try      fullbore topics create --topic orders --partitions 6 --replication-factor {replicas}{min_in_sync} {at}"
+    ));
+    line(&format!("           fullbore topics describe --topic orders {at}"));
+    let data_dir = match up.folder.data_dir == Path::new(super::folder::FOLDER_DEFAULT) {
+        true => String::new(),
+        false => format!(" --data-dir {}", folder.display()),
+    };
+    line(&format!("  stop     fullbore cluster down{data_dir}"));
+}

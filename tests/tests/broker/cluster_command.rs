@@ -1,0 +1,132 @@
+//! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs PostgreSQL's programs.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A folder for a cluster, of which nothing runs any more when this is dropped.
+struct Cluster {
+    folder: TempDir,
+    port: u16,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        Cluster { folder: tempfile::tempdir().expect("a folder"), port: free_ports(4) }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, action: &str, flags: &[&str]) -> Output {
+        let mut command = Command::new(fullbore_tests::binary());
+        command.args(["cluster", action, "--data-dir"]).arg(self.path()).args(flags);
+        command.output().expect("it runs")
+    }
+
+    fn ran(&self, action: &str, flags: &[&str]) -> String {
+        let output = self.run(action, flags);
+        assert!(output.status.success(), "{action}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn refused(&self, action: &str, flags: &[&str]) -> String {
+        let output = self.run(action, flags);
+        assert_eq!(output.status.code(), Some(1), "{action}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn up(&self, flags: &[&str]) -> String {
+        let port = self.port.to_string();
+        // Of two tests at a time the second would find the port of the first.
+        self.ran("up", &[&["--port", &port, "--set", "fullbore.admin.listener="], flags].concat())
+    }
+
+    /// The pids of brokers that the files tell, by id, and of PostgreSQL.
+    fn pid(&self, file: &str) -> Pid {
+        let text = std::fs::read_to_string(self.path().join(file)).expect("there");
+        Pid::from_raw(text.lines().next().expect("a line").parse().expect("a number")).expect("a pid")
+    }
+
+    fn topics(&self, line: &str) -> String {
+        let mut command = Command::new(fullbore_tests::binary());
+        command.arg("topics").args(line.split(' ')).args(["--bootstrap-server", &format!("127.0.0.1:{}", self.port)]);
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // What a failed test has left; it may be nothing.
+        let _ = self.run("down", &[]);
+    }
+}
+
+/// The first of so many ports one after another that nobody has.
+fn free_ports(count: u16) -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").and_then(|first| first.local_addr()).expect("a port").port();
+        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if first.checked_add(count).is_some_and(|end| (first..end).all(is_free)) {
+            return first;
+        }
+    }
+}
+
+#[test]
+fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data() {
+    let cluster = Cluster::new();
+    let told = cluster.up(&["--brokers", "3"]);
+    assert!(told.contains(" runs 3 brokers, bootstrap servers 127.0.0.1:"), "{told}");
+    cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
+    assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
+    let postgres = cluster.pid("postgres/data/postmaster.pid");
+    // Nothing to do.
+    let first = cluster.pid("broker-1.pid");
+    cluster.up(&[]);
+    assert_eq!((cluster.pid("broker-1.pid"), cluster.pid("postgres/data/postmaster.pid")), (first, postgres));
+    // What was killed is started, and nothing else.
+    let second = cluster.pid("broker-2.pid");
+    kill_process(second, Signal::KILL).expect("it runs");
+    kill_process(postgres, Signal::KILL).expect("it runs");
+    fullbore_tests::wait_until("they are gone", std::time::Duration::from_secs(10), || {
+        cluster.ran("status", &[]).matches(" stopped ").count() == 2
+    });
+    let told = cluster.refused("up", &["--brokers", "2"]);
+    assert!(told.contains("has 3 brokers, which hold replicas"), "{told}");
+    cluster.up(&["--brokers", "4"]);
+    assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
+    assert_eq!(cluster.ran("status", &["--json"]).matches("\"pid\":null").count(), 0);
+    let told = cluster.ran("down", &[]);
+    assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
+    assert_eq!(cluster.ran("status", &[]).matches(" stopped ").count(), 5);
+    cluster.up(&["--set", "num.partitions=2"]);
+    assert_eq!(cluster.topics("describe --topic t").matches("\tReplicas: ").count(), 6);
+    let file = std::fs::read_to_string(cluster.path().join("broker-4.properties")).expect("there");
+    assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
+}
+
+#[test]
+fn what_does_not_come_up_is_one_line_and_leaves_nothing_running() {
+    let cluster = Cluster::new();
+    let port = cluster.port.to_string();
+    let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("free before");
+    let told = cluster.refused("up", &["--port", &port]);
+    assert!(told.contains("broker 2 cannot listen on 127.0.0.1:") && told.lines().count() == 1, "{told}");
+    drop(taken);
+    let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
+    assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
+    assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
+    // A database that is not there: the broker says so.
+    let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
+    let told = cluster.refused("up", &nowhere);
+    assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");
+    assert!(!cluster.path().join("broker-1.properties").exists());
+    let told = cluster.refused("status", &[]);
+    assert!(told.contains("there is no cluster in "), "{told}");
+}

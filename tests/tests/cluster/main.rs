@@ -1,0 +1,5 @@
+//! Several brokers over a PostgreSQL, each a process: what is promised of a cluster, whatever befalls it.
+
+mod faults;
+mod records;
+mod topics;
