@@ -96,9 +96,7 @@ where
             if self.number > before {
                 pause = PAUSE_MIN;
             }
-            if let Some(left_out) = self.vain.due() {
-                tracing::warn!(reason = error.words, left_out, "the beats of this broker do not reach its database");
-            }
+            self.tell(&error.words);
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -127,10 +125,18 @@ where
             let answers = session.ask(&self.beat(known), self.server.call_max).await?;
             let (beaten, newest) = beaten(known, answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
-            if !beaten.went_back && known.is_none_or(|known| known.number < newest.number) {
-                (self.behind)(newest.number);
+            match known {
+                Some(known) if beaten.went_back => self.tell(&StoreError::WentBack(known.number).to_string()),
+                Some(known) if known.number >= newest.number => {}
+                _ => (self.behind)(newest.number),
             }
             self.heard.send_replace(Some(Arc::new(beaten)));
+        }
+    }
+
+    fn tell(&self, reason: &str) {
+        if let Some(left_out) = self.vain.due() {
+            tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
         }
     }
 
