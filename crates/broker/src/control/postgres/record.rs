@@ -16,7 +16,8 @@ use super::super::change::{Change, DeletedTopic, Partitions};
 use super::super::node::{Endpoint, RegisteredBroker};
 use crate::config::Resource;
 
-type Configs = BTreeMap<String, String>;
+/// What somebody sets, by name.
+pub type SetConfigs = BTreeMap<String, String>;
 
 /// A [`Change`].
 #[derive(Serialize, Deserialize)]
@@ -31,7 +32,7 @@ enum ChangeRecord {
         id: String,
         name: String,
         partitions: Vec<RunRecord>,
-        configs: Configs,
+        configs: SetConfigs,
     },
     PartitionsChanged {
         id: String,
@@ -48,7 +49,7 @@ enum ChangeRecord {
     },
     TopicConfigured {
         id: String,
-        configs: Configs,
+        configs: SetConfigs,
     },
     TopicDeleted {
         id: String,
@@ -60,12 +61,12 @@ enum ChangeRecord {
     },
     BrokerConfigured {
         broker: Option<i32>,
-        configs: Configs,
+        configs: SetConfigs,
     },
     ResourceConfigured {
         resource_type: i8,
         name: String,
-        configs: Configs,
+        configs: SetConfigs,
     },
     ProducerIdsTaken {
         next: i64,
