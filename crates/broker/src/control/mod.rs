@@ -30,8 +30,8 @@ pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ use postgres::{Beats, Server};
 use queue::Queue;
 use store::{Store, StoreError};
 
-pub use beat::{Beaten, Heard};
+pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
@@ -90,6 +90,8 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
+    /// Set where there is a cluster.
+    beats: OnceLock<watch::Receiver<Beaten>>,
     /// As it was at the start, until it is taken.
     kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
@@ -98,7 +100,7 @@ struct Shared {
     /// The owner's, and who writes down what it has seen. None once they have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// `None` where there is no cluster, and once it is closed.
-    beats: Mutex<Option<Beats>>,
+    beating: Mutex<Option<Beats>>,
 }
 
 /// What a broker that starts says of itself.
@@ -172,13 +174,10 @@ impl Control {
             move || known.borrow().version(),
             move |version| queue.catch_up_to(version),
         );
-        *shared.beats.lock() = Some(beats.map_err(OpenError::Thread)?);
+        let beats = beats.map_err(OpenError::Thread)?;
+        let _ = shared.beats.set(beats.heard());
+        *shared.beating.lock() = Some(beats);
         Ok(control)
-    }
-
-    /// What is heard of the brokers of the cluster, and what this one knows of the database; `None` where there is no cluster.
-    pub fn beats(&self) -> Option<watch::Receiver<Option<Arc<Beaten>>>> {
-        self.shared.beats.lock().as_ref().map(Beats::heard)
     }
 
     /// One over a store in memory, which several brokers may share.
@@ -189,7 +188,7 @@ impl Control {
         memory: &tests::memory::Memory,
         folder: Uuid,
     ) -> Result<Self, OpenError> {
-        let (memory, store) = (memory.clone(), identity::StoreName::Database("memory".to_owned()));
+        let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
         let identity = Identity { cluster_id: Uuid([1; 16]), folder, kept: None, store };
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
@@ -229,9 +228,10 @@ impl Control {
             kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
+            beats: OnceLock::new(),
             queue: Mutex::new(Some(queue)),
             threads: Mutex::new(vec![thread]),
-            beats: Mutex::new(None),
+            beating: Mutex::new(None),
         };
         Ok(Self { shared: Arc::new(shared), by: None })
     }
@@ -269,6 +269,11 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.
+    pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
+        self.shared.beats.get().cloned()
     }
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
@@ -491,7 +496,7 @@ impl Shared {
     fn close(&self) {
         // The thread ends once it has served what waits.
         self.queue.lock().take();
-        self.beats.lock().take();
+        self.beating.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("the control thread panicked");

@@ -11,7 +11,6 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
-use super::identity::StoreName;
 pub(crate) use memory::Memory;
 
 use super::decide::PRODUCER_ID_BLOCK;
@@ -383,7 +382,7 @@ pub(crate) fn member(
 ) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, kept: None, store: StoreName::Database("memory".to_owned()) };
+    let identity = Identity { cluster_id, folder, kept: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::BrokerState;
-use fullbore_wire::{ErrorCode, Uuid};
+use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
 use crate::control::{Beaten, BrokerChange, Control, Image};
@@ -36,9 +36,6 @@ pub struct Membership {
     refused: Seldom,
 }
 
-/// What is heard with the beats of this broker; `None` before the first.
-pub type BeatsHeard = channel::Receiver<Option<Arc<Beaten>>>;
-
 /// Why the process must end, once another has its place.
 pub type Displaced = channel::Sender<Option<String>>;
 
@@ -50,7 +47,12 @@ impl Membership {
     }
 
     /// Until the broker stops, or the process must end.
-    pub async fn run(mut self, mut beats: BeatsHeard, mut stop: channel::Receiver<bool>, ended: Arc<Displaced>) {
+    pub async fn run(
+        mut self,
+        mut beats: channel::Receiver<Beaten>,
+        mut stop: channel::Receiver<bool>,
+        ended: Arc<Displaced>,
+    ) {
         let mut images = self.control.watch();
         let mut again = None;
         loop {
@@ -63,9 +65,7 @@ impl Membership {
             let Ok(is_beat) = is_beat else { return };
             if is_beat {
                 let beaten = beats.borrow_and_update().clone();
-                if let Some(beaten) = beaten.filter(|beaten| !beaten.went_back) {
-                    self.judge(&beaten).await;
-                }
+                self.judge(&beaten).await;
             }
             let image = Arc::clone(&images.borrow_and_update());
             if let Some(why) = self.replaced(&image) {
@@ -119,7 +119,7 @@ impl Membership {
 }
 
 /// Hands over what this broker leads, as far as somebody else may lead it, and waits until the others show that.
-pub async fn hand_over(control: &Control, beats: &mut BeatsHeard) {
+pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
         return;
@@ -131,14 +131,8 @@ pub async fn hand_over(control: &Control, beats: &mut BeatsHeard) {
     let image = control.image();
     let version = image.epoch();
     let lives = |id: i32| id != own.broker_id && image.node(id).is_some_and(|node| !node.registration.is_fenced);
-    let shows_it = |beaten: &Beaten, id: i32, process: Uuid| {
-        let mut heard = beaten.heard.iter();
-        heard.any(|heard| (heard.broker_id, heard.process) == (id, process) && heard.version >= version)
-    };
-    let all_show_it = |beaten: &Option<Arc<Beaten>>| {
-        let mut others = image.nodes().iter().filter(|(id, _)| lives(**id));
-        beaten.as_ref().is_some_and(|beaten| others.all(|(id, node)| shows_it(beaten, *id, node.process)))
-    };
+    let all_show_it =
+        |beaten: &Beaten| beaten.peers.iter().filter(|peer| lives(peer.id)).all(|peer| peer.version >= version);
     match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
         Ok(_) => tracing::info!("what this broker led is handed over"),
         Err(_) => tracing::warn!("not every broker shows that it leads what was handed over"),

@@ -1,7 +1,7 @@
 //! Members over a store that they share, with beats that a test tells.
 
 use super::*;
-use crate::control::Heard;
+use crate::control::PeerBeat;
 use crate::control::tests::{Memory, create, member, wanted};
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ const NOBODY: u16 = 1;
 
 struct Running {
     control: Control,
-    beats: watch::Sender<Option<Arc<Beaten>>>,
+    beats: watch::Sender<Beaten>,
     stop: watch::Sender<bool>,
     ended: Arc<Displaced>,
     task: JoinHandle<()>,
@@ -23,7 +23,7 @@ struct Running {
 
 fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
     let control = member(memory, id, folder, (LISTENER, port)).expect("registered");
-    let beats = watch::Sender::new(None);
+    let beats = watch::Sender::new(Beaten::default());
     let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
     let membership = Membership::new(control.clone(), id, TIMEOUT_MS, LISTENER);
     let (receiver, stopping, told) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
@@ -33,26 +33,21 @@ fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
 
 impl Running {
     /// Beats until this is so; `ages` tells how old the others' beats are.
-    async fn beats_until(&self, ages: &[(i32, u64)], is_so: impl Fn(&Image) -> bool) {
+    async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         loop {
             self.control.catch_up();
             let image = self.control.image();
             if is_so(&image) {
                 return;
             }
-            let peer = |(id, age_ms): &(i32, u64)| {
+            let peer = |(id, age_ms): &(i32, i64)| {
                 let process = image.node(*id).map_or(Uuid::ZERO, |node| node.process);
-                heard(*id, process, *age_ms)
+                PeerBeat { id: *id, process, age_ms: *age_ms, version: 0 }
             };
-            let beaten = Beaten { heard: ages.iter().map(peer).collect(), went_back: false };
-            self.beats.send_replace(Some(Arc::new(beaten)));
+            self.beats.send_replace(Beaten { peers: ages.iter().map(peer).collect() });
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
-}
-
-fn heard(broker_id: i32, process: Uuid, age_ms: u64) -> Heard {
-    Heard { broker_id, process, age: Duration::from_millis(age_ms), version: 0 }
 }
 
 fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
@@ -66,7 +61,7 @@ async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives(
     // Its port does not refuse: it is a listener's.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
-    judge.beats_until(&[(2, 1_000)], is_fenced(2)).await;
+    judge.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
     other.control.catch_up();
     judge.beats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
     assert!(other.ended.borrow().is_none());
@@ -86,9 +81,9 @@ async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
     let image = control.image();
     let process = image.node(2).expect("there").process;
-    let beaten = |age_ms| Beaten { heard: vec![heard(2, process, age_ms)], went_back: false };
-    let long = 600_000_u64;
-    let mut peers = PeerWatch::new(1, 600_000, LISTENER);
+    let beaten = |age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, age_ms, version: 0 }] };
+    let long = 600_000;
+    let mut peers = PeerWatch::new(1, long, LISTENER);
     assert_eq!(peers.dead(&image, &beaten(long)).await, [], "it has not beaten for a whole timeout itself");
     let mut peers = PeerWatch::new(1, 0, LISTENER);
     assert_eq!(peers.dead(&image, &beaten(0)).await, [], "its beat is young");
@@ -126,8 +121,8 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     create(&one, vec![topic]).await.remove(0).expect("created");
     let version = one.image().epoch() + 1;
     let process = two.process();
-    let shown = Beaten { heard: vec![Heard { version, ..heard(2, process, 0) }], went_back: false };
-    let beats = watch::Sender::new(Some(Arc::new(shown)));
+    let shown = Beaten { peers: vec![PeerBeat { id: 2, process, age_ms: 0, version }] };
+    let beats = watch::Sender::new(shown);
     hand_over(&one, &mut beats.subscribe()).await;
     let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(led(&one), Some(Some(2)));

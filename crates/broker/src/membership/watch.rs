@@ -66,9 +66,9 @@ impl PeerWatch {
         let mut silent = BTreeMap::new();
         let others = image.nodes().iter().filter(|(id, node)| **id != self.node_id && !node.registration.is_fenced);
         for (id, node) in others {
-            let last = beaten.heard.iter().find(|heard| (heard.broker_id, heard.process) == (*id, node.process));
+            let last = beaten.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
             let age_ms = match last {
-                Some(last) => i64::try_from(last.age.as_millis()).unwrap_or(i64::MAX),
+                Some(last) => last.age_ms,
                 None => {
                     let known = self.silent.get(id).filter(|(process, _)| *process == node.process);
                     let since_ms = known.map_or(now_ms, |(_, since_ms)| *since_ms);

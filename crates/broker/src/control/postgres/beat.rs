@@ -12,7 +12,7 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::super::beat::{Beaten, Heard};
+use super::super::beat::{Beaten, PeerBeat};
 use super::super::change::Version;
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
@@ -30,7 +30,7 @@ const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// The connection, while it is open.
 pub struct Beats {
-    heard: watch::Receiver<Option<Arc<Beaten>>>,
+    heard: watch::Receiver<Beaten>,
     /// Dropped, it ends.
     _stop: watch::Sender<()>,
 }
@@ -42,7 +42,7 @@ struct Beating<K, B> {
     number: u64,
     known: K,
     behind: Arc<B>,
-    heard: watch::Sender<Option<Arc<Beaten>>>,
+    heard: watch::Sender<Beaten>,
     vain: Seldom,
 }
 
@@ -60,7 +60,7 @@ impl Beats {
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (stop, mut stopped) = watch::channel(());
-        let (tell, heard) = watch::channel(None);
+        let (tell, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let vain = Seldom::default();
         let mut beating = Beating { server, who, every, number: 0, known, behind: Arc::new(behind), heard: tell, vain };
@@ -76,8 +76,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// What the last beat heard; `None` before the first.
-    pub fn heard(&self) -> watch::Receiver<Option<Arc<Beaten>>> {
+    /// What the last beat heard; nothing before the first. What is heard of a database that went back is not told: that is none.
+    pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
 }
@@ -123,14 +123,16 @@ where
             ticks.tick().await;
             let known = (self.known)();
             let answers = session.ask(&self.beat(known), self.server.call_max).await?;
-            let (beaten, newest) = beaten(known, answers).map_err(|error| AskError::lost(error.to_string()))?;
+            let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
-            match known {
-                Some(known) if beaten.went_back => self.tell(&StoreError::WentBack(known.number).to_string()),
-                Some(known) if known.number >= newest.number => {}
-                _ => (self.behind)(newest.number),
+            if let Some(known) = known.filter(|known| answer.lacks(*known)) {
+                self.tell(&StoreError::WentBack(known.number).to_string());
+                continue;
             }
-            self.heard.send_replace(Some(Arc::new(beaten)));
+            if known.is_none_or(|known| known.number < answer.newest.number) {
+                (self.behind)(answer.newest.number);
+            }
+            self.heard.send_replace(answer.beaten);
         }
     }
 
@@ -157,7 +159,7 @@ where
             "INSERT INTO fullbore.beats (broker_id, process, number, version, at)
                VALUES ({broker}, {process}, {number}, {known}, clock_timestamp())
                ON CONFLICT (broker_id, process) DO UPDATE
-               SET number = excluded.number, version = excluded.version, at = excluded.at;
+                 SET number = excluded.number, version = excluded.version, at = excluded.at;
              SELECT broker_id, process, version,
                greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint FROM fullbore.beats;
              {NEWEST};
@@ -166,20 +168,34 @@ where
     }
 }
 
-/// What was heard, and the newest version.
-fn beaten(known: Option<Version>, answers: Vec<Rows>) -> Result<(Beaten, Version), StoreError> {
-    let mut answers = answers.into_iter();
-    let mut heard = Vec::new();
-    for row in next(&mut answers)? {
-        let age = Duration::from_millis(number(&row, 3)?);
-        heard.push(Heard { broker_id: number(&row, 0)?, process: id(&row, 1)?, age, version: number(&row, 2)? });
+/// What one beat came to.
+struct Answer {
+    beaten: Beaten,
+    /// The newest version of the metadata.
+    newest: Version,
+    /// The one that was asked for.
+    same: Option<Version>,
+}
+
+impl Answer {
+    fn read(answers: Vec<Rows>) -> Result<Self, StoreError> {
+        let mut answers = answers.into_iter();
+        let mut peers = Vec::new();
+        for row in next(&mut answers)? {
+            let (process, version) = (id(&row, 1)?, number::<i64>(&row, 2)?);
+            let version = u64::try_from(version).unwrap_or(0);
+            peers.push(PeerBeat { id: number(&row, 0)?, process, age_ms: number(&row, 3)?, version });
+        }
+        let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
+        let same = next(&mut answers)?.first().map(version).transpose()?;
+        Ok(Self { beaten: Beaten { peers }, newest, same })
     }
-    let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
-    let same = next(&mut answers)?;
-    let went_back = match (known, same.first()) {
-        (Some(known), Some(row)) => version(row)? != known,
-        (Some(known), None) => known.number > newest.number,
-        (None, _) => false,
-    };
-    Ok((Beaten { heard, went_back }, newest))
+
+    /// Whether the database does not know this version, and should: it is an older copy, or another one.
+    fn lacks(&self, known: Version) -> bool {
+        match self.same {
+            Some(same) => same != known,
+            None => known.number > self.newest.number,
+        }
+    }
 }
