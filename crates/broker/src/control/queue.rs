@@ -25,17 +25,17 @@ const PLACE_EVERY: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub struct Queue {
     sender: Sender<Waiting>,
-    wanted: NewestWanted,
+    wanted: WantedVersion,
 }
 
 /// A queue that others keep open.
 pub struct WeakQueue {
     sender: WeakSender<Waiting>,
-    wanted: NewestWanted,
+    wanted: WantedVersion,
 }
 
 /// Which version somebody wants to be read that the owner has not heard of; 0 for none.
-type NewestWanted = Arc<AtomicU64>;
+type WantedVersion = Arc<AtomicU64>;
 
 /// What waits for the owner.
 enum Waiting {
@@ -51,13 +51,13 @@ type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 /// What the thread serves.
 pub struct Served {
     waiting: Receiver<Waiting>,
-    wanted: NewestWanted,
+    wanted: WantedVersion,
 }
 
 /// A queue, and what serves it.
 pub fn queue() -> (Queue, Served) {
     let (sender, waiting) = channel(WAITING_MAX);
-    let wanted = NewestWanted::default();
+    let wanted = WantedVersion::default();
     (Queue { sender, wanted: Arc::clone(&wanted) }, Served { waiting, wanted })
 }
 
@@ -120,7 +120,7 @@ impl WeakQueue {
 }
 
 /// One look is enough for all who want one before it.
-fn catch_up_to(sender: &Sender<Waiting>, wanted: &NewestWanted, version: u64) {
+fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {
         wanted.store(0, Ordering::Release);

@@ -89,7 +89,7 @@ impl Leader {
     /// sync has to fetch to be waited for.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
-        let in_sync = followers.iter_mut().filter(|replica| state.may_be_in_sync(replica.broker_id));
+        let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
         in_sync.for_each(|replica| replica.lacks_from_now_on(log_end, now_ms));
     }
 

@@ -3,6 +3,7 @@
 //! Invariant: no text of them has a password. A server's messages have none, and what a client was given is never quoted.
 
 use std::error::Error;
+use std::io;
 
 use tokio_postgres::error::{Severity, SqlState};
 
@@ -66,10 +67,16 @@ impl From<tokio_postgres::Error> for AskError {
             return Self { words: said.message().to_owned(), code: Some(said.code().clone()), is_certain };
         }
         let mut deepest: &dyn Error = &error;
-        while let Some(source) = deepest.source() {
-            deepest = source;
+        loop {
+            let of_socket = deepest.downcast_ref::<io::Error>().map(io::Error::kind);
+            if of_socket == Some(io::ErrorKind::UnexpectedEof) {
+                return Self::lost("the server closed the connection");
+            }
+            match deepest.source() {
+                Some(source) => deepest = source,
+                None => return Self::lost(deepest.to_string()),
+            }
         }
-        Self::lost(deepest.to_string())
     }
 }
 

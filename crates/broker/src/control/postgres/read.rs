@@ -13,7 +13,7 @@ use super::super::change::{Change, DeletedTopic, Partitions, Version};
 use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::{Commit, StoreError};
 use super::error::damaged;
-use super::record::{self, Overrides};
+use super::record::{self, SetConfigs};
 use super::session::{Rows, flag, next, number, optional, optional_number, text};
 use super::write::{EVERY_BROKER, as_typed};
 use crate::config::Resource;
@@ -149,7 +149,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
 
 /// Those for every broker first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut set: BTreeMap<Option<i32>, Overrides> = BTreeMap::new();
+    let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
         let broker = Some(number(&row, 0)?).filter(|id| *id != EVERY_BROKER);
         set.entry(broker).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
@@ -160,7 +160,7 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
 
 /// Types that this version does not know stay where they are.
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut set: BTreeMap<(Resource, String), Overrides> = BTreeMap::new();
+    let mut set: BTreeMap<(Resource, String), SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
         if let Some(resource) = Resource::from_code(number(&row, 0)?) {
             let of = set.entry((resource, as_typed(text(&row, 1)?))).or_default();
@@ -173,7 +173,7 @@ fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Sto
 }
 
 fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
-    let mut configs: HashMap<Uuid, Overrides> = HashMap::new();
+    let mut configs: HashMap<Uuid, SetConfigs> = HashMap::new();
     for row in next(answers)? {
         configs.entry(id(&row, 0)?).or_default().insert(as_typed(text(&row, 1)?), as_typed(text(&row, 2)?));
     }

@@ -16,8 +16,8 @@ use super::super::change::{Change, DeletedTopic, Partitions};
 use super::super::node::{Endpoint, RegisteredBroker};
 use crate::config::Resource;
 
-/// What is set, by name.
-pub type Overrides = BTreeMap<String, String>;
+/// What somebody sets, by name.
+pub type SetConfigs = BTreeMap<String, String>;
 
 /// A [`Change`].
 #[derive(Serialize, Deserialize)]
@@ -32,7 +32,7 @@ enum ChangeRecord {
         id: String,
         name: String,
         partitions: Vec<RunRecord>,
-        configs: Overrides,
+        configs: SetConfigs,
     },
     PartitionsChanged {
         id: String,
@@ -49,7 +49,7 @@ enum ChangeRecord {
     },
     TopicConfigured {
         id: String,
-        configs: Overrides,
+        configs: SetConfigs,
     },
     TopicDeleted {
         id: String,
@@ -61,12 +61,12 @@ enum ChangeRecord {
     },
     BrokerConfigured {
         broker: Option<i32>,
-        configs: Overrides,
+        configs: SetConfigs,
     },
     ResourceConfigured {
         resource_type: i8,
         name: String,
-        configs: Overrides,
+        configs: SetConfigs,
     },
     ProducerIdsTaken {
         next: i64,

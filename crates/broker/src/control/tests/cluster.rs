@@ -186,3 +186,69 @@ async fn until_others_show_a_change() {
         println!("{what}: p50 {:?}, p99 {:?}, p99.9 {:?}", at(500), at(990), at(999));
     }
 }
+
+/// What a transaction costs that registers 3,000 partitions otherwise, in one stretch or in many.
+#[test]
+#[ignore = "a measurement"]
+fn many_partitions_change() {
+    use super::super::change::Change;
+    use fullbore_rules::replica::PartitionRegistration;
+    let database = Database::new();
+    let (mut owner, images) = registered(database.store(), Box::new(random_id));
+    let wanted = CreateTopic { num_partitions: 3_000, ..wanted("t") };
+    let create = Command::CreateTopics(CreateTopics { topics: vec![wanted], validate_only: false });
+    owner.transact(&[&create]).expect("done");
+    let topic = images.borrow().topic("t").expect("there").id;
+    let (mut late, late_images) = registered(database.store(), Box::new(random_id));
+    owner.catch_up();
+    for (round, stretch) in [3_000, 1, 2, 10].into_iter().enumerate() {
+        let of = |number: usize| {
+            let (leader, isr) = (Some((number % 3) as i32), vec![1, 2, round as i32]);
+            Arc::new(PartitionRegistration { replicas: vec![0, 1, 2], isr, leader, ..Default::default() })
+        };
+        // One in each stretch stays as it was.
+        let changes: Vec<Change> = (0..3_000)
+            .step_by(stretch + 1)
+            .map(|first| Change::PartitionsChanged {
+                topic,
+                first,
+                partitions: (first..(first + stretch).min(3_000)).map(of).collect(),
+            })
+            .collect();
+        let (count, newest) = (changes.len(), images.borrow().version());
+        let started = Instant::now();
+        let (transaction, _) = owner.store.begin(newest).expect("begun");
+        let version = super::super::change::Version { number: images.borrow().epoch() + 1, mark: 1 };
+        use super::super::store::Transaction;
+        transaction.commit(&changes, version).expect("committed");
+        let committed = started.elapsed();
+        late.catch_up();
+        println!(
+            "{count} stretches of {stretch}: committed in {committed:?}, {:?} until another shows it",
+            started.elapsed()
+        );
+        owner.catch_up();
+        assert_eq!(late_images.borrow().epoch(), images.borrow().epoch());
+    }
+}
+
+/// Three brokers that do nothing, for a while: to look at what PostgreSQL needs for that.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn three_brokers_idle() {
+    let database = Database::new();
+    let brokers = cluster(&database, 3);
+    let ticks = || -> u64 {
+        let pids = database.run("SELECT pid FROM pg_stat_activity");
+        let of = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields: Vec<u64> = stat.split(' ').filter_map(|field| field.parse().ok()).collect();
+            fields.get(11).copied().unwrap_or(0) + fields.get(12).copied().unwrap_or(0)
+        };
+        pids.lines().map(of).sum()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(30));
+    println!("{} ticks of 10 ms in 30 s", ticks() - before);
+    drop(brokers);
+}

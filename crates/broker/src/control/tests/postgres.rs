@@ -122,10 +122,13 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         });
         let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
         wait_until("the commit is under way", HANGS, || database.run(waits) == "1");
-        if !is_made {
-            database.run("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+        match is_made {
+            true => relay.cut(),
+            false => {
+                let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+                drop(database.run(end));
+            }
         }
-        relay.cut();
         drop(holder);
         let (mut owner, done) = asking.join().expect("no panic");
         assert_eq!(done.is_ok(), is_made, "{done:?}");
@@ -221,4 +224,65 @@ fn whatever_clients_name_is_kept_as_it_is() {
         assert!(image.borrow().resource(crate::config::Resource::Group, odd).is_some());
     }
     assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+}
+
+/// The server ends the session at each point at which it can: what was told is so.
+#[test]
+fn a_session_that_ends_leaves_nothing_half_done() {
+    let database = Database::new();
+    let (mut owner, images) = over(database.store());
+    let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    database.run(end);
+    created(owner.transact(&[&create_command("t")]).expect("over another connection")).expect("created");
+    let version = images.borrow().version();
+    let (transaction, _) = owner.store.begin(version).expect("begun");
+    database.run(end);
+    let next = Version { number: images.borrow().epoch() + 1, mark: 3 };
+    assert!(transaction.commit(&[Change::ProducerIdsTaken { next: 5 }], next).is_err());
+    assert!(matches!(owner.store.begin(version), Ok((_, Progress::Since(since))) if since.is_empty()));
+    let (mut transaction, _) = owner.store.begin(version).expect("begun");
+    database.run(end);
+    assert!(matches!(transaction.includes(next), Err(StoreError::Away(_))));
+    drop(transaction);
+    created(owner.transact(&[&create_command("u")]).expect("done")).expect("created");
+    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+}
+
+/// Whatever is decided on an older state is refused by the row of its version.
+#[test]
+fn a_version_is_committed_once() {
+    let database = Database::new();
+    let (owner, images) = over(database.store());
+    drop(owner);
+    let mut store = database.store();
+    let known = images.borrow().version();
+    let (transaction, _) = store.begin(known).expect("begun");
+    let again = transaction.commit(&[Change::ProducerIdsTaken { next: 5 }], known.expect("there"));
+    assert!(matches!(again, Err(super::super::store::CommitError::Refused(StoreError::Away(_)))), "{again:?}");
+    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+}
+
+/// Many brokers decide at once, and each on what those before it have committed.
+#[test]
+fn four_writers_at_once_never_decide_on_an_older_state() {
+    let database = Database::new();
+    let writer = |_| {
+        let store = database.store();
+        std::thread::spawn(move || {
+            let (mut owner, images) = over(store);
+            let mut made = 0;
+            for number in 0..25 {
+                let done = owner.transact(&[&create_command(&format!("t{number}")), &Command::InitProducerId]);
+                made += usize::from(created(done.expect("done")).is_ok());
+            }
+            owner.catch_up();
+            (made, images.borrow().topics().len())
+        })
+    };
+    let writers: Vec<_> = (0..4).map(writer).collect();
+    let done: Vec<(usize, usize)> = writers.into_iter().map(|writer| writer.join().expect("no panic")).collect();
+    assert_eq!(done.iter().map(|(made, _)| made).sum::<usize>(), 25, "each topic was made once: {done:?}");
+    let versions = "SELECT version = (SELECT count(*) - 1 FROM fullbore.versions) FROM fullbore.cluster";
+    assert_eq!(database.run(versions), "t", "without gaps");
 }
