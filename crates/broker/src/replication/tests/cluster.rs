@@ -126,7 +126,6 @@ impl Cluster {
             replication_factor: -1,
             assignments: (0..partitions).map(|partition| (partition, replicas(partition))).collect(),
             configs: configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect(),
-            ..Default::default()
         };
         let asked = CreateTopics { topics: vec![topic], validate_only: false };
         let topic = self.any().control.create_topics(asked).await.remove(0).expect("created");
