@@ -33,6 +33,18 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     }
 }
 
+/// The first of so many ports one after another that nobody has.
+pub fn free_ports(count: u16) -> u16 {
+    loop {
+        let first =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|first| first.local_addr()).expect("a port").port();
+        let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if first.checked_add(count).is_some_and(|end| (first..end).all(is_free)) {
+            return first;
+        }
+    }
+}
+
 /// Waits until `condition` holds; `what` says what was waited for when it does not within `deadline`.
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();

@@ -52,12 +52,23 @@ struct Place {
     old: Broker,
     /// What one command writes, another reads.
     folder: TempDir,
+    /// The first port of the pages' cluster, while it is up.
+    cluster: Option<u16>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.cluster.is_some() {
+            self.take_down();
+        }
+    }
 }
 
 impl Place {
     fn new() -> Place {
         let broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
-        let place = Place { broker, old: Broker::start(&[]), folder: tempfile::tempdir().expect("a folder") };
+        let place =
+            Place { broker, old: Broker::start(&[]), folder: tempfile::tempdir().expect("a folder"), cluster: None };
         let old = place.old.addr();
         place.shell(&format!("fullbore topics create --topic orders --partitions 3 --bootstrap-server {old}"));
         place.shell(&format!("printf 'one\\ntwo\\n' | fullbore produce --topic orders --bootstrap-server {old}"));
@@ -78,9 +89,23 @@ impl Place {
         printed
     }
 
+    /// `fullbore cluster up`: from then on that is at 127.0.0.1:9092.
+    fn bring_up(&mut self, flags: &[&str]) {
+        let port = fullbore_tests::free_ports(3);
+        self.cluster = Some(port);
+        let of_tests = format!("--data-dir cluster --port {port} --set fullbore.admin.listener=");
+        self.shell(&format!("fullbore cluster up {} {of_tests}", flags.join(" ")));
+    }
+
+    fn take_down(&mut self) {
+        self.cluster = None;
+        self.shell("fullbore cluster down --data-dir cluster");
+    }
+
     /// A command with the addresses of the test's brokers for the pages'.
     fn told(&self, command: &str) -> String {
-        let (old, new) = (self.old.addr().to_string(), self.broker.addr().to_string());
+        let new = self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"));
+        let old = self.old.addr().to_string();
         let told = command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &new);
         assert!(told != command, "{command} does not say which broker");
         told
@@ -123,6 +148,8 @@ fn every_command_works() {
         match words.as_slice() {
             ["make", "test"] => {}
             ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
+            ["fullbore", "cluster", "up", flags @ ..] => place.bring_up(flags),
+            ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // Broker::start ran it with these very flags.
@@ -144,7 +171,7 @@ fn every_command_works() {
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 19, "so many commands are shown that are told which broker");
+    assert_eq!(tools, 21, "so many commands are shown that are told which broker");
 }
 
 /// The sources of every crate as one text.

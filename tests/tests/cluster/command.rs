@@ -1,7 +1,6 @@
 //! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs PostgreSQL's programs.
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -14,7 +13,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Cluster {
-        Cluster { folder: tempfile::tempdir().expect("a folder"), port: free_ports(4) }
+        Cluster { folder: tempfile::tempdir().expect("a folder"), port: fullbore_tests::free_ports(4) }
     }
 
     fn path(&self) -> &Path {
@@ -64,17 +63,6 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         // What a failed test has left; it may be nothing.
         let _ = self.run("down", &[]);
-    }
-}
-
-/// The first of so many ports one after another that nobody has.
-fn free_ports(count: u16) -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").and_then(|first| first.local_addr()).expect("a port").port();
-        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if first.checked_add(count).is_some_and(|end| (first..end).all(is_free)) {
-            return first;
-        }
     }
 }
 
