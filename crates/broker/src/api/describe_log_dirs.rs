@@ -49,17 +49,26 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Those asked for that there are, or all. What is not there is left out, as Kafka does.
+/// Those asked for of which this broker has replicas, or all. What it has not is left out, as Kafka does.
 fn topics(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
+    let is_here = |topic: &Topic, index: i32| {
+        topic.partition(index).is_some_and(|partition| partition.replicas.contains(&broker.config.node_id))
+    };
     match asked {
-        None => image.topics().map(|topic| of_topic(broker, topic, (0..topic.partition_count()).collect())).collect(),
+        None => {
+            let here = |topic: &Topic| (0..topic.partition_count()).filter(|index| is_here(topic, *index)).collect();
+            let all = image.topics().map(|topic| (topic, here(topic)));
+            all.filter(|(_, partitions): &(_, Vec<i32>)| !partitions.is_empty())
+                .map(|(topic, partitions)| of_topic(broker, topic, partitions))
+                .collect()
+        }
         Some(asked) => once(asked, |topic| topic.topic.clone())
             .into_iter()
             .filter_map(|asked| {
                 let topic = image.topic(&asked.topic)?;
-                let is_there = |index: &i32| topic.partition(*index).is_some();
-                let partitions = once(asked.partitions, |index| *index).into_iter().filter(is_there).collect();
+                let partitions = once(asked.partitions, |index| *index).into_iter();
+                let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
                 Some(of_topic(broker, topic, partitions))
             })
             .collect(),
@@ -71,7 +80,7 @@ fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<De
         // Deleted since the image was made: left out, as it would be a moment later.
         let log = broker.partitions.find(&topic.id, partition_index)?;
         let size = log.size().map(|size| i64::try_from(size).unwrap_or(i64::MAX));
-        // The one replica is never behind, and logs do not move between directories.
+        // Behind its own high watermark a log never is, and logs do not move between directories.
         let aside = log.set_aside();
         Some(size.map(|partition_size| DescribeLogDirsPartition {
             partition_index,

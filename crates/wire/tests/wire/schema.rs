@@ -8,6 +8,8 @@ use fullbore_wire::{Codec, FieldSpec, StructSpec, Version};
 
 /// The first tag that no declaration has, below Fullbore's own.
 const UNKNOWN_TAG: u8 = 100;
+/// The first tag that no declaration has, past them.
+const BEYOND_OWN_TAGS: u32 = 2000;
 
 /// Which of an API's two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +272,8 @@ impl Message<'_> {
         }
         fields.sort_by_key(|(tag, _)| *tag);
         if self.dice.one_in(6) {
-            let tag = u32::from(UNKNOWN_TAG) + self.dice.below(1 << 20) as u32;
+            // Tags ascend, and Fullbore's own may be among the fields before.
+            let tag = BEYOND_OWN_TAGS + self.dice.below(1 << 20) as u32;
             fields.push((tag, b"unknown".repeat(self.dice.below(30))));
             fields.push((tag + 1, Vec::new()));
         }
