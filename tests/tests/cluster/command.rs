@@ -1,6 +1,7 @@
 //! `fullbore cluster`: brokers that share a PostgreSQL of their own, as a user starts, kills and stops them. Needs PostgreSQL's programs.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
