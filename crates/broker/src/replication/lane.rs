@@ -84,7 +84,8 @@ pub struct Lane {
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Those that the next fetch names, and those that it takes out of the session.
+    /// Those that the next fetch names, and those that it takes out of the session before. Who has left, or is listed twice since it left and
+    /// came back, is passed over.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// When partitions are to be named again.
@@ -169,10 +170,12 @@ impl Lane {
         match event {
             LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
-                self.followed.insert(id, Followed::new(id, replica, leader_epoch, lag));
-                self.to_be_forgotten.retain(|forgotten| *forgotten != id);
-                self.to_be_named.retain(|named| *named != id);
-                self.name(id);
+                let followed = Followed::new(id, replica, leader_epoch, lag);
+                let is_listed = self.followed.insert(id, followed).is_some_and(|before| before.is_to_be_named);
+                match self.followed.get_mut(&id).filter(|_| is_listed) {
+                    Some(followed) => followed.is_to_be_named = true,
+                    None => self.name(id),
+                }
             }
             LaneEvent::Leave(id) => self.leave(id),
             LaneEvent::Ready(id) => self.name(id),
@@ -195,7 +198,6 @@ impl Lane {
     fn leave(&mut self, id: PartitionId) {
         let Some(left) = self.followed.remove(&id) else { return };
         self.context.lags.remove(id, &left.lag);
-        self.to_be_named.retain(|named| *named != id);
         if let Link::Up(session) = &self.link {
             if self.followed.is_empty() {
                 // The session goes with the connection.
