@@ -109,6 +109,13 @@ impl Cluster {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// Runs a command of ours that is expected to fail; what it said.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("the binary starts");
+        assert!(!output.status.success(), "{arguments:?} succeeds");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.args(arguments).args(["--bootstrap-server", &self.bootstrap()]);
