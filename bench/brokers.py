@@ -35,7 +35,30 @@ def wait_for_port(port, process, seconds=60):
     sys.exit("the broker did not start")
 
 
-class Broker:
+def cpu_seconds(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def memory_mib(pid, field):
+    return next(int(line.split()[1]) / 1024 for line in open(f"/proc/{pid}/status") if line.startswith(field))
+
+
+class Topics:
+    """Topics of the broker or the brokers at `address`."""
+
+    def topic(self, name, partitions=1, configs=None, factor=1, within=()):
+        pairs = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
+        subprocess.run([*within, FULLBORE, "topics", "create", "--bootstrap-server", self.address, "--topic", name, "--partitions",
+                        str(partitions), "--replication-factor", str(factor), *pairs], check=True, stdout=subprocess.DEVNULL)
+        return name
+
+    def drop(self, name, within=()):
+        subprocess.run([*within, FULLBORE, "topics", "delete", "--bootstrap-server", self.address, "--topic", name],
+                       check=True, stdout=subprocess.DEVNULL)
+
+
+class Broker(Topics):
     """A broker process with its resource use. `settings` come on top of what it has by itself."""
 
     def __init__(self, name, temp, settings=None):
@@ -45,9 +68,12 @@ class Broker:
         self.process = None
 
     def start(self):
+        self.launch()
+        wait_for_port(self.port, self.process)
+
+    def launch(self):
         log = open(self.folder / "out", "ab")
         self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
-        wait_for_port(self.port, self.process)
 
     def stop(self):
         if self.process:
@@ -56,21 +82,10 @@ class Broker:
             self.process = None
 
     def cpu_seconds(self):
-        fields = open(f"/proc/{self.process.pid}/stat").read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
+        return cpu_seconds(self.process.pid)
 
     def memory_mib(self, field):
-        return next(int(line.split()[1]) / 1024 for line in open(f"/proc/{self.process.pid}/status") if line.startswith(field))
-
-    def topic(self, name, partitions=1, configs=None):
-        pairs = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
-        subprocess.run([FULLBORE, "topics", "create", "--bootstrap-server", self.address, "--topic", name,
-                        "--partitions", str(partitions), "--replication-factor", "1", *pairs], check=True, stdout=subprocess.DEVNULL)
-        return name
-
-    def drop(self, name):
-        subprocess.run([FULLBORE, "topics", "delete", "--bootstrap-server", self.address, "--topic", name],
-                       check=True, stdout=subprocess.DEVNULL)
+        return memory_mib(self.process.pid, field)
 
 
 class Fullbore(Broker):
@@ -83,10 +98,12 @@ class Fullbore(Broker):
 
 
 class Kafka(Broker):
-    def __init__(self, name, temp, settings=None):
+    """`controller` is its controller's port."""
+
+    def __init__(self, name, temp, settings=None, controller=None):
         super().__init__(name, temp, settings)
         self.properties = self.folder / "server.properties"
-        controller = free_port()
+        controller = controller or free_port()
         self.properties.write_text(f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}

@@ -1,7 +1,7 @@
-"""Runs clients, keeps what they say, and reads the figures in it. What is compared, and how often, is its subclasses': bench/compare,
-bench/load and bench/wan. Every raw output is a file of `out`, numbered as the clients ran, with its command in the first line.
+"""Runs clients, keeps what they say, and reads the figures in it. What is compared, and how often, is its subclasses' and
+programs': bench/compare, bench/cluster, bench/load and bench/wan. Every raw output is a file of `out`, numbered as the clients ran, with its command in the first line.
 """
-import json, re, subprocess, sys
+import json, os, re, statistics, subprocess, sys
 from brokers import FULLBORE, java
 
 RECORD = 1000
@@ -28,18 +28,20 @@ class Bench:
         command += ["--warmup-records", warmup] if warmup else []
         return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
-    def own_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0):
+    def own_perf(self, broker, label, topic, records, size, throughput=-1, warmup=0, properties=()):
         command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records,
                    "--record-size", size, "--throughput", throughput]
-        return self.produced(self.run(label, command + (["--warmup-records", warmup] if warmup else [])))
+        command += ["--warmup-records", warmup] if warmup else []
+        return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
     @staticmethod
     def produced(output):
-        """records/s and the percentiles of the tool's last summary line."""
+        """records/s, the longest latency and the percentiles of the tool's last summary line."""
         line = [line for line in output.splitlines() if "99.9th" in line][-1]
         number = r"([0-9.]+)"
-        found = re.search(rf"sent, {number} records/sec .*?{number} ms 50th, {number} ms 95th, {number} ms 99th, {number} ms 99.9th", line)
-        return dict(zip(("rate", "p50", "p95", "p99", "p999"), map(float, found.groups())))
+        found = re.search(rf"sent, {number} records/sec .*?{number} ms max latency, {number} ms 50th, {number} ms 95th, "
+                          rf"{number} ms 99th, {number} ms 99.9th", line)
+        return dict(zip(("rate", "max", "p50", "p95", "p99", "p999"), map(float, found.groups())))
 
     def honest(self, broker, label, topic, records_s, seconds):
         """A paced producer: percentiles in ms from the time each record was meant to leave, without the first second."""
@@ -48,3 +50,47 @@ class Bench:
             "--record-size", RECORD, "--throughput", records_s, "--warmup-records", int(records_s), "--reporting-interval", 1000, "--json"])
         said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         return next(line for line in said if line["kind"] == "steady_state")
+
+
+class SideBySide(Bench):
+    """Measures that are taken of Kafka and of Fullbore in turn, and the table of their ratios."""
+
+    def __init__(self, out, rounds, temp, kafka, fullbore):
+        self.out, self.rounds, self.temp, self.kafka, self.fullbore = out, rounds, temp, kafka, fullbore
+        self.count, self.rows = 0, []
+
+    def row(self, case, measure, ours, theirs, goal, beside="kafka"):
+        ours_m, theirs_m = statistics.median(ours), statistics.median(theirs)
+        ratio = ours_m / theirs_m if theirs_m else float("inf")
+        self.rows.append({"case": case, "measure": measure, "fullbore": ours, beside: theirs, "ratio": ratio, "goal": goal})
+        shown = measure if beside == "kafka" else f"{measure}, beside {beside}"
+        print(f"{case:14} {shown:44} {ours_m:12.3f} {theirs_m:12.3f} {ratio:8.3f}x   goal {goal}", flush=True)
+
+    def alone(self, case, measure, ours, goal):
+        """A figure that has no peer."""
+        self.rows.append({"case": case, "measure": measure, "fullbore": ours, "goal": goal})
+        print(f"{case:14} {measure:44} {statistics.median(ours):12.3f} {'':>12} {'':>9}   goal {goal}", flush=True)
+
+    def both(self, measure, brokers=None):
+        """The measure for Kafka and for Fullbore in turn, as often as there are rounds; first what Fullbore's were."""
+        kafka, fullbore = brokers or (self.kafka, self.fullbore)
+        results = {fullbore: [], kafka: []}
+        for round_number in range(self.rounds):
+            for one in (kafka, fullbore) if round_number % 2 == 0 else (fullbore, kafka):
+                results[one].append(measure(one, round_number))
+        return results[fullbore], results[kafka]
+
+    def with_topic(self, name, work, partitions=1, factor=1):
+        def measure(broker, round_number):
+            topic = broker.topic(f"{name}-{round_number}", partitions, factor=factor)
+            try:
+                return work(broker, topic)
+            finally:
+                broker.drop(topic)
+        return measure
+
+    def summarize(self):
+        """Writes the machine and every row to summary.json."""
+        machine = dict(cpu=open("/proc/cpuinfo").read().split("model name")[1].split("\n")[0].strip("\t: "),
+                       cores=os.cpu_count(), kernel=os.uname().release, command=" ".join(sys.argv))
+        (self.out / "summary.json").write_text(json.dumps(dict(machine=machine, rows=self.rows), indent=1) + "\n")

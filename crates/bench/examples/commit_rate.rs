@@ -1,6 +1,6 @@
-//! How many offsets a broker commits a second: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
+//! How many offsets a broker, or a cluster by any of its brokers, commits a second: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
 //!
-//! Each connection commits for a group of its own, one partition a request, and so many requests go out together when the
+//! Each connection commits for a group of its own at its coordinator, one partition a request, and so many requests go out together when the
 //! answers to those before are in: one as `commitSync` does, more as a consumer that calls `commitAsync`. Requests are made
 //! once and patched, so that it is the broker that is measured. Not a part of `fullbore`: this is what `bench/compare commit`
 //! runs against two brokers in turn.
@@ -78,7 +78,6 @@ fn call<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> Result
 impl Connection {
     fn open(addr: &str, group: &str, topic: &str, in_flight: usize) -> Result<Connection, Failure> {
         let mut stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
         let partition = OffsetCommitRequestPartition { committed_offset: MARK, ..Default::default() };
         let topic =
             OffsetCommitRequestTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
@@ -89,12 +88,18 @@ impl Connection {
         let deadline = Instant::now() + Duration::from_secs(60);
         let find = FindCoordinatorRequest { coordinator_keys: vec![Text::from(group)], ..Default::default() };
         loop {
-            let found = call(&mut stream, &find, 4)?.coordinators[0].error_code;
-            let committed = call(&mut stream, &commit, COMMIT)?.topics[0].partitions[0].error_code;
-            match (found, committed) {
-                (ErrorCode::NONE, ErrorCode::NONE) => break,
-                _ if Instant::now() > deadline => {
-                    return Err(format!("coordinator: {found}, commit: {committed}").into());
+            let found = call(&mut stream, &find, 4)?.coordinators.remove(0);
+            let committed = if found.error_code.is_err() {
+                found.error_code
+            } else {
+                stream = TcpStream::connect(format!("{}:{}", found.host, found.port))?;
+                stream.set_nodelay(true)?;
+                call(&mut stream, &commit, COMMIT)?.topics[0].partitions[0].error_code
+            };
+            match committed {
+                ErrorCode::NONE => break,
+                code if Instant::now() > deadline => {
+                    return Err(format!("coordinator: {}, commit: {code}", found.error_code).into());
                 }
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }

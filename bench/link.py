@@ -1,0 +1,101 @@
+"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports it; as a
+program (--receive, --send SECONDS) it is an end of that stream.
+"""
+import os, socket, subprocess, sys, time
+import brokers
+from brokers import FULLBORE
+
+# Namespaces are the machine's: one name for each program that measures, and for the ends of the stream that it starts.
+NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
+NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
+STREAM_PORT = 7
+
+
+def within(namespace, command):
+    return ["ip", "netns", "exec", namespace, *map(str, command)]
+
+
+class Link:
+    """The link as a process; its namespaces go with it."""
+
+    def __init__(self, rtt):
+        self.process = subprocess.Popen([FULLBORE, "perf", "link", "--namespaces", f"{NEAR},{FAR}", "--rtt", rtt],
+                                        stdout=subprocess.PIPE, text=True)
+        self.says = self.process.stdout.readline().strip()
+        if not self.says:
+            sys.exit("there is no link")
+        self.stream = subprocess.Popen(within(FAR, [sys.executable, __file__, "--receive"]), stdout=subprocess.PIPE, text=True)
+        self.stream.stdout.readline()
+
+    def end(self):
+        self.stream.terminate()
+        self.process.terminate()
+        print(self.process.communicate()[0].strip())
+
+
+class Placed:
+    """A broker at an end of the link: its `namespace` and `host`, told by `place`."""
+
+    def place(self, namespace, host):
+        self.namespace, self.host, self.address = namespace, host, f"{host}:{self.port}"
+
+    def launch(self):
+        log = open(self.folder / "out", "ab")
+        self.process = subprocess.Popen(within(self.namespace, self.command()), stdout=log, stderr=log)
+
+    def start(self):
+        self.launch()
+        end = time.monotonic() + 60
+        while subprocess.run(within(self.namespace, [FULLBORE, "topics", "list", "--bootstrap-server", self.address]),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"{self.name} did not start:\n{open(self.folder / 'out').read()[-2000:]}")
+            time.sleep(0.2)
+
+    def topic(self, name):
+        return super().topic(name, within=within(self.namespace, []))
+
+    def drop(self, name):
+        super().drop(name, within=within(self.namespace, []))
+
+
+class Fullbore(Placed, brokers.Fullbore):
+    def __init__(self, name, temp, settings=None, end=(FAR, FAR_ADDRESS)):
+        super().__init__(name, temp, settings)
+        self.place(*end)
+
+
+class Kafka(Placed, brokers.Kafka):
+    def __init__(self, name, temp, settings=None, end=(FAR, FAR_ADDRESS), controller=None):
+        super().__init__(name, temp, settings, controller)
+        self.place(*end)
+        self.properties.write_text(self.properties.read_text().replace("127.0.0.1", self.host))
+
+
+def receive_streams():
+    """Receives one stream after the other and answers each with its MB/s, without the first third of its time."""
+    with socket.create_server((FAR_ADDRESS, STREAM_PORT)) as server:
+        print("ready", flush=True)
+        while True:
+            stream, _ = server.accept()
+            space, total, marks = bytearray(1 << 20), 0, []
+            while count := stream.recv_into(space):
+                total += count
+                marks.append((time.monotonic(), total))
+            first, last = marks[0][0], marks[-1][0]
+            at, before = next(mark for mark in marks if mark[0] >= first + (last - first) / 3)
+            stream.sendall(f"{total} bytes in {last - first:.3f} s; steady {(total - before) / (last - at) / 1e6:.3f} MB/s\n".encode())
+            stream.close()
+
+
+def send_stream(seconds):
+    with socket.create_connection((FAR_ADDRESS, STREAM_PORT)) as stream:
+        piece, end = bytes(1 << 18), time.monotonic() + seconds
+        while time.monotonic() < end:
+            stream.sendall(piece)
+        stream.shutdown(socket.SHUT_WR)
+        print(stream.makefile().read().strip())
+
+
+if __name__ == "__main__":
+    receive_streams() if sys.argv[1] == "--receive" else send_stream(float(sys.argv[2]))

@@ -1,0 +1,79 @@
+"""Two brokers with a link between them: a topic's leader at the near end, its only follower at the far one. bench/wan imports it."""
+import pathlib, subprocess, sys, time
+import brokers, link
+from brokers import FULLBORE
+from link import FAR, FAR_ADDRESS, NEAR, NEAR_ADDRESS, within
+
+ENDS = ((NEAR, NEAR_ADDRESS), (FAR, FAR_ADDRESS))
+
+
+class Pair(brokers.Topics):
+    """`near` and `far` are its brokers; clients are at the near end."""
+
+    def begin(self, near, far):
+        self.near, self.far, self.address = near, far, near.address
+        self.near.launch()
+        self.far.launch()
+        end = time.monotonic() + 60
+        # The far one is known once a topic can be on both.
+        while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
+            if time.monotonic() > end:
+                sys.exit(f"the two of {self.name} do not get on, see {self.near.folder}")
+            time.sleep(0.5)
+
+    def command(self, words, errors=None):
+        return subprocess.run(within(NEAR, [FULLBORE, "topics", *words, "--bootstrap-server", self.address]),
+                              stdout=subprocess.DEVNULL, stderr=errors)
+
+    def topic(self, name):
+        self.command(["create", "--topic", name, "--replica-assignment", self.assignment]).check_returncode()
+        return name
+
+    def drop(self, name):
+        self.command(["delete", "--topic", name]).check_returncode()
+
+    def stop(self):
+        for broker in (self.far, self.near):
+            broker.process.terminate()
+        for broker in (self.far, self.near):
+            try:
+                broker.process.wait(30)
+            except subprocess.TimeoutExpired:
+                broker.process.kill()
+
+
+class FullborePair(Pair):
+    """The database is reached over a Unix socket, so over no distance: records do not wait for it."""
+    name, assignment = "fullbore-pair", "11:12"
+
+    def __init__(self, temp):
+        self.folder = pathlib.Path(temp) / "pair"
+
+    def start(self):
+        # For its PostgreSQL; the one broker with it has no part in this.
+        subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
+                       check=True, stdout=subprocess.DEVNULL)
+        lines = (self.folder / "broker-1.properties").read_text().splitlines()
+        database = next(line.split("=", 1)[1] for line in lines if line.startswith("control.plane="))
+        self.begin(*(link.Fullbore(f"pair-{number}", self.folder.parent, {
+            "node.id": number, "control.plane": database, "max.idempotence.batches.to.retain": 64}, end)
+            for number, end in zip((11, 12), ENDS)))
+
+    def stop(self):
+        super().stop()
+        subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.folder], stdout=subprocess.DEVNULL)
+
+
+class KafkaPair(Pair):
+    """With the system's socket buffers, and a controller at each end."""
+    name, assignment = "kafka-pair", "1:2"
+
+    def __init__(self, temp):
+        self.temp = temp
+
+    def start(self):
+        controllers = [brokers.free_port() for _ in ENDS]
+        voters = ",".join(f"{at + 1}@{host}:{port}" for at, ((_, host), port) in enumerate(zip(ENDS, controllers)))
+        buffers = {f"{of}.buffer.bytes": -1 for of in ("socket.send", "socket.receive", "replica.socket.receive")}
+        self.begin(*(link.Kafka(f"pair-kafka-{at + 1}", self.temp, buffers | {"node.id": at + 1, "controller.quorum.voters": voters},
+                                ENDS[at], controllers[at]) for at in range(len(ENDS))))
