@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, replace};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, relax, replace};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -110,6 +110,26 @@ pub fn tell_log_ends(
         });
     }
     Ok(changes)
+}
+
+/// What follows for partitions where `min.insync.replicas` became smaller.
+pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
+    let mut changes = Vec::new();
+    after.each_change_since(before, |change| {
+        let (Some(old), Some(new)) = change else { return };
+        let min_isr = new.config.min_insync_replicas;
+        if min_isr >= old.config.min_insync_replicas {
+            return;
+        }
+        let mut changed = Changed::default();
+        for (number, partition) in new.partitions.iter().enumerate() {
+            if let Some(relaxed) = relax(partition, min_isr) {
+                changed.push(number, Arc::new(relaxed));
+            }
+        }
+        changes.extend(changed.finish(new.id));
+    });
+    changes
 }
 
 /// The partition once it is settled by who is there; `None` if that changes nothing.

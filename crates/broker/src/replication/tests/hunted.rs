@@ -1,0 +1,52 @@
+//! What was found by looking for harm.
+
+use super::*;
+use crate::control::{AlterTopicConfig, AlterTopicConfigs, ConfigChange};
+use crate::log::files::CLEAN_SHUTDOWN;
+use crate::system::now_ms;
+use bytes::{Bytes, BytesMut};
+use fullbore_client::tokio::Connection;
+use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_wire::{ErrorCode, Text};
+use std::time::Duration;
+
+const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
+
+/// A batch of one record with a key.
+fn keyed(key: &str, value: &str) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    builder.append(1, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+async fn set(cluster: &Cluster, topic: &str, key: &str, value: &str) {
+    let changes = vec![(key.to_owned(), ConfigChange::Set(value.to_owned()))];
+    let asked =
+        AlterTopicConfigs { topics: vec![AlterTopicConfig { name: topic.to_owned(), changes }], validate_only: false };
+    cluster.any().control.alter_topic_configs(asked).await.remove(0).expect("altered");
+    cluster.hear().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_left_the_isr_does_not_lead_once_fewer_are_enough() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"a")).await.expect("acknowledged");
+    cluster.stop_one(3).await;
+    produce(&client, "t", 0, 1, batch(b"b")).await.expect("appended");
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.stop_one(2).await;
+    produce(&client, "t", 0, 1, batch(b"b")).await.expect("appended");
+    cluster.isr_is("t", 0, vec![1]).await;
+    assert_eq!(cluster.registered("t", 0).elr, [2]);
+    set(&cluster, "t", "min.insync.replicas", "1").await;
+    assert!(cluster.registered("t", 0).elr.is_empty());
+    produce(&client, "t", 0, -1, batch(b"c")).await.expect("acknowledged by the only one in sync");
+    cluster.fence(1).await;
+    assert_eq!(cluster.registered("t", 0).leader, None, "nobody else has what was acknowledged");
+    cluster.stop().await;
+}
