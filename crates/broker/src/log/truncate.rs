@@ -126,8 +126,11 @@ impl Log {
             return self.begin_anew_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
-        for mut later in self.segments.drain(index + 1..) {
-            later.retire(true)?;
+        // The last one first: what a kill leaves has no hole.
+        while self.segments.len() > index + 1
+            && let Some(mut last) = self.segments.pop_back()
+        {
+            last.retire(true)?;
         }
         let segment = &mut self.segments[index];
         let end = segment.position_of(offset)?;
@@ -177,25 +180,33 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
     use std::time::Duration;
 
+    use bytes::BytesMut;
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use tokio::time::timeout;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::log::recovery::Known;
+    use crate::log::steps::watch;
     use crate::space::Space;
     use crate::validation::ValidBatch;
+
+    fn of_one_record() -> BytesMut {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        builder.seal(Stamp::NONE).expect("sealed").0
+    }
 
     /// A log of three batches with a record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let bytes = of_one_record();
         let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..3 {
             log.append(&batch, 0, 0, &config).expect("appended");
@@ -210,6 +221,36 @@ mod tests {
         log.delete_before(2, 0, &Space::open(folder.path(), 0)).expect("deleted");
         log.truncate_to(1, 0, &config).expect("cut off");
         assert_eq!((log.log_start, log.log_end), (1, 1));
+    }
+
+    #[test]
+    fn a_kill_at_any_step_of_a_cut_leaves_no_hole() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let bytes = of_one_record();
+        for _ in 0..12 {
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        }
+        assert!(log.segments.len() > 3);
+        let (from, left) = (folder.path().to_owned(), Rc::new(RefCell::new(Vec::new())));
+        let into = Rc::clone(&left);
+        let look = move || {
+            let copy = tempfile::tempdir().expect("temporary folder");
+            for entry in std::fs::read_dir(&from).expect("listed") {
+                let entry = entry.expect("listed");
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copied");
+            }
+            into.borrow_mut().push(copy);
+        };
+        watch(look, || log.truncate_to(1, 0, &config).expect("cut off"));
+        assert!(left.borrow().len() > 5);
+        for copy in left.borrow().iter() {
+            let killed = Known { clean: false, ..Known::NOTHING };
+            let found = Log::open(&copy.path().into(), killed, 0, &config).expect("opened");
+            assert_eq!(found.size(), bytes.len() as u64 * found.log_end.unsigned_abs(), "up to {}", found.log_end);
+        }
     }
 
     #[tokio::test]
