@@ -86,6 +86,10 @@ impl Log {
         }
         step();
         for header in headers {
+            if header.base_offset > self.log_end {
+                // What was remembered has no gaps.
+                self.recent.clear();
+            }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
             self.recent.push(header.base_offset, position);
             if !header.is_control {
@@ -181,6 +185,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::os::unix::fs::FileExt;
     use std::rc::Rc;
     use std::time::Duration;
 
@@ -190,6 +195,7 @@ mod tests {
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
+    use crate::log::lookup::Slice;
     use crate::log::recovery::Known;
     use crate::log::steps::watch;
     use crate::space::Space;
@@ -251,6 +257,39 @@ mod tests {
             let found = Log::open(&copy.path().into(), killed, 0, &config).expect("opened");
             assert_eq!(found.size(), bytes.len() as u64 * found.log_end.unsigned_abs(), "up to {}", found.log_end);
         }
+    }
+
+    #[test]
+    fn a_follower_has_gaps_where_its_leader_has_and_opens_with_them_after_a_kill() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        for offset in [0, 1, 10, 20] {
+            let mut bytes = of_one_record();
+            bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
+            // The leader epoch.
+            bytes[12..16].fill(0);
+            let batch = BatchView::first(&bytes).expect("a batch");
+            assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
+        }
+        let cold = crate::cold::Cold::default();
+        for (from, expected) in [(1, 1), (2, 10), (9, 10), (11, 20)] {
+            let slice = log.plan_read(from, 1, 21).expect("planned").read(1, true, &cold).expect("read");
+            let Slice::Of(slice) = slice else { panic!("a batch at or after {from}") };
+            let mut base_offset = [0; 8];
+            slice.file.read_exact_at(&mut base_offset, slice.position).expect("read");
+            assert_eq!(i64::from_be_bytes(base_offset), expected, "from {from}");
+        }
+        drop(log);
+        let killed = Known { clean: false, ..Known::NOTHING };
+        for rebooted in [false, true] {
+            let known = Known { may_have_gaps: true, rebooted, ..killed };
+            let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+            assert_eq!(found.log_end, 21);
+        }
+        // A leader's own log has none.
+        Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
     #[tokio::test]

@@ -50,3 +50,32 @@ async fn who_left_the_isr_does_not_lead_once_fewer_are_enough() {
     assert_eq!(cluster.registered("t", 0).leader, None, "nobody else has what was acknowledged");
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_of_a_compacted_log_comes_back_after_a_kill() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let compact = [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
+    cluster.topic("t", 1, &compact).await;
+    cluster.stop_one(3).await;
+    let client = cluster.client(1).await;
+    let large = "v".repeat(120_000);
+    for number in 0..30 {
+        let key = if number % 10 == 0 { format!("{number}") } else { "k".to_owned() };
+        produce(&client, "t", 0, -1, keyed(&key, &large)).await.expect("acknowledged");
+    }
+    for id in [1, 2] {
+        cluster.isr_is("t", 0, vec![1, 2]).await;
+        assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
+    }
+    // All that is left goes into one segment.
+    set(&cluster, "t", "segment.bytes", "100000000").await;
+    cluster.start_one(3).await;
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    cluster.stop_one(3).await;
+    std::fs::remove_file(cluster.folder(3).join(CLEAN_SHUTDOWN)).expect("removed");
+    cluster.start_one(3).await;
+    produce(&client, "t", 0, -1, keyed("k", "w")).await.expect("acknowledged");
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    assert_eq!(cluster.node(3).partitions.refused_partitions(), 0);
+    cluster.stop().await;
+}
