@@ -150,9 +150,13 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     create(&one, vec![topic]).await.remove(0).expect("created");
     let version = one.image().epoch() + 1;
     let process = two.process();
-    let shown = Beaten { peers: vec![PeerBeat { id: 2, process, number: 1, age_ms: 0, version }] };
-    let beats = watch::Sender::new(shown);
+    let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
+    // It was another process before, whose last beat is still there.
+    let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
+    let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
+    let began = Instant::now();
     hand_over(&one, &mut beats.subscribe()).await;
+    assert!(began.elapsed() < HANDED_OVER_MAX, "{:?}", began.elapsed());
     let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(led(&one), Some(Some(2)));
     leave(&one).await;
