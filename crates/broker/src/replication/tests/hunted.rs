@@ -117,3 +117,57 @@ async fn a_deletion_that_a_replica_in_sync_does_not_hear_of_is_not_confirmed() {
     assert_eq!(delete_records(&client, "t", 1).await, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.stop().await;
 }
+
+async fn committed(client: &Connection, group: &str, topic: &str) -> Result<i64, ErrorCode> {
+    let topics =
+        vec![OffsetFetchRequestTopic { name: Text::from(topic), partition_indexes: vec![0], ..Default::default() }];
+    let request = OffsetFetchRequest { group_id: Text::from(group), topics: Some(topics), ..Default::default() };
+    let mut response = client.call_version(&request, 7).await.expect("answered");
+    if response.error_code.is_err() {
+        return Err(response.error_code);
+    }
+    Ok(response.topics.remove(0).partitions.remove(0).committed_offset)
+}
+
+async fn commit(client: &Connection, group: &str, topic: &str, offset: i64) -> ErrorCode {
+    let partition = OffsetCommitRequestPartition { committed_offset: offset, ..Default::default() };
+    let topic = OffsetCommitRequestTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
+    let request = OffsetCommitRequest { group_id: Text::from(group), topics: vec![topic], ..Default::default() };
+    let mut response = client.call_version(&request, 8).await.expect("answered");
+    response.topics.remove(0).partitions.remove(0).error_code
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_groups_have_committed_is_told_while_too_few_are_in_sync_for_more() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let internal = crate::control::CONSUMER_OFFSETS;
+    let topic = cluster.topic(internal, 1, &[("cleanup.policy", "compact"), ("min.insync.replicas", "2")]).await;
+    cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    while commit(&client, "g", "t", 7).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cluster.are_equal(&topic, 0).await;
+    cluster.stop_one(3).await;
+    while cluster.registered(internal, 0).isr.len() > 2 {
+        commit(&client, "g", "t", 7).await;
+    }
+    eventually("the second has everything", || {
+        let offsets = cluster.replica(2, &topic, 0).offsets().expect("open");
+        offsets.high_watermark == offsets.log_end
+    })
+    .await;
+    cluster.fence(1).await;
+    assert_eq!((cluster.registered(internal, 0).leader, cluster.registered(internal, 0).isr.len()), (Some(2), 1));
+    let client = cluster.client(2).await;
+    let told = async {
+        loop {
+            match committed(&client, "g", "t").await {
+                Ok(offset) => return offset,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(10), told).await.expect("told"), 7);
+    cluster.stop().await;
+}
