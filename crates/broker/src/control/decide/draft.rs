@@ -17,7 +17,7 @@ use super::super::command::{
 use super::super::image::{Image, Topic};
 use super::{
     alter, alter_broker, alter_isrs, alter_resource, change_broker, create, delete, elect, grow, inapplicable, known,
-    register, relaxed, repeated, tell_log_ends,
+    register, relaxed, repeated, resign, tell_log_ends,
 };
 use crate::config::BrokerConfig;
 
@@ -81,6 +81,10 @@ impl<'a> Draft<'a> {
             }
             Command::TellLogEnds(broker, told) => {
                 let changes = tell_log_ends(&self.drafted.image, broker, told);
+                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            }
+            Command::Resign(broker, partitions) => {
+                let changes = resign(&self.drafted.image, broker, partitions);
                 Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
             }
             Command::AlterIsr(asked) => {
@@ -261,6 +265,7 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         | Command::ForgetKept
         | Command::RegisterBroker(_)
         | Command::ChangeBroker(..)
-        | Command::TellLogEnds(..) => Outcome::Done(Err(refusal.clone())),
+        | Command::TellLogEnds(..)
+        | Command::Resign(..) => Outcome::Done(Err(refusal.clone())),
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! The rules are [`fullbore_rules::cluster`]'s. Here they are asked for every partition that it concerns, in one transaction.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, relax, replace};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, relax, replace, settle};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -72,6 +73,32 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     brokers.insert(id, node.registration);
     let mut changes = vec![Change::BrokerRegistered { id, node }];
     changes.extend(each_of(image, id, |topic, partition, ends| follow_up(topic, partition, &brokers, ends)));
+    Ok(changes)
+}
+
+/// Others lead what this broker cannot write any more, where they may; there it is not in sync any more.
+///
+/// # Errors
+/// STALE_BROKER_EPOCH where another process has its place.
+pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i32)>) -> Result<Vec<Change>, Refusal> {
+    let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
+    if !image.node(broker.broker_id).is_some_and(is_current) {
+        return Err(Refusal::new(ErrorCode::STALE_BROKER_EPOCH, ErrorCode::STALE_BROKER_EPOCH.message()));
+    }
+    let mut without = Brokers::clone(image.registrations());
+    without.entry(broker.broker_id).and_modify(|own| own.is_fenced = true);
+    let mut changes = Vec::new();
+    for (topic, index) in partitions {
+        let Some(topic) = image.topic_by_id(*topic) else { continue };
+        let led = topic.partition(*index).filter(|partition| partition.leader == Some(broker.broker_id));
+        let settled = led.and_then(|partition| settle(partition, &without, topic.config.min_insync_replicas));
+        if let Some(settled) = settled.filter(|settled| settled.leader.is_some())
+            && let Ok(first) = usize::try_from(*index)
+        {
+            let partitions = Partitions::unit(Arc::new(settled));
+            changes.push(Change::PartitionsChanged { topic: topic.id, first, partitions });
+        }
+    }
     Ok(changes)
 }
 

@@ -171,3 +171,19 @@ async fn what_groups_have_committed_is_told_while_too_few_are_in_sync_for_more()
     assert_eq!(tokio::time::timeout(Duration::from_secs(10), told).await.expect("told"), 7);
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_cannot_write_any_more_others_lead() {
+    let cluster = Cluster::start(3, SHORT_LAG).await;
+    let topic = cluster.topic("t", 2, &[]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    cluster.replica(1, &topic, 0).break_down();
+    assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
+    eventually("another leads", || cluster.registered("t", 0).leader == Some(2)).await;
+    assert_eq!(cluster.registered("t", 0).isr, [2, 3]);
+    let client = cluster.client(2).await;
+    produce(&client, "t", 0, -1, batch(b"w")).await.expect("acknowledged");
+    assert_eq!(cluster.registered("t", 1).isr.len(), 3, "the other is as it was");
+    cluster.stop().await;
+}
