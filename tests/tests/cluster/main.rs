@@ -2,5 +2,6 @@
 
 mod command;
 mod faults;
+mod hunted;
 mod records;
 mod topics;

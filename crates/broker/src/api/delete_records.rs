@@ -1,4 +1,5 @@
-//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk: no crash brings a record back.
+//! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk here and on every replica in sync: neither a crash nor another
+//! leader brings a record back.
 
 use super::call::{Call, Fault, Reply, once};
 use super::topics;
@@ -10,29 +11,43 @@ use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
     DeleteRecordsTopic, DeleteRecordsTopicResult,
 };
-use fullbore_wire::{ErrorCode, Frame, Uuid};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Kafka's `DeleteRecordsResponse.INVALID_LOW_WATERMARK`.
 const NO_LOW_WATERMARK: i64 = -1;
+/// The longest wait for replicas that a client can ask for.
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// A partition and its log start now, or why that was not moved.
 type Moved = Result<(Arc<Replica>, i64), ErrorCode>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
+    let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
+    let deadline = Instant::now() + wait;
     let asked = once(request.topics, |topic| topic.name.clone());
     let image = call.broker.control.image();
     let named = asked.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     topics::open_all(topics::named(call.broker, &image, named)).await;
     let shared = Arc::clone(call.broker);
     let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
-    let topics = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let moved = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let mut topics = Vec::with_capacity(moved.len());
+    for (name, moved) in moved {
+        let mut partitions = Vec::with_capacity(moved.len());
+        for (partition_index, moved) in moved {
+            partitions.push(answer(partition_index, moved, deadline).await);
+        }
+        topics.push(DeleteRecordsTopicResult { name, partitions, ..Default::default() });
+    }
     reply.frame::<DeleteRecordsRequest>(&DeleteRecordsResponse { topics, ..Default::default() })
 }
 
 /// Blocks on the disk.
-fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopicResult> {
+fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
         let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
@@ -42,28 +57,31 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTop
             .collect();
         (topic.name, moved)
     };
-    let moved: Vec<_> = asked.into_iter().map(moved_of).collect();
+    let mut moved: Vec<_> = asked.into_iter().map(moved_of).collect();
     let outcomes = moved.iter().flat_map(|(_, partitions)| partitions);
     let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| Some(moved.as_ref().ok()?.0.clone())).collect();
-    let kept = broker.partitions.keep_log_starts(&partitions).map_err(|error| {
+    if let Err(error) = broker.partitions.keep_log_starts(&partitions) {
         tracing::error!(%error, "log starts not written");
-        ErrorCode::KAFKA_STORAGE_ERROR
-    });
-    let answer = |(partition_index, moved): (i32, Moved)| {
-        let (low_watermark, error_code) = match moved.and_then(|moved| kept.map(|()| moved)) {
-            Ok((_, log_start)) => (log_start, ErrorCode::NONE),
-            Err(code) => (NO_LOW_WATERMARK, code),
-        };
-        DeleteRecordsPartitionResult { partition_index, low_watermark, error_code, ..Default::default() }
-    };
+        let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
+        of_all.filter(|(_, moved)| moved.is_ok()).for_each(|(_, moved)| *moved = Err(ErrorCode::KAFKA_STORAGE_ERROR));
+    }
     moved
-        .into_iter()
-        .map(|(name, partitions)| DeleteRecordsTopicResult {
-            name,
-            partitions: partitions.into_iter().map(answer).collect(),
-            ..Default::default()
-        })
-        .collect()
+}
+
+/// Once those who may lead after this broker have deleted the records, too.
+async fn answer(partition_index: i32, moved: Moved, deadline: Instant) -> DeleteRecordsPartitionResult {
+    let deleted = match moved {
+        Ok((partition, log_start)) => {
+            let deleted = timeout_at(deadline, partition.deleted_before(log_start)).await;
+            deleted.unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)).map(|()| log_start)
+        }
+        Err(code) => Err(code),
+    };
+    let (low_watermark, error_code) = match deleted {
+        Ok(log_start) => (log_start, ErrorCode::NONE),
+        Err(code) => (NO_LOW_WATERMARK, code),
+    };
+    DeleteRecordsPartitionResult { partition_index, low_watermark, error_code, ..Default::default() }
 }
 
 fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {

@@ -16,6 +16,8 @@ pub struct PeerBeat {
     pub id: i32,
     /// Its process.
     pub process: Uuid,
+    /// Its number.
+    pub number: u64,
     /// How long ago that was by the database's clock, ms.
     pub age_ms: i64,
     /// The version of the metadata that it showed then.

@@ -2,7 +2,7 @@
 //!
 //! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ pub enum Command {
     AlterIsr(AlterIsr),
     /// Where logs of a broker end that have lost their ends: partitions by topic id and number.
     TellLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
+    /// A broker cannot write these partitions, by topic id and number, any more.
+    Resign(BrokerState, HashSet<(Uuid, i32)>),
     /// Partitions are to be led by another replica.
     ElectLeaders(ElectLeaders),
 }

@@ -28,7 +28,7 @@ mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -396,6 +396,17 @@ impl Control {
         match self.ask(Command::TellLogEnds(self.broker_state(), told)).await {
             Outcome::Done(done) => done,
             _ => unreachable!("what a broker tells is answered with whether it was taken"),
+        }
+    }
+
+    /// Says which partitions, by topic id and number, this broker leads and cannot write any more. Others lead them, where they may.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn resign(&self, partitions: HashSet<(Uuid, i32)>) -> Result<(), Refusal> {
+        match self.ask(Command::Resign(self.broker_state(), partitions)).await {
+            Outcome::Done(done) => done,
+            _ => unreachable!("who resigns is answered with whether that was done"),
         }
     }
 

@@ -20,14 +20,15 @@ const FILE: &str = "boot-id";
 /// Linux's.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How the process that used the folder last has ended. To be asked before the folder is used again.
+/// How the process that used the folder last has ended. To be asked before the folder is used again. A folder that does not say in which
+/// boot it was used has lost that with what else was not flushed.
 pub fn former_end(data_dir: &Path) -> FormerEnd {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         FormerEnd::Clean
-    } else if Boots::look(data_dir).differ() {
-        FormerEnd::Lost
-    } else {
+    } else if Boots::look(data_dir).are_the_same() {
         FormerEnd::Killed
+    } else {
+        FormerEnd::Lost
     }
 }
 
@@ -47,6 +48,11 @@ impl Boots {
     /// Whether the machine has booted since the folder was last used.
     pub fn differ(&self) -> bool {
         self.before.is_some() && self.now.is_some() && self.before != self.now
+    }
+
+    /// Whether the machine is known not to have booted since the folder was last used.
+    pub fn are_the_same(&self) -> bool {
+        self.before.is_some() && self.before == self.now
     }
 
     /// From now on the folder is used in this boot.
@@ -72,6 +78,21 @@ mod tests {
 
     const ONE: &str = "1e13afef-78e9-4ecf-8c22-3361d6cc60de";
     const OTHER: &str = "2e13afef-78e9-4ecf-8c22-3361d6cc60de";
+
+    #[test]
+    fn who_does_not_know_in_which_boot_its_folder_was_used_has_lost_its_end() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let dir = folder.path();
+        assert_eq!(former_end(dir), FormerEnd::Lost);
+        Boots::look(dir).keep(dir).expect("written");
+        assert_eq!(former_end(dir), FormerEnd::Killed);
+        fs::write(dir.join(FILE), "").expect("written");
+        assert_eq!(former_end(dir), FormerEnd::Lost, "as a power cut may leave it");
+        fs::write(dir.join(FILE), ONE).expect("written");
+        assert_eq!(former_end(dir), FormerEnd::Lost);
+        fs::write(dir.join(files::CLEAN_SHUTDOWN), "").expect("written");
+        assert_eq!(former_end(dir), FormerEnd::Clean);
+    }
 
     #[test]
     fn only_two_known_boots_differ() {

@@ -48,11 +48,14 @@ pub struct Known {
     pub log_start: Option<i64>,
     /// Whether the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
     pub rebooted: bool,
+    /// Whether its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction left them.
+    pub may_have_gaps: bool,
 }
 
 impl Known {
     /// What is known of a partition that was never there.
-    pub const NOTHING: Known = Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false };
+    pub const NOTHING: Known =
+        Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
 }
 
 impl Log {
@@ -189,7 +192,9 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        let mut walk = Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, has_gaps: false };
+        let may_have_gaps = known.may_have_gaps;
+        let mut walk =
+            Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, may_have_gaps, has_gaps: false };
         segment.forget_indexes();
         let bad = walk.run(stop, segment, &file, len, config).map_err(failed)?;
         let bad = bad.or_else(|| walk.falls_short(known, config));
@@ -350,24 +355,28 @@ struct Walk {
     next_base: Option<i64>,
     /// Up to this position no checksums are compared.
     unchecked: u64,
+    /// Whether the last segment, too, may lack offsets.
+    may_have_gaps: bool,
     /// Whether compaction has taken batches out.
     has_gaps: bool,
 }
 
 impl Walk {
     /// Whether the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
-    /// out, but never of the last segment.
+    /// out, of the last segment only its leader's, before a follower had them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
+            None if self.may_have_gaps => batch.base_offset >= self.next_offset,
             None => batch.base_offset == self.next_offset,
             Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
         }
     }
 
     /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
-    /// next was. What a compaction has written was flushed as a whole.
+    /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
     fn may_be_lost(&self, known: Known) -> bool {
-        known.rebooted && self.next_offset >= known.recovery_point && !self.has_gaps
+        let was_cleaned = self.has_gaps && !self.may_have_gaps;
+        known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
     /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have

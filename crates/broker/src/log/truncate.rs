@@ -86,6 +86,10 @@ impl Log {
         }
         step();
         for header in headers {
+            if header.base_offset > self.log_end {
+                // What was remembered has no gaps.
+                self.recent.clear();
+            }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
             self.recent.push(header.base_offset, position);
             if !header.is_control {
@@ -126,8 +130,11 @@ impl Log {
             return self.begin_anew_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
-        for mut later in self.segments.drain(index + 1..) {
-            later.retire(true)?;
+        // The last one first: what a kill leaves has no hole.
+        while self.segments.len() > index + 1
+            && let Some(mut last) = self.segments.pop_back()
+        {
+            last.retire(true)?;
         }
         let segment = &mut self.segments[index];
         let end = segment.position_of(offset)?;
@@ -177,25 +184,35 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::fs::FileExt;
+    use std::rc::Rc;
     use std::time::Duration;
 
+    use bytes::BytesMut;
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use tokio::time::timeout;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
+    use crate::log::lookup::Slice;
     use crate::log::recovery::Known;
+    use crate::log::steps::watch;
     use crate::space::Space;
     use crate::validation::ValidBatch;
+
+    fn of_one_record() -> BytesMut {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        builder.seal(Stamp::NONE).expect("sealed").0
+    }
 
     /// A log of three batches with a record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topic_defaults;
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
-        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        builder.append(0, None, Some(b"v"), &[]);
-        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let bytes = of_one_record();
         let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..3 {
             log.append(&batch, 0, 0, &config).expect("appended");
@@ -210,6 +227,69 @@ mod tests {
         log.delete_before(2, 0, &Space::open(folder.path(), 0)).expect("deleted");
         log.truncate_to(1, 0, &config).expect("cut off");
         assert_eq!((log.log_start, log.log_end), (1, 1));
+    }
+
+    #[test]
+    fn a_kill_at_any_step_of_a_cut_leaves_no_hole() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let bytes = of_one_record();
+        for _ in 0..12 {
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        }
+        assert!(log.segments.len() > 3);
+        let (from, left) = (folder.path().to_owned(), Rc::new(RefCell::new(Vec::new())));
+        let into = Rc::clone(&left);
+        let look = move || {
+            let copy = tempfile::tempdir().expect("temporary folder");
+            for entry in std::fs::read_dir(&from).expect("listed") {
+                let entry = entry.expect("listed");
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copied");
+            }
+            into.borrow_mut().push(copy);
+        };
+        watch(look, || log.truncate_to(1, 0, &config).expect("cut off"));
+        assert!(left.borrow().len() > 5);
+        for copy in left.borrow().iter() {
+            let killed = Known { clean: false, ..Known::NOTHING };
+            let found = Log::open(&copy.path().into(), killed, 0, &config).expect("opened");
+            assert_eq!(found.size(), bytes.len() as u64 * found.log_end.unsigned_abs(), "up to {}", found.log_end);
+        }
+    }
+
+    #[test]
+    fn a_follower_has_gaps_where_its_leader_has_and_opens_with_them_after_a_kill() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        for offset in [0, 1, 10, 20] {
+            let mut bytes = of_one_record();
+            bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
+            // The leader epoch.
+            bytes[12..16].fill(0);
+            let batch = BatchView::first(&bytes).expect("a batch");
+            assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
+        }
+        let cold = crate::cold::Cold::default();
+        for (from, expected) in [(1, 1), (2, 10), (9, 10), (11, 20)] {
+            let slice = log.plan_read(from, 1, 21).expect("planned").read(1, true, &cold).expect("read");
+            let Slice::Of(slice) = slice else { panic!("a batch at or after {from}") };
+            let mut base_offset = [0; 8];
+            slice.file.read_exact_at(&mut base_offset, slice.position).expect("read");
+            assert_eq!(i64::from_be_bytes(base_offset), expected, "from {from}");
+        }
+        drop(log);
+        let killed = Known { clean: false, ..Known::NOTHING };
+        for rebooted in [false, true] {
+            let known = Known { may_have_gaps: true, rebooted, ..killed };
+            let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+            assert_eq!(found.log_end, 21);
+        }
+        // A leader's own log has none.
+        Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
     #[tokio::test]

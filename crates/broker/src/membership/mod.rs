@@ -19,7 +19,7 @@ use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
-use crate::control::{Beaten, BrokerChange, Control, Image};
+use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker};
 use crate::seldom::Seldom;
 use watch::PeerWatch;
 
@@ -130,9 +130,12 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>)
     }
     let image = control.image();
     let version = image.epoch();
-    let lives = |id: i32| id != own.broker_id && image.node(id).is_some_and(|node| !node.registration.is_fenced);
-    let all_show_it =
-        |beaten: &Beaten| beaten.peers.iter().filter(|peer| lives(peer.id)).all(|peer| peer.version >= version);
+    // Beats of processes that ended are kept for a while.
+    let lives = |peer: &&PeerBeat| {
+        let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
+        peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)
+    };
+    let all_show_it = |beaten: &Beaten| beaten.peers.iter().filter(lives).all(|peer| peer.version >= version);
     match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
         Ok(_) => tracing::info!("what this broker led is handed over"),
         Err(_) => tracing::warn!("not every broker shows that it leads what was handed over"),

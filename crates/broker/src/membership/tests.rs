@@ -32,9 +32,9 @@ fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
 }
 
 impl Running {
-    /// Beats until this is so; `ages` tells how old the others' beats are.
+    /// Beats until this is so; `ages` tells how old the others' beats are. Those that are young are others each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
-        loop {
+        for number in 1.. {
             self.control.catch_up();
             let image = self.control.image();
             if is_so(&image) {
@@ -42,7 +42,8 @@ impl Running {
             }
             let peer = |(id, age_ms): &(i32, i64)| {
                 let process = image.node(*id).map_or(Uuid::ZERO, |node| node.process);
-                PeerBeat { id: *id, process, age_ms: *age_ms, version: 0 }
+                let number = if *age_ms == 0 { number } else { 0 };
+                PeerBeat { id: *id, process, number, age_ms: *age_ms, version: 0 }
             };
             self.beats.send_replace(Beaten { peers: ages.iter().map(peer).collect() });
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -81,13 +82,41 @@ async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
     let image = control.image();
     let process = image.node(2).expect("there").process;
-    let beaten = |age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, age_ms, version: 0 }] };
+    let beaten = |number, age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, number, age_ms, version: 0 }] };
     let long = 600_000;
     let mut peers = PeerWatch::new(1, long, LISTENER);
-    assert_eq!(peers.dead(&image, &beaten(long)).await, [], "it has not beaten for a whole timeout itself");
+    assert_eq!(peers.dead(&image, &beaten(1, long)).await, [], "it has not beaten for a whole timeout itself");
     let mut peers = PeerWatch::new(1, 0, LISTENER);
-    assert_eq!(peers.dead(&image, &beaten(0)).await, [], "its beat is young");
-    assert_eq!(peers.dead(&image, &beaten(1_000)).await.len(), 1);
+    assert_eq!(peers.dead(&image, &beaten(1, 0)).await, [], "its beat is young");
+    let is_dead = async {
+        while peers.dead(&image, &beaten(1, 1_000)).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_dead).await.expect("dead");
+}
+
+#[tokio::test]
+async fn a_clock_of_the_database_that_jumps_makes_nobody_dead_or_alive() {
+    let memory = Memory::default();
+    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let _other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    control.catch_up();
+    let mut images = control.watch();
+    images.wait_for(|image| image.node(2).is_some()).await.expect("open");
+    let image = control.image();
+    let process = image.node(2).expect("there").process;
+    let beaten = |number, age_ms| Beaten { peers: vec![PeerBeat { id: 2, process, number, age_ms, version: 0 }] };
+    let mut peers = PeerWatch::new(1, 0, LISTENER);
+    for number in 0..10 {
+        assert_eq!(peers.dead(&image, &beaten(number, 3_600_000)).await, [], "it beats, whatever the clock says");
+    }
+    let is_dead = async {
+        while peers.dead(&image, &beaten(9, 0)).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_dead).await.expect("it beats no more, whatever the clock says");
 }
 
 #[tokio::test]
@@ -121,9 +150,13 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     create(&one, vec![topic]).await.remove(0).expect("created");
     let version = one.image().epoch() + 1;
     let process = two.process();
-    let shown = Beaten { peers: vec![PeerBeat { id: 2, process, age_ms: 0, version }] };
-    let beats = watch::Sender::new(shown);
+    let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
+    // It was another process before, whose last beat is still there.
+    let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
+    let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
+    let began = Instant::now();
     hand_over(&one, &mut beats.subscribe()).await;
+    assert!(began.elapsed() < HANDED_OVER_MAX, "{:?}", began.elapsed());
     let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(led(&one), Some(Some(2)));
     leave(&one).await;

@@ -24,15 +24,33 @@ pub struct PeerWatch {
     listener: String,
     judge: Judge,
     began: Instant,
-    /// Processes that have not beaten, and since when they are known, ms.
-    silent: BTreeMap<i32, (Uuid, i64)>,
+    /// The last beats that were heard of, by broker.
+    heard: BTreeMap<i32, LastHeard>,
+    /// When there was the last look, ms.
+    looked_ms: Option<i64>,
+}
+
+/// The last beat of a process that was heard of, if it has beaten.
+struct LastHeard {
+    process: Uuid,
+    number: Option<u64>,
+    /// When it was heard of first, and the look before that, which it is younger than.
+    first_ms: i64,
+    before_ms: i64,
 }
 
 impl PeerWatch {
     /// Nobody has been seen yet.
     pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
         let judge = Judge::new(session_timeout_ms);
-        PeerWatch { node_id, listener: listener.to_owned(), judge, began: Instant::now(), silent: BTreeMap::new() }
+        PeerWatch {
+            node_id,
+            listener: listener.to_owned(),
+            judge,
+            began: Instant::now(),
+            heard: BTreeMap::new(),
+            looked_ms: None,
+        }
     }
 
     /// Who is dead, once a beat of this broker's was answered.
@@ -60,25 +78,24 @@ impl PeerWatch {
         signs.filter(|(_, signs)| self.judge.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
-    /// How long ago each broker that is there has beaten.
+    /// How long ago each broker that is there has beaten: as the database says, whose clock may jump, and neither less nor more than what was
+    /// heard here allows for.
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
+        let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();
-        let mut silent = BTreeMap::new();
+        let mut heard = BTreeMap::new();
         let others = image.nodes().iter().filter(|(id, node)| **id != self.node_id && !node.registration.is_fenced);
         for (id, node) in others {
             let last = beaten.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
-            let age_ms = match last {
-                Some(last) => last.age_ms,
-                None => {
-                    let known = self.silent.get(id).filter(|(process, _)| *process == node.process);
-                    let since_ms = known.map_or(now_ms, |(_, since_ms)| *since_ms);
-                    silent.insert(*id, (node.process, since_ms));
-                    now_ms - since_ms
-                }
-            };
-            ages.push((*id, age_ms));
+            let number = last.map(|last| last.number);
+            let known = self.heard.remove(id).filter(|known| known.process == node.process && known.number == number);
+            let of_now = LastHeard { process: node.process, number, first_ms: now_ms, before_ms };
+            let known = known.unwrap_or(of_now);
+            let (least_ms, most_ms) = (now_ms - known.first_ms, now_ms - known.before_ms);
+            ages.push((*id, last.map_or(least_ms, |last| last.age_ms.clamp(least_ms, most_ms))));
+            heard.insert(*id, known);
         }
-        self.silent = silent;
+        self.heard = heard;
         ages
     }
 

@@ -220,7 +220,7 @@ impl Housekeeping {
             }
             LogState::Unopened | LogState::Absent | LogState::Refused(_) | LogState::Gone => return true,
         };
-        let before = log.active_base_offset();
+        let (before, log_start) = (log.active_base_offset(), log.log_start());
         let space = &self.log_dir().space;
         let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
         let delay = Duration::from_millis(config.file_delete_delay_ms);
@@ -232,6 +232,12 @@ impl Housekeeping {
         }
         if log.active_base_offset() != before {
             log.close_files(false);
+        }
+        let has_moved = log.log_start() != log_start;
+        drop(state);
+        if has_moved {
+            // Followers are to hear of it, also where nothing is written.
+            partition.wake_waiters();
         }
         true
     }

@@ -109,6 +109,7 @@ impl Checkpoints {
             recovery_point: entries.recovery_points.get(key).copied().unwrap_or(0),
             log_start: entries.knows_log_starts.then(|| entries.log_starts.get(key).copied().unwrap_or(0)),
             rebooted: entries.unrecovered.get(key) == Some(&REBOOTED),
+            may_have_gaps: false,
         }
     }
 

@@ -58,6 +58,8 @@ pub enum FollowError {
 pub struct Replicated {
     /// Where the log ends now.
     pub log_end: i64,
+    /// Where it begins.
+    pub log_start: i64,
     /// What is to be awaited before the leader is told of that end; `None` if nothing.
     pub flushed: Option<FlushTicket>,
 }
@@ -94,7 +96,7 @@ impl Replica {
         check(&state)?;
         if matches!(state.log, LogState::Absent) && from.records.is_empty() && from.log_start == 0 && from.from == 0 {
             let took = state.replica.replicated(from.leader_epoch, 0, from.high_watermark);
-            return took.map(|_| Replicated { log_end: 0, flushed: None }).map_err(FollowError::Role);
+            return took.map(|_| Replicated { log_end: 0, log_start: 0, flushed: None }).map_err(FollowError::Role);
         }
         self.log_to_write(&mut state).map_err(AppendError::from)?;
         check(&state)?;
@@ -113,6 +115,7 @@ impl Replica {
         } else {
             Ok(())
         };
+        let log_start = log.log_start();
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
         let flushed =
@@ -126,7 +129,7 @@ impl Replica {
             self.waiters.wake();
         }
         moved.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)))?;
-        appended.map(|()| Replicated { log_end, flushed })
+        appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
     /// As follower: the leader answered a fetch from `asked` that the logs part, the leader's epoch ending where it says. Cuts the

@@ -174,6 +174,21 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
+    /// Whether a write or an fsync has failed: it takes no records until the next start.
+    pub fn is_broken(&self) -> bool {
+        self.lock().failed.is_some()
+    }
+
+    /// As if a write had failed.
+    #[cfg(test)]
+    pub(crate) fn break_down(&self) {
+        let mut state = self.lock();
+        if let LogState::Open(log) = &mut state.log {
+            log.give_up();
+        }
+        state.mark_if_broken(&self.log_dir.flusher.failures);
+    }
+
     /// Wakes `waiter` each time the high watermark moves, and when the partition goes, until the
     /// registration is dropped. Register, then look, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {

@@ -241,6 +241,7 @@ impl Replica {
             // What the checkpoints say is then of an older topic with this name.
             return Ok(None);
         }
+        let known = Known { may_have_gaps: self.registered().replicas.len() > 1, ..known };
         Log::open_unless(stop, &dir, known, now_ms(), &self.config()).map(Some)
     }
 

@@ -154,7 +154,11 @@ impl Replica {
         }
         let deleted = log.delete_before(offset, now_ms(), &self.log_dir.flusher.space);
         deleted.map_err(|error| self.read_failed(&error))?;
-        Ok(log.log_start())
+        let log_start = log.log_start();
+        drop(state);
+        // Followers are to hear of it, also where nothing is written.
+        self.waiters.wake();
+        Ok(log_start)
     }
 
     /// What is known of each idempotent producer, the longest idle first.

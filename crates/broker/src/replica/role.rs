@@ -130,10 +130,11 @@ impl Replica {
         self.lock().replica.leader_epoch()
     }
 
-    /// Waits until all that is in the log is on every replica in sync. Where this broker has the only one, that is so.
+    /// Waits until all that is in the log is committed. Where this broker has the only replica, that is so; and what was committed stays that
+    /// if too few are in sync for more.
     ///
     /// # Errors
-    /// [`AppendError::Role`], where another broker leads by now or too few are in sync.
+    /// [`AppendError::Role`], where another broker leads by now.
     pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
         let ticket = {
             let state = self.lock();
@@ -142,9 +143,10 @@ impl Replica {
                 _ => None,
             }
         };
-        match ticket {
-            Some(ticket) => ticket.wait().await,
-            None => Ok(()),
+        let Some(ticket) = ticket else { return Ok(()) };
+        match ticket.wait().await {
+            Err(AppendError::Role(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)) => Ok(()),
+            waited => waited,
         }
     }
 

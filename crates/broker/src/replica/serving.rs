@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fullbore_rules::replica::epochs::{Divergence, EpochEnd, Position, divergence};
 use fullbore_rules::replica::{AlterPartition, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
+use tokio::sync::Notify;
 
 use super::Replica;
 use super::marks::Marks;
@@ -64,6 +65,34 @@ impl Replica {
             self.waiters.wake_of_high_watermark();
         }
         Ok(FollowerPlace::Noted(effects.propose))
+    }
+
+    /// As leader: a follower says where its log begins. Who waits for that looks again.
+    pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
+        let mut state = self.lock();
+        if state.check_leads_in(fetch.leader_epoch).is_ok() {
+            state.replica.begins_at(fetch.broker_id, log_start);
+            drop(state);
+            self.waiters.wake_of_high_watermark();
+        }
+    }
+
+    /// As leader: waits until no replica in sync has records before this offset.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER, where another broker leads by now, the partition is gone, or this broker stops.
+    pub async fn deleted_before(&self, offset: i64) -> Result<(), ErrorCode> {
+        let waiter = Arc::new(Notify::new());
+        let registered = self.register(&waiter);
+        loop {
+            if registered.is_over() || self.log_dir.opener.is_stopping() {
+                return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+            }
+            if self.lock().replica.is_deleted_before(offset)? {
+                return Ok(());
+            }
+            waiter.notified().await;
+        }
     }
 
     /// As leader of this epoch: whole batches from an offset on, for a follower that has been found to have what is before it.

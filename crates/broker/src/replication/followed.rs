@@ -31,6 +31,8 @@ pub struct Followed {
     /// Where the log ended when it was asked for from there.
     asked: Position,
     log_end: i64,
+    /// Where the log begins, as far as the leader is to know.
+    log_start: i64,
     acknowledged: i64,
     /// Times in a row that it was asked for in vain.
     failures: u32,
@@ -71,6 +73,7 @@ impl Followed {
             pipe: PartitionPipe::default(),
             asked: Position { offset: 0, last_epoch: None },
             log_end: 0,
+            log_start: -1,
             acknowledged: 0,
             failures: 0,
         }
@@ -110,6 +113,7 @@ impl Followed {
                 Ok(position) => {
                     self.asked = position;
                     (self.log_end, self.acknowledged) = (position.offset, position.offset);
+                    self.log_start = self.replica.offsets().map_or(-1, |offsets| offsets.log_start);
                 }
                 Err(_) => return Naming::Failed,
             }
@@ -125,7 +129,7 @@ impl Followed {
             current_leader_epoch: self.leader_epoch,
             fetch_offset: self.acknowledged,
             last_fetched_epoch: last_epoch.unwrap_or(-1),
-            log_start_offset: 0,
+            log_start_offset: self.log_start,
             partition_max_bytes: max_bytes,
             read_on,
             ..Default::default()
@@ -185,10 +189,11 @@ impl Followed {
             Ok(replicated) => {
                 self.failures = 0;
                 self.log_end = replicated.log_end;
+                let begins_elsewhere = std::mem::replace(&mut self.log_start, replicated.log_start) != self.log_start;
                 self.lag.is((data.log_end_offset - self.log_end).max(0));
                 match replicated.flushed {
                     Some(ticket) => Taken::Unflushed(ticket, replicated.log_end),
-                    None if self.log_end > self.acknowledged => {
+                    None if self.log_end > self.acknowledged || begins_elsewhere => {
                         self.acknowledged = self.log_end;
                         Taken::ToBeNamed
                     }

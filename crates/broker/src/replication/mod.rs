@@ -6,6 +6,7 @@
 //! - `context`: what these share.
 //! - `lags`: how far partitions are behind.
 //! - `isr`: the changes of ISRs that leaders ask for, gathered into commands.
+//! - `resign`: leaderships given up, where the disk fails.
 //!
 //! Not here: what a leader answers (`api/fetch/replica`), nor what is done to a log (`replica/`). The rules are
 //! [`fullbore_rules::replica`]'s.
@@ -18,6 +19,7 @@ mod followed;
 mod isr;
 mod lags;
 mod lane;
+mod resign;
 #[cfg(test)]
 mod tests;
 
@@ -63,7 +65,8 @@ impl Replication {
         let context = Arc::new(context);
         tokio::spawn(assign::run(Arc::clone(&context)));
         tokio::spawn(isr::carry(Arc::clone(&context), Arc::clone(&isr)));
-        tokio::spawn(isr::tick(context, Arc::clone(&isr)));
+        tokio::spawn(isr::tick(Arc::clone(&context), Arc::clone(&isr)));
+        tokio::spawn(resign::run(context));
         Replication { isr, lags }
     }
 

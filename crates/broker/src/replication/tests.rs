@@ -3,6 +3,7 @@
 mod cluster;
 mod failing;
 mod following;
+mod hunted;
 mod measure;
 
 use cluster::*;

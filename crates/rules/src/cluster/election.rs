@@ -175,6 +175,17 @@ fn elected(
     })
 }
 
+/// The partition under another least ISR: where as many are in sync as that asks for, records are committed without those that were in sync
+/// before, who are not to lead any more. `None` if that changes nothing.
+pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
+    let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
+    let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();
+    (is_enough && may_others_lead).then(|| {
+        let (elr, lost, partition_epoch) = (Vec::new(), Vec::new(), partition.partition_epoch + 1);
+        PartitionRegistration { elr, lost, partition_epoch, ..partition.clone() }
+    })
+}
+
 /// Replaces the ISR. Who leaves one that is below its least still has every committed record, since nothing is committed
 /// while it is: the ELR. With enough in sync nobody else has.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {

@@ -28,6 +28,6 @@ mod registration;
 #[cfg(test)]
 mod tests;
 
-pub use election::{LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, min_insync, settle};
+pub use election::{LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, min_insync, relax, settle};
 pub use isr::alter_isr;
 pub use registration::{FormerEnd, Joining, Member, lose, register, replace};

@@ -168,3 +168,15 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
     assert_eq!(ended, FormerEnd::Lost, "an other folder has nothing of the logs");
 }
+
+#[test]
+fn with_a_smaller_least_isr_only_those_in_sync_may_lead() {
+    let of = partition(&[1], &[2], Some(1));
+    assert_eq!(relax(&of, 2), None, "nothing is committed yet");
+    let relaxed = relax(&of, 1).expect("1 commits by itself");
+    assert_eq!(shown(&relaxed), (Some(1), &[1][..], &[][..], 4, 8));
+    assert_eq!(relax(&relaxed, 1), None);
+    assert_eq!(relax(&partition(&[1], &[2], None), 1), None, "nobody commits anything");
+    let lost = PartitionRegistration { lost: vec![2], ..partition(&[1], &[], Some(1)) };
+    assert!(relax(&lost, 1).expect("1 commits by itself").lost.is_empty());
+}

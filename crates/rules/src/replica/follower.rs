@@ -14,6 +14,8 @@ pub(super) struct Replica {
     pub broker_id: i32,
     /// Where its log ends, or -1 while it has not fetched.
     pub log_end_offset: i64,
+    /// Where its log begins, or -1 while it has not said so.
+    pub log_start_offset: i64,
     /// The broker epoch of its fetches.
     pub broker_epoch: Option<i64>,
     /// Where the leader's log ended at its last fetch.
@@ -29,6 +31,7 @@ impl Replica {
         Replica {
             broker_id,
             log_end_offset: UNKNOWN,
+            log_start_offset: UNKNOWN,
             broker_epoch: None,
             last_fetch_leader_log_end_offset: UNKNOWN,
             last_fetch_ms: 0,

@@ -15,6 +15,8 @@ pub(super) struct Leader {
     /// Where its log ended when its epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
+    /// Whether the metadata has others who may lead, since nothing was committed without them (`elr`, `lost`).
+    pub may_others_lead: bool,
     /// Every replica but its own.
     pub followers: Vec<Replica>,
 }
@@ -32,6 +34,7 @@ impl Leader {
             since_epoch,
             epoch_start_offset,
             state: PartitionState::committed(&registration.isr),
+            may_others_lead: false,
             followers: Vec::new(),
         };
         leader.assign(broker_id, registration, now_ms);
@@ -41,6 +44,7 @@ impl Leader {
     /// Takes over who has replicas and who is in sync. What is known of those who stay is kept.
     pub fn assign(&mut self, broker_id: i32, registration: &PartitionRegistration, now_ms: i64) {
         self.state = PartitionState::committed(&registration.isr);
+        self.may_others_lead = !registration.elr.is_empty() || !registration.lost.is_empty();
         let others = registration.replicas.iter().filter(|id| **id != broker_id);
         let known = std::mem::take(&mut self.followers);
         self.followers = others
@@ -63,9 +67,9 @@ impl Leader {
 
     /// Up to where every replica has the log that is in the ISR, or may be by now, or is about to join it: one that
     /// keeps up is waited for, or it could never reach a high watermark that moves all the time. `None` while the
-    /// ISR is below its least (KIP-966).
+    /// ISR is below its least (KIP-966), here or by the settings of whoever decided on it.
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
-        if self.is_under_min_isr(settings) {
+        if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
         }
         let behind = self.followers.iter().filter(|replica| replica.log_end_offset < log_end);

@@ -196,6 +196,24 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
+    /// As leader: a follower's log begins there, as it says with a fetch in this epoch.
+    pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
+        if let Role::Leader(leader) = &mut self.role
+            && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
+        {
+            replica.log_start_offset = log_start;
+        }
+    }
+
+    /// As leader: whether no replica in sync, which may lead one day, has records before this offset.
+    ///
+    /// # Errors NOT_LEADER_OR_FOLLOWER.
+    pub fn is_deleted_before(&self, offset: i64) -> Result<bool, ErrorCode> {
+        let Role::Leader(leader) = &self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
+        let mut in_sync = leader.followers.iter().filter(|replica| leader.state.may_be_in_sync(replica.broker_id));
+        Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
+    }
+
     /// As leader, each half of `replica.lag.time.max.ms`: asks for the ISR without those that lag, for one with a follower that has
     /// everything and had no reason to fetch since it may join, or again for what failed.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {

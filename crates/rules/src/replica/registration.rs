@@ -15,7 +15,7 @@ pub struct PartitionRegistration {
     /// The replicas in sync: each has every record below the high watermark.
     pub isr: Vec<i32>,
     /// Replicas that left the ISR below the least one and still have every record below the high watermark (KIP-966).
-    /// Who elects needs it; no rule here does.
+    /// As long as there are any, a leader commits nothing, whatever its own settings say.
     pub elr: Vec<i32>,
     /// Replicas that left ISR or ELR because their log lost its end (Kafka's `lastKnownElr`). They lead again by an election that says
     /// so.

@@ -398,3 +398,32 @@ fn a_follower_truncates_to_where_the_logs_part() {
     // The log went on since it was asked for.
     assert_eq!(truncation(&[(1, 0), (6, 10)], 13, at(15, 1), end(1, 10)), None);
 }
+
+#[test]
+fn nothing_is_committed_while_others_may_lead_whatever_the_own_settings_say() {
+    let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
+    let _ = case.fetch(2, 100);
+    assert_eq!(case.partition.high_watermark(), 100);
+    // Nobody waits any more for who has not fetched for so long; and somebody whose least ISR is larger has decided this.
+    case.ms += 10 * LAG_MS;
+    let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
+    assert_eq!(case.append(101), None);
+    let _ = case.apply(registration(ME, &[1, 2, 3], &[1], (5, 9)));
+    assert_eq!(case.partition.high_watermark(), 101);
+}
+
+#[test]
+fn records_are_deleted_once_every_replica_in_sync_says_so() {
+    let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
+    let _ = case.fetch(2, 100);
+    let _ = case.fetch(3, 50);
+    assert_eq!(case.partition.is_deleted_before(0), Ok(false), "it is not known where the other begins");
+    case.partition.begins_at(2, 40);
+    assert_eq!((case.partition.is_deleted_before(40), case.partition.is_deleted_before(41)), (Ok(true), Ok(false)));
+    let _ = case.apply(registration(ME, &[1, 2, 3], &[1, 2, 3], (5, 8)));
+    assert_eq!(case.partition.is_deleted_before(40), Ok(false));
+    case.partition.begins_at(3, 60);
+    assert_eq!(case.partition.is_deleted_before(40), Ok(true));
+    let _ = case.apply(registration(2, &[1, 2, 3], &[1, 2, 3], (6, 9)));
+    assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+}

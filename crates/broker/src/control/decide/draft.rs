@@ -17,7 +17,7 @@ use super::super::command::{
 use super::super::image::{Image, Topic};
 use super::{
     alter, alter_broker, alter_isrs, alter_resource, change_broker, create, delete, elect, grow, inapplicable, known,
-    register, repeated, tell_log_ends,
+    register, relaxed, repeated, resign, tell_log_ends,
 };
 use crate::config::BrokerConfig;
 
@@ -83,6 +83,10 @@ impl<'a> Draft<'a> {
                 let changes = tell_log_ends(&self.drafted.image, broker, told);
                 Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
             }
+            Command::Resign(broker, partitions) => {
+                let changes = resign(&self.drafted.image, broker, partitions);
+                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            }
             Command::AlterIsr(asked) => {
                 let (changes, outcomes) = alter_isrs(&self.drafted.image, asked);
                 self.registered(changes, outcomes)
@@ -138,7 +142,12 @@ impl<'a> Draft<'a> {
         let mut one = |topic: &AlterTopicConfig| {
             refuse_repeated(&repeated, &&topic.name)?;
             let change = alter(&self.drafted.image, self.broker, topic)?;
-            self.topic_after(&topic.name, change, wanted.validate_only)
+            let before = self.drafted.image.clone();
+            let altered = self.topic_after(&topic.name, change, wanted.validate_only)?;
+            match self.relax(&before)? {
+                true => known(&self.drafted.image, &topic.name).cloned(),
+                false => Ok(altered),
+            }
         };
         wanted.topics.iter().map(&mut one).collect()
     }
@@ -148,7 +157,9 @@ impl<'a> Draft<'a> {
         let mut one = |asked: &AlterBrokerConfig| {
             refuse_repeated(&repeated, &asked.scope)?;
             let change = alter_broker(&self.drafted.image, self.broker, asked)?;
-            self.after(change, wanted.validate_only, |_| ())
+            let before = self.drafted.image.clone();
+            self.after(change, wanted.validate_only, |_| ())?;
+            self.relax(&before).map(drop)
         };
         wanted.brokers.iter().map(&mut one).collect()
     }
@@ -194,6 +205,13 @@ impl<'a> Draft<'a> {
             Ok(()) => Outcome::Registered(outcomes),
             Err(refusal) => Outcome::Registered(vec![Err(refusal); outcomes.len()]),
         }
+    }
+
+    /// Makes the changes that follow where records are committed with fewer in sync than before; whether there are any.
+    fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
+        let changes = relaxed(before, &self.drafted.image);
+        let has_any = !changes.is_empty();
+        self.make_all(changes).map(|()| has_any)
     }
 
     fn make_all(&mut self, changes: Vec<Change>) -> Result<(), Refusal> {
@@ -247,6 +265,7 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         | Command::ForgetKept
         | Command::RegisterBroker(_)
         | Command::ChangeBroker(..)
-        | Command::TellLogEnds(..) => Outcome::Done(Err(refusal.clone())),
+        | Command::TellLogEnds(..)
+        | Command::Resign(..) => Outcome::Done(Err(refusal.clone())),
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! The rules are [`fullbore_rules::cluster`]'s. Here they are asked for every partition that it concerns, in one transaction.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, replace};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, relax, replace, settle};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -75,6 +76,32 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok(changes)
 }
 
+/// Others lead what this broker cannot write any more, where they may; there it is not in sync any more.
+///
+/// # Errors
+/// STALE_BROKER_EPOCH where another process has its place.
+pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i32)>) -> Result<Vec<Change>, Refusal> {
+    let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
+    if !image.node(broker.broker_id).is_some_and(is_current) {
+        return Err(Refusal::new(ErrorCode::STALE_BROKER_EPOCH, ErrorCode::STALE_BROKER_EPOCH.message()));
+    }
+    let mut without = Brokers::clone(image.registrations());
+    without.entry(broker.broker_id).and_modify(|own| own.is_fenced = true);
+    let mut changes = Vec::new();
+    for (topic, index) in partitions {
+        let Some(topic) = image.topic_by_id(*topic) else { continue };
+        let led = topic.partition(*index).filter(|partition| partition.leader == Some(broker.broker_id));
+        let settled = led.and_then(|partition| settle(partition, &without, topic.config.min_insync_replicas));
+        if let Some(settled) = settled.filter(|settled| settled.leader.is_some())
+            && let Ok(first) = usize::try_from(*index)
+        {
+            let partitions = Partitions::unit(Arc::new(settled));
+            changes.push(Change::PartitionsChanged { topic: topic.id, first, partitions });
+        }
+    }
+    Ok(changes)
+}
+
 /// What follows once a broker has said where logs end that have lost their ends: somebody leads, or it is kept until the others have
 /// said so, too.
 ///
@@ -110,6 +137,26 @@ pub fn tell_log_ends(
         });
     }
     Ok(changes)
+}
+
+/// What follows for partitions where `min.insync.replicas` became smaller.
+pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
+    let mut changes = Vec::new();
+    after.each_change_since(before, |change| {
+        let (Some(old), Some(new)) = change else { return };
+        let min_isr = new.config.min_insync_replicas;
+        if min_isr >= old.config.min_insync_replicas {
+            return;
+        }
+        let mut changed = Changed::default();
+        for (number, partition) in new.partitions.iter().enumerate() {
+            if let Some(relaxed) = relax(partition, min_isr) {
+                changed.push(number, Arc::new(relaxed));
+            }
+        }
+        changes.extend(changed.finish(new.id));
+    });
+    changes
 }
 
 /// The partition once it is settled by who is there; `None` if that changes nothing.

@@ -29,7 +29,7 @@ use grow::grow;
 use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use lead::{alter_isrs, elect};
-use members::{change_broker, register, tell_log_ends};
+use members::{change_broker, register, relaxed, resign, tell_log_ends};
 pub use place::check_replicas;
 use place::{place, registered};
 

@@ -2,7 +2,7 @@
 //! what was committed is heard of at once.
 //!
 //! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a busy broker
-//! delays it, and never takes the lock. Ages are by the database's clock alone. Invariant: an answer is of a beat that was written.
+//! delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat that was written.
 
 use std::io;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ where
                ON CONFLICT (broker_id, process) DO UPDATE
                  SET number = excluded.number, version = excluded.version, at = excluded.at;
              SELECT broker_id, process, version,
-               greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint FROM fullbore.beats;
+               greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint, number FROM fullbore.beats;
              {NEWEST};
              SELECT version, mark FROM fullbore.versions WHERE version = {known}"
         )
@@ -184,7 +184,8 @@ impl Answer {
         for row in next(&mut answers)? {
             let (process, version) = (id(&row, 1)?, number::<i64>(&row, 2)?);
             let version = u64::try_from(version).unwrap_or(0);
-            peers.push(PeerBeat { id: number(&row, 0)?, process, age_ms: number(&row, 3)?, version });
+            let beat = number::<i64>(&row, 4)?.cast_unsigned();
+            peers.push(PeerBeat { id: number(&row, 0)?, process, number: beat, age_ms: number(&row, 3)?, version });
         }
         let newest = version(next(&mut answers)?.first().ok_or_else(|| damaged("it has no version"))?)?;
         let same = next(&mut answers)?.first().map(version).transpose()?;

@@ -17,7 +17,8 @@ use crate::log::recovery::Known;
 use crate::log::steps::watch;
 use crate::validation::ValidBatch;
 
-const POWER_CUT: Known = Known { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true };
+const POWER_CUT: Known =
+    Known { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
 const KILL: Known = Known { rebooted: false, ..POWER_CUT };
 /// Batches, of one record each.
 const BATCHES: usize = 12;

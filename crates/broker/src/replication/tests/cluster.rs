@@ -100,6 +100,11 @@ impl Cluster {
         }
     }
 
+    /// Its data folder.
+    pub fn folder(&self, id: i32) -> &std::path::Path {
+        self.folders[&id].path()
+    }
+
     /// What runs.
     pub fn node(&self, id: i32) -> &Arc<Node> {
         self.running[&id].0.node()

@@ -65,6 +65,8 @@ struct Followed {
     asked_in: i32,
     /// The follower was sent everything before it.
     cursor: i64,
+    /// Where the follower's log begins, as it said last.
+    begins_at: i64,
     max_bytes: u32,
     /// The high watermark and log start that it was told last.
     told: (i64, i64),
@@ -226,10 +228,15 @@ impl FollowerSession {
         let last_epoch = Some(fetch.last_fetched_epoch).filter(|epoch| *epoch >= 0);
         match replica.followed_from(&told, last_epoch) {
             Ok(FollowerPlace::Noted(propose)) => {
+                let begins_at = fetch.log_start_offset;
+                let begins_elsewhere = std::mem::replace(&mut followed.begins_at, begins_at) != begins_at;
                 if !fetch.read_on {
                     followed.cursor = fetch.fetch_offset;
                     followed.told = (UNKNOWN, UNKNOWN);
                     state.make_ready(place);
+                }
+                if begins_elsewhere {
+                    replica.follower_begins_at(&told, begins_at);
                 }
                 if let Some(proposal) = propose {
                     self.isr.ask(replica, proposal);
@@ -354,6 +361,7 @@ impl SessionState {
             leader_epoch: fetch.current_leader_epoch,
             asked_in: 0,
             cursor: fetch.fetch_offset,
+            begins_at: UNKNOWN,
             max_bytes: u32::try_from(fetch.partition_max_bytes).unwrap_or(0),
             told: (UNKNOWN, UNKNOWN),
             is_ready: false,

@@ -1,0 +1,28 @@
+//! What was found by looking for harm.
+
+use fullbore_tests::{Batch, Client, Cluster, wait_until};
+use std::time::Duration;
+
+const TOPIC: &str = "hunted";
+
+#[test]
+fn records_that_were_deleted_are_not_there_again_once_their_leader_is_killed() {
+    let mut cluster = Cluster::start(3, &[]);
+    cluster.create(TOPIC, 1, 3, &["min.insync.replicas=2"]);
+    cluster.wait_for_isr(1, TOPIC, 3);
+    let leader = cluster.partitions(1, TOPIC)[0].leader_id;
+    let mut client = Client::connect(cluster.address(leader));
+    for _ in 0..20 {
+        client.produced(TOPIC, 0, &Batch::of(&["v"]));
+    }
+    client.delete_records(TOPIC, 0, 15);
+    cluster.broker(leader).kill();
+    let other = leader % 3 + 1;
+    cluster.wait_for_isr(other, TOPIC, 2);
+    let mut new_leader = leader;
+    wait_until("another leads", Duration::from_secs(30), || {
+        new_leader = cluster.partitions(other, TOPIC)[0].leader_id;
+        new_leader != leader && new_leader >= 0
+    });
+    assert_eq!(Client::connect(cluster.address(new_leader)).earliest(TOPIC, 0), 15);
+}
