@@ -3,57 +3,144 @@
 //! Invariant: no process outlives its `Cluster`.
 
 use crate::postgres::PostgresServer;
-use crate::{Broker, Client, binary, wait_until};
+use crate::process::Output;
+use crate::relay::{Links, Relay};
+use crate::{Broker, Client, binary, stable_ports, wait_until};
 use fullbore_wire::apis::metadata::MetadataResponsePartition;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 /// A change that takes longer than this never comes.
 const CHANGE_MAX: Duration = Duration::from_secs(60);
+/// The listener between brokers, where it is another than that of clients.
+const PEERS: &str = "PEERS";
 
 /// Brokers with ids from 1.
 pub struct Cluster {
     /// Dropped first.
     brokers: Vec<Broker>,
+    plan: ClusterPlan,
+}
+
+/// A cluster before it starts: its database runs, and what each broker is started with can still be changed.
+pub struct ClusterPlan {
     postgres: PostgresServer,
+    database: String,
     addresses: Vec<SocketAddr>,
-    url: String,
-    sets: Vec<String>,
+    sets: Vec<Vec<String>>,
+    folders: Vec<PathBuf>,
+    links: Option<Links>,
+}
+
+impl ClusterPlan {
+    /// So many brokers with these settings.
+    pub fn new(brokers: usize, sets: &[&str]) -> ClusterPlan {
+        let postgres = PostgresServer::start();
+        let database = postgres.database();
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let addresses: Vec<SocketAddr> = stable_ports(brokers).into_iter().map(address).collect();
+        let url = postgres.url(&database);
+        let own = |(id, address): (usize, &SocketAddr)| {
+            let own =
+                [format!("node.id={id}"), format!("listeners=PLAINTEXT://{address}"), format!("control.plane={url}")];
+            own.into_iter().chain(sets.iter().map(|set| (*set).to_owned())).collect()
+        };
+        let sets = (1..).zip(&addresses).map(own).collect();
+        ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
+    }
+
+    /// The database's server.
+    pub fn postgres(&self) -> &PostgresServer {
+        &self.postgres
+    }
+
+    /// The database.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Starts the broker of this place with this instead of what it had under the same key.
+    pub fn set(&mut self, index: usize, key: &str, value: &str) {
+        let sets = &mut self.sets[index];
+        sets.retain(|set| set.split_once('=').is_none_or(|(found, _)| found != key));
+        sets.push(format!("{key}={value}"));
+    }
+
+    /// Has the brokers keep their data in these folders.
+    pub fn in_folders(mut self, folders: &[PathBuf]) -> ClusterPlan {
+        folders.clone_into(&mut self.folders);
+        self
+    }
+
+    /// Has the brokers reach each other over a listener of its own, of this protocol.
+    pub fn with_peers_over(mut self, protocol: &str) -> ClusterPlan {
+        let ports = stable_ports(self.addresses.len());
+        for (index, port) in ports.into_iter().enumerate() {
+            let clients = self.addresses[index];
+            self.set(index, "listeners", &format!("PLAINTEXT://{clients},{PEERS}://127.0.0.1:{port}"));
+            self.set(index, "listener.security.protocol.map", &format!("PLAINTEXT:PLAINTEXT,{PEERS}:{protocol}"));
+            self.set(index, "inter.broker.listener.name", PEERS);
+        }
+        self
+    }
+
+    /// Has the brokers reach each other and the database over links that can be cut.
+    pub fn linked(self) -> ClusterPlan {
+        let mut plan = self.with_peers_over("PLAINTEXT");
+        let (mut peers, mut databases) = (Vec::new(), Vec::new());
+        for index in 0..plan.addresses.len() {
+            let listeners = plan.sets[index].iter().find_map(|set| set.strip_prefix("listeners=")).expect("set");
+            let port = listeners.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+            let relay = Relay::to((Ipv4Addr::LOCALHOST, port).into());
+            let advertised = format!("PLAINTEXT://{},{PEERS}://{}", plan.addresses[index], relay.address);
+            plan.set(index, "advertised.listeners", &advertised);
+            peers.push(relay);
+            let relay = Relay::to(plan.postgres.address());
+            let url = format!("postgres://postgres@{}/{}", relay.address, plan.database);
+            plan.set(index, "control.plane", &url);
+            databases.push(relay);
+        }
+        plan.links = Some(Links { peers, databases });
+        plan
+    }
+
+    /// Starts the brokers; all of them know each other when this returns.
+    pub fn start(self) -> Cluster {
+        let mut cluster = Cluster { brokers: Vec::new(), plan: self };
+        let ids: Vec<i32> = (1..).take(cluster.plan.sets.len()).collect();
+        for (index, sets) in cluster.plan.sets.iter().enumerate() {
+            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+            let folder = cluster.plan.folders.get(index);
+            cluster.brokers.push(folder.map_or_else(|| Broker::start(&sets), |folder| Broker::start_in(folder, &sets)));
+        }
+        cluster.wait_for_brokers(&ids);
+        cluster
+    }
 }
 
 impl Cluster {
     /// Starts so many brokers with these settings; all of them know each other when this returns.
     pub fn start(brokers: usize, sets: &[&str]) -> Cluster {
-        let postgres = PostgresServer::start();
-        let url = postgres.url(&postgres.database());
-        // All at once, so that no two are the same.
-        let free: Vec<TcpListener> =
-            (0..brokers).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")).collect();
-        let addresses = free.iter().map(|free| free.local_addr().expect("bound")).collect();
-        drop(free);
-        let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-        let mut cluster = Cluster { brokers: Vec::new(), postgres, addresses, url, sets };
-        for index in 0..brokers {
-            let sets = cluster.sets_of(index);
-            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-            cluster.brokers.push(Broker::start(&sets));
-        }
-        cluster.wait_for_brokers(&(1..).take(brokers).collect::<Vec<_>>());
-        cluster
+        ClusterPlan::new(brokers, sets).start()
     }
 
-    /// What the broker of this place is started with.
-    pub fn sets_of(&self, index: usize) -> Vec<String> {
-        let id = index + 1;
-        let own = [
-            format!("node.id={id}"),
-            format!("listeners=PLAINTEXT://{}", self.addresses[index]),
-            format!("control.plane={}", self.url),
-        ];
-        own.into_iter().chain(self.sets.iter().cloned()).collect()
+    /// What the broker of this id is started with.
+    pub fn sets_of(&self, id: i32) -> &[String] {
+        &self.plan.sets[usize::try_from(id - 1).expect("ids begin with 1")]
+    }
+
+    /// The links between its processes, of a plan that has them.
+    pub fn links(&self) -> &Links {
+        self.plan.links.as_ref().expect("a plan with links")
+    }
+
+    /// Runs statements on the database.
+    pub fn query(&self, statements: &str) -> String {
+        self.plan.postgres.run(&self.plan.database, statements)
     }
 
     /// The broker of this id.
@@ -63,17 +150,17 @@ impl Cluster {
 
     /// The database.
     pub fn postgres(&self) -> &PostgresServer {
-        &self.postgres
+        &self.plan.postgres
     }
 
     /// Where the broker of this id listens.
     pub fn address(&self, id: i32) -> SocketAddr {
-        self.addresses[usize::try_from(id - 1).expect("ids begin with 1")]
+        self.plan.addresses[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
     /// Every broker's address, with commas between them.
     pub fn bootstrap(&self) -> String {
-        self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+        self.plan.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// Waits until each of these brokers tells clients of all of them and of no other.
@@ -133,52 +220,142 @@ impl Cluster {
 
     /// Begins to produce what is written to it: a line `KEY:VALUE` each.
     pub fn producing(&self, topic: &str) -> Producing {
-        let mut command = self.command(&["produce", "--topic", topic, "--key-separator", ":", "-X", "acks=all"]);
-        let mut child = command
+        let arguments = ["produce", "--topic", topic, "--key-separator", ":", "--print-offsets", "-X", "acks=all"];
+        let mut child = self
+            .command(&arguments)
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .stdout(Stdio::null())
             .spawn()
             .expect("the binary starts");
         let lines = child.stdin.take();
-        Producing { child, lines }
+        let acknowledged = Acknowledged(Output::of(child.stdout.take().expect("piped")));
+        let said = Output::of(child.stderr.take().expect("piped"));
+        Producing { child, lines, acknowledged, said }
     }
 
-    /// All records of a topic: partition, key and value of each, those of one partition in order.
-    pub fn consume(&self, topic: &str) -> Vec<(i32, String, String)> {
-        let printed = self.run(&["consume", "--topic", topic, "--from-beginning", "--exit", "--format", "%p %k %s\\n"]);
-        let parse = |line: &str| {
-            let mut fields = line.splitn(3, ' ').map(str::to_owned);
-            let partition = fields.next().and_then(|number| number.parse().ok()).expect("a partition");
-            (partition, fields.next().expect("a key"), fields.next().expect("a value"))
-        };
-        printed.lines().map(parse).collect()
+    /// Begins to read a topic from its start.
+    pub fn consuming(&self, topic: &str) -> Consuming {
+        let arguments = ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED];
+        let mut child =
+            self.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let records = Output::of(child.stdout.take().expect("piped"));
+        let said = Output::of(child.stderr.take().expect("piped"));
+        Consuming { child, records, said }
     }
+
+    /// All records of a topic, those of one partition in order.
+    pub fn consume(&self, topic: &str) -> Vec<Consumed> {
+        let printed = self.run(&["consume", "--topic", topic, "--from-beginning", "--exit", "--format", CONSUMED]);
+        consumed(&printed)
+    }
+}
+
+const CONSUMED: &str = "%p %o %k %s\\n";
+
+/// A record as a reader gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    pub partition: i32,
+    pub offset: i64,
+    pub key: String,
+    pub value: String,
+}
+
+fn consumed(printed: &str) -> Vec<Consumed> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(4, ' ').map(str::to_owned);
+        let mut field = || fields.next().expect("four fields");
+        let (partition, offset) = (field(), field());
+        let (partition, offset) = (partition.parse().expect("a number"), offset.parse().expect("a number"));
+        Consumed { partition, offset, key: field(), value: field() }
+    };
+    printed.lines().map(parse).collect()
 }
 
 /// A producer that runs.
 pub struct Producing {
     child: Child,
-    lines: Option<std::process::ChildStdin>,
+    lines: Option<ChildStdin>,
+    acknowledged: Acknowledged,
+    said: Output,
+}
+
+/// What a producer was told so far of what it has sent.
+#[derive(Clone)]
+pub struct Acknowledged(Output);
+
+impl Acknowledged {
+    /// How many records were written.
+    pub fn count(&self) -> usize {
+        self.0.lines()
+    }
+
+    /// Waits until so many more are.
+    pub fn goes_on_within(&self, deadline: Duration, records: usize) {
+        let before = self.count();
+        let what = format!("after {before} records {records} more are acknowledged");
+        wait_until(&what, deadline, || self.count() >= before + records);
+    }
 }
 
 impl Producing {
     /// Has it write a record.
     pub fn line(&mut self, key: &str, value: &str) {
         let lines = self.lines.as_mut().expect("it was not finished");
-        writeln!(lines, "{key}:{value}").expect("the producer reads");
+        if let Err(error) = writeln!(lines, "{key}:{value}") {
+            panic!("the producer has ended ({error}): {}", self.said.text());
+        }
     }
 
-    /// Waits until every record was acknowledged.
-    pub fn finish(mut self) {
+    /// What it is told, now and later.
+    pub fn acknowledged(&self) -> Acknowledged {
+        self.acknowledged.clone()
+    }
+
+    /// Waits until every record was acknowledged; the partition and offset of each, in the order of the lines.
+    pub fn finish(mut self) -> Vec<(i32, i64)> {
         drop(self.lines.take());
-        let child = std::mem::replace(&mut self.child, Command::new("true").spawn().expect("true"));
-        let output = child.wait_with_output().expect("our child");
-        assert!(output.status.success(), "a record failed: {}", String::from_utf8_lossy(&output.stderr));
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "a record failed: {}", self.said.all());
+        let place = |line: &str| {
+            let mut fields = line.split('\t').skip(1);
+            let mut field = || fields.next().expect("topic, partition and offset");
+            (field().parse().expect("a number"), field().parse().expect("a number"))
+        };
+        self.acknowledged.0.all().lines().map(place).collect()
     }
 }
 
 impl Drop for Producing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A reader that runs.
+pub struct Consuming {
+    child: Child,
+    records: Output,
+    said: Output,
+}
+
+impl Consuming {
+    /// Waits until it has read so many records, and ends it; what it has read, in the order in which it did.
+    pub fn finish(mut self, records: usize, deadline: Duration) -> Vec<Consumed> {
+        let what = format!("a reader has read {records} records");
+        wait_until(&what, deadline, || {
+            let ended = self.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the reader has ended: {}", self.said.text());
+            self.records.lines() >= records
+        });
+        self.child.kill().expect("our child");
+        consumed(&self.records.all())
+    }
+}
+
+impl Drop for Consuming {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

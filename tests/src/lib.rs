@@ -6,18 +6,24 @@
 mod batch;
 mod client;
 mod cluster;
+mod disk;
 pub mod pki;
 pub mod postgres;
 mod process;
 mod proxy;
+mod random;
+mod relay;
 mod requests;
 mod tls;
 
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
-pub use cluster::{Cluster, Producing};
+pub use cluster::{Acknowledged, Cluster, ClusterPlan, Consumed, Consuming, Producing};
+pub use disk::{Disk, another_boot};
 pub use process::{Broker, Refused, binary, serve_refused};
 pub use proxy::Proxy;
+pub use random::Random;
+pub use relay::{Link, Links, Relay};
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};
 pub use tls::Tls;
 
@@ -43,6 +49,24 @@ pub fn free_ports(count: u16) -> u16 {
             return first;
         }
     }
+}
+
+/// So many ports that nobody has, and that the system gives to no connection: a broker that is started again finds its own free.
+pub fn stable_ports(count: usize) -> Vec<u16> {
+    /// Below those that Linux gives out by itself.
+    const RANGE: std::ops::Range<u16> = 10_000..32_000;
+    static NEXT: std::sync::OnceLock<std::sync::Mutex<u16>> = std::sync::OnceLock::new();
+    // Other programs of tests begin elsewhere.
+    let first = || RANGE.start + (std::process::id().wrapping_mul(367) % u32::from(RANGE.end - RANGE.start)) as u16;
+    let mut next = NEXT.get_or_init(|| first().into()).lock().expect("not poisoned");
+    let mut found = Vec::new();
+    while found.len() < count {
+        *next = if *next + 1 < RANGE.end { *next + 1 } else { RANGE.start };
+        if std::net::TcpListener::bind(("127.0.0.1", *next)).is_ok() {
+            found.push(*next);
+        }
+    }
+    found
 }
 
 /// Waits until `condition` holds; `what` says what was waited for when it does not within `deadline`.

@@ -126,6 +126,26 @@ impl PostgresServer {
         self.order("start");
     }
 
+    /// Stops the processor time of all its processes.
+    pub fn freeze(&self) {
+        self.order("freeze");
+    }
+
+    /// Has them go on.
+    pub fn thaw(&self) {
+        self.order("thaw");
+    }
+
+    /// Copies all that it has; it is stopped meanwhile.
+    pub fn copy(&self) {
+        ["stop", "copy", "start"].iter().for_each(|order| self.order(order));
+    }
+
+    /// Puts the copy in the place of what it has, and that in the place of the copy; it is stopped meanwhile.
+    pub fn swap(&self) {
+        ["stop", "swap", "start"].iter().for_each(|order| self.order(order));
+    }
+
     fn order(&self, order: &str) {
         let mut shell = self.shell.lock().expect("not poisoned");
         writeln!(shell.orders.as_mut().expect("it was not dropped"), "{order}").expect("the shell lives");

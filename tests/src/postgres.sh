@@ -33,12 +33,27 @@ ssl_key_file='$dir/server.key'"
   echo "host all encrypted 127.0.0.1/32 reject"
   echo "host all all 127.0.0.1/32 trust"
 } >"$dir/data/pg_hba.conf"
+stop() {
+  signal CONT
+  as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null
+}
+signal() { # To the server, and then to those that it has begun by then.
+  local pid
+  pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null) || return
+  kill -s "$1" "$pid"
+  # shellcheck disable=SC2046
+  kill -s "$1" $(cat "/proc/$pid/task/$pid/children") 2>/dev/null
+}
 if start; then echo started; else echo failed; cat "$dir/log"; fi
 while read -r what; do
   case $what in
-    stop) as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null; echo stopped ;;
+    stop) stop; echo stopped ;;
     start) start; echo started ;;
+    freeze) signal STOP; echo frozen ;;
+    thaw) signal CONT; echo thawed ;;
+    copy) cp -a "$dir/data" "$dir/copy"; echo copied ;;
+    swap) mv "$dir/data" "$dir/other"; mv "$dir/copy" "$dir/data"; mv "$dir/other" "$dir/copy"; echo swapped ;;
   esac
 done
-as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1
+stop
 rm -rf "$dir"

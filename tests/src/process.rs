@@ -41,24 +41,43 @@ struct Running {
 
 /// What a process has printed so far; a thread of its own reads, so that the process never blocks.
 #[derive(Clone, Default)]
-struct Output(Arc<Mutex<String>>);
+pub(crate) struct Output(Arc<Mutex<Printed>>);
+
+#[derive(Default)]
+struct Printed {
+    text: String,
+    lines: usize,
+    is_all: bool,
+}
 
 impl Output {
-    fn of(pipe: impl Read + Send + 'static) -> Output {
+    pub(crate) fn of(pipe: impl Read + Send + 'static) -> Output {
         let output = Output::default();
         let shared = output.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                let mut text = shared.0.lock().expect("no holder panics");
-                text.push_str(&String::from_utf8_lossy(&line));
-                text.push('\n');
+                let mut printed = shared.0.lock().expect("no holder panics");
+                printed.text.push_str(&String::from_utf8_lossy(&line));
+                printed.text.push('\n');
+                printed.lines += 1;
             }
+            shared.0.lock().expect("no holder panics").is_all = true;
         });
         output
     }
 
-    fn text(&self) -> String {
-        self.0.lock().expect("no holder panics").clone()
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().expect("no holder panics").text.clone()
+    }
+
+    pub(crate) fn lines(&self) -> usize {
+        self.0.lock().expect("no holder panics").lines
+    }
+
+    /// Everything that a process has printed that has ended.
+    pub(crate) fn all(&self) -> String {
+        wait_until("its output ends", START_STOP_MAX, || self.0.lock().expect("no holder panics").is_all);
+        self.text()
     }
 }
 
@@ -118,11 +137,41 @@ impl Broker {
         self.restart();
     }
 
-    /// kill -9.
+    /// kill -9, of a process that has not ended by itself.
     pub fn kill(&mut self) {
         let mut running = self.process.take().expect("the broker runs");
+        let ended = running.child.try_wait().expect("our child");
+        assert!(ended.is_none(), "the broker has ended: {ended:?}, {}", running.stderr.text());
         running.child.kill().expect("our child");
         running.child.wait().expect("our child");
+    }
+
+    /// Stops its processor time, as a machine does that hangs; it does nothing more when this returns.
+    pub fn freeze(&self) {
+        kill_process(self.pid(), Signal::STOP).expect("our child");
+        let tasks = format!("/proc/{}/task", self.pid());
+        // One that has ended meanwhile does nothing, either.
+        let stands = |task: std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
+        };
+        wait_until("all its threads stand still", START_STOP_MAX, || {
+            std::fs::read_dir(&tasks).expect("our child").flatten().all(stands)
+        });
+    }
+
+    /// Has it go on.
+    pub fn thaw(&self) {
+        kill_process(self.pid(), Signal::CONT).expect("our child");
+    }
+
+    /// Whether it was started and neither killed nor stopped since.
+    pub fn is_started(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// From the next start on its data are there.
+    pub fn move_to(&mut self, folder: &Path) {
+        self.folder = Arc::new(Folder::Given(folder.to_owned()));
     }
 
     /// Asks it to stop, without waiting.

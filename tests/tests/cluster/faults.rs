@@ -1,42 +1,56 @@
-//! What befalls a cluster while records go out: kills, restarts, pauses, an absent database.
+//! What befalls a cluster while records go out: kills, restarts, frozen brokers.
 
-use crate::records::{logs_are_equal, produced_while};
+use crate::records::{Load, logs_are_equal, produced_while};
 use fullbore_tests::Cluster;
 
-const TOPIC: &str = "befallen";
-const PARTITIONS: i32 = 3;
-const ALL: [i32; 3] = [1, 2, 3];
+pub const TOPIC: &str = "befallen";
+pub const PARTITIONS: i32 = 3;
+pub const ALL: [i32; 3] = [1, 2, 3];
 
-fn cluster() -> Cluster {
-    let cluster = Cluster::start(3, &[]);
+/// Three brokers with these settings, and a topic that goes on with two of them.
+pub fn cluster(sets: &[&str]) -> Cluster {
+    with_topic(Cluster::start(3, sets))
+}
+
+/// With the topic.
+pub fn with_topic(cluster: Cluster) -> Cluster {
     cluster.create(TOPIC, PARTITIONS, 3, &["min.insync.replicas=2"]);
+    ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     cluster
 }
 
-/// Has this befall one broker after the other, each once all replicas are in sync again.
-fn befalls_each(befalls: impl Fn(&mut Cluster, i32)) {
-    let mut cluster = cluster();
-    produced_while(&mut cluster, TOPIC, |cluster| {
-        for id in ALL {
-            befalls(cluster, id);
-            cluster.wait_for_isr(id, TOPIC, 3);
-        }
+/// Has this befall the cluster, and then compares its logs.
+pub fn befalls(mut cluster: Cluster, befalls: impl FnOnce(&mut Cluster, &Load)) {
+    produced_while(&mut cluster, TOPIC, |cluster, load| {
+        befalls(cluster, load);
+        cluster.wait_for_isr(1, TOPIC, 3);
     });
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
+/// Has this befall these brokers, one after the other, each once all replicas are in sync again. Each leads and follows.
+pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
+    befalls(cluster, |cluster, load| {
+        for id in ids {
+            each(cluster, load, *id);
+            cluster.wait_for_isr(*id, TOPIC, 3);
+        }
+    });
+}
+
 #[test]
 fn a_broker_that_is_killed_and_comes_back_costs_no_record() {
-    befalls_each(|cluster, id| {
+    befalls_each(cluster(&[]), &ALL, |cluster, load, id| {
         cluster.broker(id).kill();
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
+        load.goes_on();
         cluster.broker(id).restart();
     });
 }
 
 #[test]
 fn a_broker_that_is_restarted_at_once_costs_no_record() {
-    befalls_each(|cluster, id| {
+    befalls_each(cluster(&[]), &ALL, |cluster, _, id| {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
     });
@@ -44,21 +58,8 @@ fn a_broker_that_is_restarted_at_once_costs_no_record() {
 
 #[test]
 fn a_rolling_restart_costs_no_record() {
-    befalls_each(|cluster, id| {
+    befalls_each(cluster(&[]), &ALL, |cluster, _, id| {
         cluster.broker(id).stop();
         cluster.broker(id).restart();
     });
-}
-
-#[test]
-fn records_go_on_without_a_database() {
-    let mut cluster = cluster();
-    produced_while(&mut cluster, TOPIC, |cluster| {
-        cluster.postgres().stop();
-        let refused = cluster.refused(&["topics", "create", "--topic", "meanwhile", "--partitions", "1"]);
-        assert!(refused.contains("cannot be changed now"), "{refused}");
-        cluster.postgres().start_again();
-        cluster.create("afterwards", 1, 3, &[]);
-    });
-    logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }

@@ -1,7 +1,16 @@
 //! Several brokers over a PostgreSQL, each a process: what is promised of a cluster, whatever befalls it.
 
+mod chaos;
 mod command;
+mod database;
 mod faults;
 mod hunted;
+mod frozen;
+mod links;
+mod power;
 mod records;
+mod refused;
+mod scarce;
+mod secured;
+mod seen;
 mod topics;

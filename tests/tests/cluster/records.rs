@@ -1,55 +1,92 @@
-//! Records that go out while something befalls the cluster, and what is said of them afterwards.
+//! Records that go out while something befalls the cluster, and whether what clients saw of them is what was promised (`seen`).
 
-use fullbore_tests::{Broker, Cluster};
-use std::collections::BTreeMap;
+use crate::seen::Seen;
+use fullbore_tests::{Acknowledged, Broker, Cluster};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Keys, each of which has an order of its own.
 const KEYS: usize = 20;
-/// Between two records.
-const PACE: Duration = Duration::from_micros(500);
+/// Records at a time, and between them: what is pending is printed when there is nothing else to do.
+const BURST: usize = 100;
+const PACE: Duration = Duration::from_millis(50);
+/// Once nothing befalls the cluster any more, everything that was written can be read within this.
+const READABLE_MAX: Duration = Duration::from_secs(30);
+/// For an acknowledgement while something goes on that may not stop them for long.
+const GOES_ON_MAX: Duration = Duration::from_secs(30);
+const LATEST: i64 = -1;
 
-/// Produces with acks=all and idempotence while `befalls` goes on, and then holds the cluster to what was promised: every record once
-/// and in order, and the same bytes on every replica.
-pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&mut Cluster)) {
+/// The load that runs while something befalls the cluster.
+pub struct Load {
+    acknowledged: Acknowledged,
+}
+
+impl Load {
+    /// Waits until records that were not acknowledged yet are.
+    pub fn goes_on(&self) {
+        self.goes_on_within(GOES_ON_MAX);
+    }
+
+    /// Waits for that, and not for long.
+    pub fn goes_on_within(&self, deadline: Duration) {
+        self.acknowledged.goes_on_within(deadline, 200);
+    }
+}
+
+/// Produces with acks=all and idempotence, and reads, while `befalls` goes on, and then holds what was seen to what was promised.
+pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&mut Cluster, &Load)) {
+    let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
+    let load = Load { acknowledged: producing.acknowledged() };
     let is_over = AtomicBool::new(false);
-    let sent = std::thread::scope(|scope| {
+    let (sent, acknowledged) = std::thread::scope(|scope| {
         let lines = scope.spawn(|| {
-            let mut sent = 0_usize;
+            let mut sent = Vec::new();
             // Those after the end show that everything goes on.
             let mut left = 1_000;
             while left > 0 {
-                producing.line(&format!("k{}", sent % KEYS), &(sent / KEYS).to_string());
-                sent += 1;
+                let key = format!("k{}", sent.len() % KEYS);
+                producing.line(&key, &sent.len().to_string());
+                sent.push(key);
                 left -= usize::from(is_over.load(Ordering::Relaxed));
-                std::thread::sleep(PACE);
+                if sent.len().is_multiple_of(BURST) {
+                    std::thread::sleep(PACE);
+                }
             }
-            producing.finish();
-            sent
+            (sent, producing.finish())
         });
-        befalls(cluster);
-        is_over.store(true, Ordering::Relaxed);
+        // Or the lines would never end, and nobody would see why.
+        let ended = EndOfScope(&is_over);
+        load.goes_on();
+        befalls(cluster, &load);
+        drop(ended);
         lines.join().expect("every record was acknowledged")
     });
-    let mut next: BTreeMap<String, usize> = BTreeMap::new();
+    let polled = consuming.finish(sent.len(), READABLE_MAX);
     let found = cluster.consume(topic);
-    for (partition, key, value) in &found {
-        let due = next.entry(key.clone()).or_insert(0);
-        assert_eq!(value, &due.to_string(), "key {key} in partition {partition}");
-        *due += 1;
-    }
-    assert_eq!(found.len(), sent);
+    let leaders = cluster.partitions(1, topic);
+    let end = |of: i32| {
+        let led = leaders.iter().find(|led| led.partition_index == of).expect("it has this partition");
+        fullbore_tests::Client::connect(cluster.address(led.leader_id)).list_offset(topic, of, LATEST).offset
+    };
+    let ends = leaders.iter().map(|of| (of.partition_index, end(of.partition_index))).collect();
+    let violations = Seen { sent, acknowledged, polled, found, ends }.violations();
+    assert!(violations.is_empty(), "{} violations: {:#?}", violations.len(), &violations[..violations.len().min(20)]);
 }
 
-/// Waits until every replica is in sync, stops all brokers, and compares their logs of the topic byte by byte.
+struct EndOfScope<'a>(&'a AtomicBool);
+
+impl Drop for EndOfScope<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits until every replica is in sync, kills all brokers, and compares their logs of the topic byte by byte.
 pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: &[i32]) {
     cluster.wait_for_isr(ids[0], topic, ids.len());
-    for id in ids {
-        cluster.broker(*id).stop();
-    }
+    ids.iter().for_each(|id| cluster.broker(*id).kill());
     for partition in 0..partitions {
         let mut logs = ids.iter().map(|id| log_of(cluster.broker(*id), topic, partition));
         let first = logs.next().expect("a broker");

@@ -56,7 +56,7 @@ const KEYS: &[Key] = &[
         .allow(Allowed::Between(100, 600_000))
         .differs("not a Kafka key"),
     Key::int("broker.session.timeout.ms", Some("9000"), 1, "A broker of a cluster that has not said for so long that it lives is held for dead."),
-    Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "How often a broker of a cluster says that it lives.")
+    Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "How often a broker of a cluster says that it lives; eight times in broker.session.timeout.ms at least.")
         .differs("more often than Kafka's 2000: what is new is heard with it"),
     // TLS. Each may be set for one listener: listener.name.<name in lower case>.ssl...
     Key::new("ssl.keystore.type", Type::String, Some("PEM"), "What ssl.keystore.location is.")

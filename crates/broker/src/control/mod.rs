@@ -35,6 +35,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fullbore_rules::cluster::lease::beat_interval_ms;
 use fullbore_rules::cluster::{FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
@@ -153,7 +154,7 @@ impl Control {
         arrival: Arrival,
     ) -> Result<Self, OpenError> {
         let id = broker.node_id;
-        let every = Duration::from_millis(broker.heartbeat_interval_ms);
+        let every = Duration::from_millis(beat_interval_ms(broker.heartbeat_interval_ms, broker.session_timeout_ms));
         let (tell, told) = mpsc::sync_channel(1);
         let (path, database) = (folder.clone(), Arc::clone(&server));
         let control = Control::start(broker, arrival, move || {

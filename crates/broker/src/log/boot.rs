@@ -55,14 +55,16 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// From now on the folder is used in this boot.
+    /// From now on the folder is used in this boot; that is on the disk when this returns, since without it a power cut would be taken for
+    /// a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {
-            now if *now == self.before => Ok(()),
-            Some(now) => files::replace(&path, format!("{now}\n").as_bytes()),
-            None => fs::remove_file(path),
+            now if *now == self.before => return Ok(()),
+            Some(now) => files::replace(&path, format!("{now}\n").as_bytes())?,
+            None => fs::remove_file(path)?,
         }
+        files::sync_dir(data_dir)
     }
 }
 

@@ -18,12 +18,24 @@ pub struct PeerSigns {
     pub refuses: bool,
 }
 
+/// Such a part of the timeout without a beat is a gap.
+const GAPS_PER_TIMEOUT: u64 = 4;
+
 /// Holds others for dead (`broker.session.timeout.ms`).
 #[derive(Clone, Debug)]
 pub struct Judge {
     session_timeout_ms: i64,
     /// The first and the last of the own beats that came one after the other.
     beaten: Option<(i64, i64)>,
+}
+
+/// A gap is so many beats long at least.
+const BEATS_PER_GAP: u64 = 2;
+
+/// How often a broker beats that was told to do so this often, ms: more often where its beats would be gaps, since then it would hold
+/// nobody for dead.
+pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
+    wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
 
 /// A peer whose port refuses is dead once its last beat is so old, ms: two beats are missing.
@@ -45,7 +57,7 @@ impl Judge {
 
     /// A quarter of the timeout without a beat: the others may not have come through either.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
-        now_ms.saturating_sub(last_ms) > self.session_timeout_ms / 4
+        now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
     /// Whether this broker has beaten for a whole timeout until now.
@@ -93,6 +105,23 @@ mod tests {
         assert!(!judge.is_dead(&SILENT, 58_500));
         judge.beat(59_000);
         assert!(judge.is_dead(&SILENT, 59_000));
+    }
+
+    /// 500 ms apart, the beats of who waits 2 s for others were gaps.
+    #[test]
+    fn beats_are_no_gaps_however_short_the_timeout_is() {
+        for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {
+            let every = beat_interval_ms(500, session_timeout_ms as u64) as i64;
+            let mut judge = Judge::new(session_timeout_ms);
+            // Each a little late.
+            let mut now_ms = 0;
+            while now_ms <= 2 * session_timeout_ms {
+                judge.beat(now_ms);
+                now_ms += every + every / 2;
+            }
+            assert!(judge.may_judge(now_ms - every), "{session_timeout_ms}");
+        }
+        assert_eq!(beat_interval_ms(500, 9_000), 500);
     }
 
     #[test]

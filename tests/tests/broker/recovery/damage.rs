@@ -2,8 +2,8 @@
 //!
 //! Invariant: only what the parent's head comment allows for.
 
-use super::model::{Log, Random};
-use fullbore_tests::Broker;
+use super::model::Log;
+use fullbore_tests::{Broker, Random};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};

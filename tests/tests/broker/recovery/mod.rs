@@ -21,10 +21,10 @@ mod model;
 mod power_loss;
 
 use damage::{Damaged, Plan};
-use fullbore_tests::{Broker, Client};
+use fullbore_tests::{Broker, Client, Random, another_boot};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
-use model::{Control, Log, Random};
+use model::{Control, Log};
 
 const TOPICS: [&str; 2] = ["early", "other"];
 const PARTITIONS: i32 = 2;
@@ -112,7 +112,7 @@ fn round(seed: u64) {
     written.logs.iter_mut().for_each(|log| log.look(&broker));
     let reboots = !is_clean && random.below(2) == 0;
     if reboots {
-        another_boot(&broker);
+        another_boot(broker.data_dir());
         written.logs.iter_mut().for_each(|log| log.reboot(&broker));
     }
     let plan = Plan::choose(&broker, &mut random, is_clean);
@@ -130,13 +130,6 @@ fn round(seed: u64) {
         broker.restart();
         check(&broker, &written.logs, &damaged, &mut random);
     }
-}
-
-/// As if the machine had booted since the broker was killed.
-fn another_boot(broker: &Broker) {
-    let path = broker.data_dir().join("boot-id");
-    assert!(path.is_file(), "the broker keeps in which boot it has run");
-    std::fs::write(path, "00000000-0000-4000-8000-000000000000\n").expect("ours");
 }
 
 fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) {

@@ -3,7 +3,7 @@
 //! Not the damage. Invariant: what is expected follows from the requests, and from the files as they were before and after the
 //! damage; never from what the broker answers after it.
 
-use fullbore_tests::{Batch, Broker, Client};
+use fullbore_tests::{Batch, Broker, Client, Random};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics};
@@ -15,33 +15,6 @@ use std::path::PathBuf;
 /// Batches a broker remembers of each producer.
 const WINDOW: usize = 5;
 const EPOCH: std::ops::Range<usize> = 12..16;
-
-/// SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Less than `limit`, which is not 0.
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    /// At least `least`, less than `limit`.
-    pub fn between(&mut self, least: usize, limit: usize) -> usize {
-        least + self.below(limit - least)
-    }
-}
 
 /// A batch of one producer with a partition of its own, so that sequences are offsets.
 #[derive(Clone)]

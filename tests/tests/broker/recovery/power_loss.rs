@@ -1,84 +1,18 @@
-//! A machine that stops, as the file system leaves it: the data folder is on ext4 on a loop device that commits its journal
-//! when it is asked to, and the image is copied. What was not flushed is not in the copy, or with holes.
-//!
-//! Both brokers run in one boot of this machine, so the copy is told that it is another one. Skipped without root.
+//! A machine that stops, as the file system leaves it ([`Disk`]). Skipped without root.
 
-use super::another_boot;
-use super::model::Random;
-use fullbore_tests::{Batch, Broker, wait_until};
+use fullbore_tests::{Batch, Broker, Disk, Random, another_boot, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use std::fs::{self, File};
-use std::io::Write;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const TOPIC: &str = "cut";
-const SIZE: u64 = 64 << 20;
 /// Bytes of a record, so that a batch has several pages of its own.
 const RECORD: usize = 40_000;
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
-
-/// An image with its file system mounted; unmounted at the end.
-struct Disk {
-    folder: tempfile::TempDir,
-}
-
-impl Disk {
-    /// A new file system; `None` where that is not permitted.
-    fn make() -> Option<Disk> {
-        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
-        File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
-        if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
-            return Some(disk);
-        }
-        // Past the capture of `cargo test`, so that a run shows what it left out.
-        let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
-        None
-    }
-
-    /// What a power cut leaves of it now.
-    fn cut_power(&self) -> Disk {
-        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
-        assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
-        assert!(disk.mount(), "the copy is mounted");
-        disk
-    }
-
-    fn mount(&self) -> bool {
-        fs::create_dir(self.path()).expect("a new folder");
-        run("mount", &["-t", "ext4", "-o", "loop,commit=600"], &[&self.image(), &self.path()])
-    }
-
-    /// Has everything in the journal that the file system knows by now.
-    fn commit(&self) {
-        let mut file = File::create(self.path().join("commit")).expect("room");
-        file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
-    }
-
-    fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("mounted")
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        run("umount", &["--lazy"], &[&self.path()]);
-    }
-}
-
-fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
-    let mut command = Command::new(program);
-    command.args(args).args(paths).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
 
 /// Has the system write a part of a file back now, without the rest: what it may do at any time.
 fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
@@ -104,7 +38,7 @@ struct Running {
 impl Running {
     fn start(flushed: i32, sent: i32, configs: &[(&str, &str)]) -> Option<Running> {
         let disk = Disk::make()?;
-        let mut broker = Broker::start_in(&disk.path().join("data"), &[]);
+        let mut broker = Broker::start_in(&disk.data(), &[]);
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, configs);
         let id = client.init_producer_id();
@@ -164,13 +98,13 @@ fn a_hole_that_a_power_cut_leaves_is_cut_off_and_refused_only_in_the_same_boot()
     let damaged = fs::read(&cut_path).expect("ours");
     assert!(damaged != whole && damaged[half as usize..] == whole[half as usize..], "no hole in front of the half");
 
-    let mut broker = Broker::start_in(&copy.path().join("data"), &[]);
+    let mut broker = Broker::start_in(&copy.data(), &[]);
     assert_eq!(broker.client().list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     broker.wait_for_stderr(&cut_path.display().to_string());
     broker.kill();
     assert!(fs::read(&cut_path).expect("ours") == damaged, "nothing is changed");
 
-    another_boot(&broker);
+    another_boot(broker.data_dir());
     broker.restart();
     assert_eq!(running.check(&broker), running.flushed);
     let aside = cut_path.with_file_name(format!("{:020}.log.aside-1", running.flushed));
@@ -220,9 +154,9 @@ fn whatever_pages_were_written_a_partition_goes_on_after_a_power_cut() {
         }
         running.disk.commit();
         let copy = running.disk.cut_power();
-        let mut broker = Broker::start_in(&copy.path().join("data"), &[]);
+        let mut broker = Broker::start_in(&copy.data(), &[]);
         broker.kill();
-        another_boot(&broker);
+        another_boot(broker.data_dir());
         broker.restart();
         let kept = running.check(&broker);
         let aside = fs::read_dir(broker.partition_dir(TOPIC, 0))

@@ -44,6 +44,8 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: Seldom,
+    /// Not told any less often because the server was away before, as it is while an older copy is restored.
+    went_back: Seldom,
 }
 
 impl Beats {
@@ -62,8 +64,8 @@ impl Beats {
         let (stop, mut stopped) = watch::channel(());
         let (tell, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let vain = Seldom::default();
-        let mut beating = Beating { server, who, every, number: 0, known, behind: Arc::new(behind), heard: tell, vain };
+        let (behind, vain, went_back) = (Arc::new(behind), Seldom::default(), Seldom::default());
+        let mut beating = Beating { server, who, every, number: 0, known, behind, heard: tell, vain, went_back };
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -96,7 +98,7 @@ where
             if self.number > before {
                 pause = PAUSE_MIN;
             }
-            self.tell(&error.words);
+            tell(&self.vain, &error.words);
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -126,19 +128,13 @@ where
             let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
-                self.tell(&StoreError::WentBack(known.number).to_string());
+                tell(&self.went_back, &StoreError::WentBack(known.number).to_string());
                 continue;
             }
             if known.is_none_or(|known| known.number < answer.newest.number) {
                 (self.behind)(answer.newest.number);
             }
             self.heard.send_replace(answer.beaten);
-        }
-    }
-
-    fn tell(&self, reason: &str) {
-        if let Some(left_out) = self.vain.due() {
-            tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
         }
     }
 
@@ -165,6 +161,12 @@ where
              {NEWEST};
              SELECT version, mark FROM fullbore.versions WHERE version = {known}"
         )
+    }
+}
+
+fn tell(kind: &Seldom, reason: &str) {
+    if let Some(left_out) = kind.due() {
+        tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
     }
 }
 

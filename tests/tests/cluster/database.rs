@@ -1,0 +1,103 @@
+//! A database that is away, hangs, is slow, or is an older copy, while records go out.
+
+use crate::faults::{ALL, TOPIC, befalls, cluster, with_topic};
+use crate::frozen::{SESSION, epochs_of, nobody_is_held_for_dead};
+use fullbore_tests::{Client, ClusterPlan, Link, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use std::time::{Duration, Instant};
+
+/// How long a change may wait for its database, with what is below.
+const REFUSED_MAX: Duration = Duration::from_secs(12);
+const CALL: &str = "control.plane.timeout.ms=2000";
+/// Once the database is back.
+const BACK_MAX: Duration = Duration::from_secs(10);
+const SESSION_MAX: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(30);
+
+fn create(client: &mut Client, name: &str) -> ErrorCode {
+    let topic = CreatableTopic { name: name.into(), num_partitions: 1, replication_factor: 3, ..Default::default() };
+    client.call(&CreateTopicsRequest { topics: vec![topic], timeout_ms: 5_000, ..Default::default() }, 7).topics[0]
+        .error_code
+}
+
+#[test]
+fn records_go_on_without_a_database() {
+    befalls(cluster(&[]), |cluster, load| {
+        cluster.postgres().stop();
+        let refused = cluster.refused(&["topics", "create", "--topic", "meanwhile", "--partitions", "1"]);
+        assert!(refused.contains("cannot be changed now"), "{refused}");
+        load.goes_on();
+        cluster.postgres().start_again();
+        cluster.create("afterwards", 1, 3, &[]);
+    });
+}
+
+#[test]
+fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards() {
+    befalls(cluster(&[SESSION, CALL]), |cluster, load| {
+        let epochs = epochs_of(cluster, 1, TOPIC);
+        cluster.postgres().freeze();
+        let hangs = Instant::now();
+        for id in ALL {
+            let asked = Instant::now();
+            let refused = create(&mut cluster.broker(id).client(), "meanwhile");
+            assert!(refused == ErrorCode::REQUEST_TIMED_OUT && asked.elapsed() < REFUSED_MAX, "{refused:?} {asked:?}");
+            load.goes_on_within(BACK_MAX);
+        }
+        wait_until("all sessions are over", SOON, || hangs.elapsed() > 2 * SESSION_MAX);
+        load.goes_on_within(BACK_MAX);
+        cluster.postgres().thaw();
+        let mut client = cluster.broker(2).client();
+        wait_until("topics can be made again", BACK_MAX, || create(&mut client, "afterwards") == ErrorCode::NONE);
+        nobody_is_held_for_dead(cluster, TOPIC, 2 * SESSION_MAX, &epochs);
+    });
+}
+
+#[test]
+fn a_slow_database_makes_changes_slow_and_nothing_else() {
+    let cluster = with_topic(ClusterPlan::new(3, &["broker.session.timeout.ms=6000"]).linked().start());
+    befalls(cluster, |cluster, load| {
+        let epochs = epochs_of(cluster, 1, TOPIC);
+        ALL.iter().for_each(|id| cluster.links().to_database(*id, Link::Slow(Duration::from_millis(500))));
+        for id in ALL {
+            assert_eq!(create(&mut cluster.broker(id).client(), &format!("slowly{id}")), ErrorCode::NONE);
+            load.goes_on_within(BACK_MAX);
+        }
+        nobody_is_held_for_dead(cluster, TOPIC, 3 * SESSION_MAX, &epochs);
+        cluster.links().heal();
+        assert_eq!(create(&mut cluster.broker(1).client(), "fast"), ErrorCode::NONE);
+    });
+}
+
+/// A broker that is alone with the news tells them, and whoever starts does not believe the copy.
+#[test]
+fn an_older_copy_of_the_database_is_not_followed() {
+    befalls(cluster(&[]), |cluster, load| {
+        cluster.postgres().copy();
+        wait_until("it is found again", BACK_MAX, || {
+            create(&mut cluster.broker(1).client(), "later") == ErrorCode::NONE
+        });
+        cluster.wait_for_isr(3, "later", 3);
+        cluster.postgres().swap();
+        let went_back = "it went back to an older state, or is another one";
+        for id in ALL {
+            cluster.broker(id).wait_for_stderr(went_back);
+            let refused = create(&mut cluster.broker(id).client(), "lost");
+            assert_eq!(refused, ErrorCode::REQUEST_TIMED_OUT);
+            assert_eq!(cluster.partitions(id, "later").len(), 1, "as without a database");
+        }
+        load.goes_on();
+        cluster.broker(3).kill();
+        let sets: Vec<String> = cluster.sets_of(3).to_vec();
+        let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+        let refused = serve_refused(cluster.broker(3).data_dir(), &sets);
+        let line = refused.stderr.lines().last().expect("it says why");
+        assert!(!refused.status.success() && line.contains(went_back), "{}", refused.stderr);
+        cluster.postgres().swap();
+        cluster.broker(3).restart();
+        wait_until("topics can be made again", BACK_MAX, || {
+            create(&mut cluster.broker(1).client(), "after") == ErrorCode::NONE
+        });
+    });
+}

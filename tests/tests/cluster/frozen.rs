@@ -1,0 +1,83 @@
+//! Brokers that hang for longer than others wait for them, and then go on as if nothing had been.
+
+use crate::faults::{ALL, TOPIC, befalls, befalls_each, cluster};
+use crate::records::logs_are_equal;
+use fullbore_tests::{Batch, Client, Cluster, wait_until};
+use std::time::{Duration, Instant};
+
+/// Soon over, for a test.
+pub const SESSION: &str = "broker.session.timeout.ms=2000";
+const SESSION_MAX: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_broker_that_hangs_past_its_session_costs_no_record() {
+    befalls_each(cluster(&[SESSION]), &[1, 2], |cluster, load, id| {
+        cluster.broker(id).freeze();
+        cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
+        load.goes_on();
+        cluster.broker(id).thaw();
+    });
+}
+
+/// It leads for itself until it hears of its successor.
+#[test]
+fn a_leader_that_wakes_up_takes_nothing_with_acks_all() {
+    const ONE: &str = "one";
+    let mut cluster = Cluster::start(3, &[SESSION]);
+    cluster.create(ONE, 1, 3, &["min.insync.replicas=1"]);
+    ALL.iter().for_each(|id| cluster.wait_for_isr(*id, ONE, 3));
+    let leader = cluster.partitions(1, ONE)[0].leader_id;
+    let other = leader % 3 + 1;
+    let mut early: Vec<Client> = (0..2).map(|_| cluster.broker(leader).client()).collect();
+    early[0].produced(ONE, 0, &Batch::of(&["before"]));
+    cluster.broker(leader).freeze();
+    early[0].send_produce(ONE, 0, &Batch::of(&["to the sleeper"]));
+    wait_until("another broker leads", SOON, || ![leader, -1].contains(&cluster.partitions(other, ONE)[0].leader_id));
+    let successor = cluster.partitions(other, ONE)[0].leader_id;
+    let mut client = cluster.broker(successor).client();
+    assert_eq!(client.produced(ONE, 0, &Batch::of(&["after"])), 1);
+    cluster.broker(leader).thaw();
+    early[1].send_produce(ONE, 0, &Batch::of(&["to who has just woken"]));
+    for client in &mut early {
+        let answer = client.receive_produced();
+        assert!(answer.error_code.is_err(), "it was acknowledged at {}", answer.base_offset);
+    }
+    cluster.wait_for_isr(successor, ONE, 3);
+    let records: Vec<String> = client.fetch_records(ONE, 0).iter().map(|record| record.text()).collect();
+    assert_eq!(records, ["before", "after"]);
+    logs_are_equal(&mut cluster, ONE, 1, &ALL);
+}
+
+/// Holds for so long that no leader changes.
+pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Duration, epochs: &[i32]) {
+    let started = Instant::now();
+    while started.elapsed() < during {
+        for id in ALL {
+            assert_eq!(epochs_of(cluster, id, topic), epochs, "as broker {id} tells");
+            let told = cluster.broker(id).stderr();
+            assert!(!told.contains("held for dead"), "{told}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The leader epoch of each partition, as a broker tells.
+pub fn epochs_of(cluster: &Cluster, id: i32, topic: &str) -> Vec<i32> {
+    let mut partitions = cluster.partitions(id, topic);
+    partitions.sort_by_key(|of| of.partition_index);
+    partitions.iter().map(|of| of.leader_epoch).collect()
+}
+
+#[test]
+fn where_all_hang_together_nobody_is_held_for_dead() {
+    befalls(cluster(&[SESSION]), |cluster, load| {
+        let epochs = epochs_of(cluster, 1, TOPIC);
+        ALL.iter().for_each(|id| cluster.broker(*id).freeze());
+        let beats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 4 FROM fullbore.beats";
+        wait_until("all sessions are over", SOON, || cluster.query(beats) == "t");
+        ALL.iter().for_each(|id| cluster.broker(*id).thaw());
+        load.goes_on();
+        nobody_is_held_for_dead(cluster, TOPIC, 2 * SESSION_MAX, &epochs);
+    });
+}

@@ -1,0 +1,157 @@
+//! What cannot be: Kafka's codes for clients, and one clear line where a broker does not start.
+
+use crate::frozen::SESSION;
+use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::{Batch, Client, Cluster, produce_request, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::fetch::FetchRequest;
+use std::path::Path;
+use std::time::Duration;
+
+const TOPIC: &str = "refused";
+const SOON: Duration = Duration::from_secs(30);
+
+fn produce(client: &mut Client, acks: i16, value: &str) -> ErrorCode {
+    let request = fullbore_wire::apis::produce::ProduceRequest {
+        acks,
+        timeout_ms: 5_000,
+        ..produce_request(TOPIC, 0, Batch::of(&[value]).bytes())
+    };
+    client.call(&request, 9).responses.remove(0).partition_responses.remove(0).error_code
+}
+
+fn fetch(client: &mut Client, current_leader_epoch: i32) -> ErrorCode {
+    let from = fullbore_tests::FetchFrom { topic: TOPIC, partition: 0, offset: 0 };
+    let mut request: FetchRequest = fullbore_tests::fetch_request(&[from], 0, 0);
+    request.topics[0].partitions[0].current_leader_epoch = current_leader_epoch;
+    client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
+}
+
+#[test]
+fn clients_are_told_kafkas_codes() {
+    let mut cluster = Cluster::start(3, &[SESSION]);
+    let topic = |replication_factor| CreatableTopic {
+        name: TOPIC.into(),
+        num_partitions: 1,
+        replication_factor,
+        ..Default::default()
+    };
+    let mut create = |factor| {
+        let request = CreateTopicsRequest { topics: vec![topic(factor)], timeout_ms: 30_000, ..Default::default() };
+        cluster.broker(1).client().call(&request, 7).topics[0].error_code
+    };
+    assert_eq!(create(4), ErrorCode::INVALID_REPLICATION_FACTOR);
+    assert_eq!(create(3), ErrorCode::NONE);
+    cluster.wait_for_isr(1, TOPIC, 3);
+    // The first epoch has none before it.
+    let first = cluster.partitions(1, TOPIC)[0].leader_id;
+    cluster.broker(first).stop();
+    cluster.broker(first).restart();
+    cluster.wait_for_isr(1, TOPIC, 3);
+    let of = cluster.partitions(1, TOPIC).remove(0);
+    let follower = of.leader_id % 3 + 1;
+    cluster.wait_for_isr(of.leader_id, TOPIC, 3);
+    cluster.wait_for_isr(follower, TOPIC, 3);
+    let mut client = cluster.broker(of.leader_id).client();
+    client.set_config(2, TOPIC, "min.insync.replicas", "3");
+    assert_eq!(produce(&mut client, 2, "two"), ErrorCode::INVALID_REQUIRED_ACKS);
+    assert_eq!(produce(&mut client, -1, "all"), ErrorCode::NONE);
+    for acks in [-1, 1] {
+        let mut other = cluster.broker(follower).client();
+        assert_eq!(produce(&mut other, acks, "not here"), ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    }
+    assert_eq!(fetch(&mut client, of.leader_epoch), ErrorCode::NONE);
+    assert_eq!(fetch(&mut client, of.leader_epoch - 1), ErrorCode::FENCED_LEADER_EPOCH);
+    assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
+
+    cluster.broker(follower).freeze();
+    // The high watermark stays, as with Kafka since KIP-966, which answers the same.
+    assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
+    assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
+    assert_eq!(produce(&mut client, 1, "one"), ErrorCode::NONE);
+    cluster.broker(follower).thaw();
+    cluster.wait_for_isr(of.leader_id, TOPIC, 3);
+    assert_eq!(produce(&mut client, -1, "again"), ErrorCode::NONE);
+    let records: Vec<String> = client.fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect();
+    assert_eq!(records, ["all", "in between", "one", "again"]);
+}
+
+/// What a broker says that does not start: one line after those of the log.
+fn refusal(folder: &Path, sets: &[String]) -> String {
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let refused = serve_refused(folder, &sets);
+    assert!(!refused.status.success());
+    let (last, before) = refused.stderr.trim_end().rsplit_once('\n').map_or((&*refused.stderr, ""), |(b, l)| (l, b));
+    assert!(
+        last.starts_with("fullbore: ") && !before.contains("ERROR") && !before.contains("fullbore: "),
+        "{}",
+        refused.stderr
+    );
+    last.trim_end().to_owned()
+}
+
+fn with(sets: &[String], key: &str, value: &str) -> Vec<String> {
+    let others = sets.iter().filter(|set| !set.starts_with(&format!("{key}=")) && !set.starts_with("listeners="));
+    others.cloned().chain([format!("{key}={value}")]).collect()
+}
+
+#[test]
+fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
+    let (mut cluster, mut another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
+    let own = cluster.sets_of(1).to_vec();
+    let new = tempfile::tempdir().expect("a folder");
+    let told = refusal(new.path(), &with(&own, "node.id", "1"));
+    assert!(told.contains("A broker with node.id=1 lives, and has another data folder"), "{told}");
+    another.broker(1).kill();
+    let told = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
+    assert!(told.contains(" is of cluster ") && told.contains(" has cluster "), "{told}");
+    cluster.broker(1).kill();
+    let folder = cluster.broker(1).data_dir().to_owned();
+    let told = refusal(&folder, &with(&own, "node.id", "2"));
+    assert!(told.contains("belongs to node.id=1, but node.id=2 is set"), "{told}");
+    let told = refusal(&folder, &with(&own, "control.plane", "sqlite"));
+    assert!(told.contains("says that this folder is of a broker in a cluster"), "{told}");
+
+    let server = PostgresServer::shared();
+    let told = refusal(new.path(), &with(&own, "control.plane", &server.url("nowhere")));
+    assert!(told.contains(r#"database "nowhere" does not exist"#), "{told}");
+    let database = server.database();
+    server.run(&database, "CREATE SCHEMA fullbore; CREATE TABLE fullbore.t (x int)");
+    let told = refusal(new.path(), &with(&own, "control.plane", &server.url(&database)));
+    assert!(told.contains("it has a schema fullbore that is not of this program"), "{told}");
+    server.run(&database, "CREATE ROLE secretive LOGIN PASSWORD 's3cr3t-w0rd'");
+    let url = format!("postgres://secretive:wr0ng-w0rd@{}/{database}", server.address());
+    let told = refusal(new.path(), &with(&own, "control.plane", &url));
+    assert!(told.contains("password authentication failed") && !told.contains("w0rd"), "{told}");
+}
+
+/// Those who were in sync last are away: it may not lead.
+#[test]
+fn who_starts_alone_says_once_whom_it_does_not_reach_and_follows_who_comes() {
+    let mut cluster = Cluster::start(3, &[SESSION]);
+    cluster.create(TOPIC, 6, 3, &["min.insync.replicas=2"]);
+    cluster.wait_for_isr(1, TOPIC, 3);
+    cluster.broker(1).kill();
+    cluster.wait_for_isr(2, TOPIC, 2);
+    cluster.broker(2).kill();
+    cluster.broker(3).kill();
+    cluster.broker(1).restart();
+    for dead in [2, 3] {
+        cluster.broker(1).wait_for_stderr(&format!("a broker is held for dead broker_id={dead}"));
+    }
+    wait_until("nobody leads", SOON, || cluster.partitions(1, TOPIC).iter().all(|of| of.leader_id == -1));
+    assert_eq!(produce(&mut cluster.broker(1).client(), -1, "alone"), ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    let told = cluster.broker(1).stderr();
+    for leader in [2, 3] {
+        let is_it =
+            |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&format!("leader={leader}"));
+        let lines: Vec<&str> = told.lines().filter(is_it).collect();
+        assert!(lines.len() == 1 && lines[0].contains("refused"), "{told}");
+    }
+    cluster.broker(2).restart();
+    cluster.broker(3).restart();
+    cluster.wait_for_isr(1, TOPIC, 3);
+    let leader = cluster.partitions(1, TOPIC)[0].leader_id;
+    assert_eq!(produce(&mut cluster.broker(leader).client(), -1, "together"), ErrorCode::NONE);
+}

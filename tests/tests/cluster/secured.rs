@@ -1,0 +1,90 @@
+//! Brokers that reach each other and their database over TLS, the latter with a password: as without, and no secret is told.
+
+use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
+use fullbore_tests::pki::{Authority, write};
+use fullbore_tests::{Cluster, ClusterPlan, wait_until};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PASSWORD: &str = "s3cr3t-w0rd";
+const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
+const SOON: Duration = Duration::from_secs(30);
+
+/// Files of keys, and a plan that uses them; what may be in no log.
+struct Secured {
+    folder: TempDir,
+    plan: ClusterPlan,
+    secrets: Vec<String>,
+}
+
+impl Secured {
+    fn new() -> Secured {
+        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("brokers"));
+        let mut plan = ClusterPlan::new(3, &["replica.lag.time.max.ms=2000"]).with_peers_over("SSL");
+        let (postgres, database) = (plan.postgres(), plan.database().to_owned());
+        let role =
+            format!("CREATE ROLE encrypted LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE {database} TO encrypted");
+        postgres.run(&database, &role);
+        let trusted = write(folder.path(), "ca.pem", &authority.pem());
+        let roots = write(folder.path(), "database.pem", postgres.authority());
+        let password = write(folder.path(), "password", &format!("{PASSWORD}\n"));
+        let at = postgres.address();
+        let url = format!("postgres://encrypted@{at}/{database}?sslmode=verify-full&sslrootcert={}", roots.display());
+        let mut secrets = vec![PASSWORD.to_owned()];
+        for index in 0..3 {
+            let issued = authority.broker(&NAMES);
+            secrets.extend(issued.key.lines().filter(|line| line.len() > 30).map(str::to_owned));
+            let keystore = issued.write(folder.path(), &format!("broker-{index}.pem"));
+            plan.set(index, "ssl.keystore.location", &keystore.display().to_string());
+            plan.set(index, "ssl.truststore.location", &trusted.display().to_string());
+            plan.set(index, "control.plane", &url);
+            plan.set(index, "control.plane.password.file", &password.display().to_string());
+        }
+        Secured { folder, plan, secrets }
+    }
+}
+
+fn assert_untold(cluster: &mut Cluster, secrets: &[String]) {
+    for id in ALL {
+        let told = cluster.broker(id).stderr() + &cluster.broker(id).stdout();
+        assert!(secrets.iter().all(|secret| !told.contains(secret)), "{told}");
+    }
+}
+
+#[test]
+fn a_broker_that_is_killed_and_comes_back_over_tls_costs_no_record() {
+    let Secured { folder: _folder, plan, secrets } = Secured::new();
+    let cluster = with_topic(plan.start());
+    befalls_each(cluster, &[1, 2], |cluster, load, id| {
+        assert_untold(cluster, &secrets);
+        cluster.broker(id).kill();
+        cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
+        load.goes_on();
+        cluster.broker(id).restart();
+    });
+}
+
+#[test]
+fn who_trusts_another_authority_says_so_in_one_line_and_is_in_sync_where_it_leads() {
+    let Secured { folder, mut plan, secrets } = Secured::new();
+    let another = write(folder.path(), "another.pem", &Authority::new("another").pem());
+    plan.set(2, "ssl.truststore.location", &another.display().to_string());
+    let mut cluster = plan.start();
+    cluster.create(TOPIC, 3, 3, &["min.insync.replicas=2"]);
+    wait_until("broker 3 follows nobody", SOON, || {
+        let partitions = cluster.partitions(1, TOPIC);
+        partitions.iter().all(|of| of.isr_nodes.contains(&3) == (of.leader_id == 3) && of.isr_nodes.len() > 1)
+    });
+    let told = cluster.broker(3).stderr();
+    for leader in [1, 2] {
+        let is_it =
+            |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&format!("leader={leader}"));
+        let lines: Vec<&str> = told.lines().filter(is_it).collect();
+        // One for those in sync, and one for those that are not any more.
+        assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{told}");
+    }
+    let mut producing = cluster.producing(TOPIC);
+    (0..100).for_each(|number| producing.line(&number.to_string(), "v"));
+    assert_eq!(producing.finish().len(), 100);
+    assert_untold(&mut cluster, &secrets);
+}

@@ -1,0 +1,149 @@
+//! What clients saw of a topic, and what of that breaks a promise.
+//!
+//! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything afterwards.
+//! Invariant: nothing here asks a broker.
+
+use fullbore_tests::Consumed;
+use std::collections::BTreeMap;
+
+/// What clients saw.
+#[derive(Clone, Default)]
+pub struct Seen {
+    /// The key of each record; its value is its number.
+    pub sent: Vec<String>,
+    /// Partition and offset of each.
+    pub acknowledged: Vec<(i32, i64)>,
+    /// By who read all the time.
+    pub polled: Vec<Consumed>,
+    /// By who read afterwards.
+    pub found: Vec<Consumed>,
+    /// Where each partition ends.
+    pub ends: BTreeMap<i32, i64>,
+}
+
+impl Seen {
+    /// A line for each promise that was broken.
+    pub fn violations(&self) -> Vec<String> {
+        [self.lost(), self.untrue(), self.twice_or_out_of_order(), self.skipped(), self.differing(), self.miscounted()]
+            .concat()
+    }
+
+    /// Every acknowledged record is at its place, with the same bytes; here all are acknowledged.
+    fn lost(&self) -> Vec<String> {
+        let found: BTreeMap<(i32, i64), &Consumed> =
+            self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
+        let lost = self.acknowledged.iter().enumerate().filter_map(|(number, place)| {
+            let right = found.get(place).is_some_and(|of| of.value == number.to_string());
+            (!right).then(|| format!("{number} was acknowledged at {place:?}, where there is {:?}", found.get(place)))
+        });
+        let unanswered =
+            (self.acknowledged.len()..self.sent.len()).map(|number| format!("{number} was not acknowledged"));
+        lost.chain(unanswered).collect()
+    }
+
+    /// What is read was sent.
+    fn untrue(&self) -> Vec<String> {
+        let was_sent = |of: &&Consumed| {
+            let number = of.value.parse::<usize>().ok();
+            number.and_then(|number| self.sent.get(number)).is_some_and(|key| *key == of.key)
+        };
+        self.found.iter().filter(|of| !was_sent(of)).map(|of| format!("{of:?} was never sent")).collect()
+    }
+
+    /// No record is there twice, and those of a partition are in the order in which they were sent.
+    fn twice_or_out_of_order(&self) -> Vec<String> {
+        let mut last: BTreeMap<i32, usize> = BTreeMap::new();
+        let mut places: BTreeMap<&str, i32> = BTreeMap::new();
+        let mut violations = Vec::new();
+        for of in &self.found {
+            let number = of.value.parse::<usize>().unwrap_or_default();
+            if let Some(before) = last.insert(of.partition, number).filter(|before| *before >= number) {
+                violations.push(format!("{of:?} comes after {before}"));
+            }
+            let place = *places.entry(&of.key).or_insert(of.partition);
+            if place != of.partition {
+                violations.push(format!("{of:?} is not in partition {place} as others of its key"));
+            }
+        }
+        violations
+    }
+
+    /// Who polls gets each offset once, in order.
+    fn skipped(&self) -> Vec<String> {
+        let mut violations = Vec::new();
+        for (who, read) in [("all the time", &self.polled), ("afterwards", &self.found)] {
+            let mut next: BTreeMap<i32, i64> = BTreeMap::new();
+            for of in read {
+                let due = next.entry(of.partition).or_default();
+                if of.offset != *due {
+                    violations.push(format!("who read {who} got {of:?}, and {due} was next"));
+                }
+                *due = of.offset + 1;
+            }
+        }
+        violations
+    }
+
+    /// One value per offset, whoever reads it, and whenever.
+    fn differing(&self) -> Vec<String> {
+        let found: BTreeMap<(i32, i64), &Consumed> =
+            self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
+        let differs = |of: &&Consumed| found.get(&(of.partition, of.offset)).is_none_or(|found| found != of);
+        let differing = self.polled.iter().filter(differs);
+        differing.map(|of| format!("{of:?} was read, and later {:?}", found.get(&(of.partition, of.offset)))).collect()
+    }
+
+    /// The end offset is the count.
+    fn miscounted(&self) -> Vec<String> {
+        let mut counts: BTreeMap<i32, i64> = self.ends.keys().map(|partition| (*partition, 0)).collect();
+        self.found.iter().for_each(|of| *counts.entry(of.partition).or_default() += 1);
+        match counts == self.ends {
+            true => Vec::new(),
+            false => vec![format!("partitions end at {:?}, and have records: {counts:?}", self.ends)],
+        }
+    }
+}
+
+/// 12 records in two partitions.
+fn seen() -> Seen {
+    let sent: Vec<String> = (0..12).map(|number| format!("k{}", number % 4)).collect();
+    let place = |number: usize| ((number % 2) as i32, (number / 2) as i64);
+    let record = |number: usize| {
+        let (partition, offset) = place(number);
+        Consumed { partition, offset, key: sent[number].clone(), value: number.to_string() }
+    };
+    let found: Vec<Consumed> = (0..12).map(record).collect();
+    let ends = BTreeMap::from([(0, 6), (1, 6)]);
+    Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends }
+}
+
+#[test]
+fn what_is_as_promised_breaks_nothing() {
+    assert_eq!(seen().violations(), [""; 0]);
+}
+
+#[test]
+fn what_was_planted_is_caught() {
+    type Plant = fn(&mut Seen);
+    let plants: [(&str, Plant); 10] = [
+        ("was acknowledged at", |seen| _ = seen.found.pop()),
+        ("was acknowledged at", |seen| seen.acknowledged.swap(3, 5)),
+        ("was not acknowledged", |seen| _ = seen.acknowledged.pop()),
+        ("was never sent", |seen| seen.found[5].value = "99".to_owned()),
+        ("was never sent", |seen| seen.found[5].key = "k9".to_owned()),
+        ("comes after", |seen| {
+            let again = seen.found[11].clone();
+            seen.found.push(Consumed { offset: 6, ..again });
+        }),
+        ("and 2 was next", |seen| _ = seen.polled.remove(4)),
+        ("and 4 was next", |seen| seen.polled.swap(8, 10)),
+        ("was read, and later", |seen| seen.polled[3].value = "1".to_owned()),
+        ("partitions end at", |seen| seen.ends = BTreeMap::from([(0, 6), (1, 7)])),
+    ];
+    for (said, plant) in plants {
+        let mut seen = seen();
+        plant(&mut seen);
+        let violations = seen.violations();
+        assert!(violations.iter().any(|line| line.contains(said)), "{said}: {violations:?}");
+    }
+}
