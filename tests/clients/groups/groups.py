@@ -25,6 +25,7 @@ RUN = f"groups-{os.getpid()}-{int(time.time())}"
 WAIT_S = 60
 SESSION_MS = 6000
 PARTITIONS = 6
+REPLICAS = int(os.environ.get("REPLICAS", "1"))
 ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
 STARTING, STARTED = threading.Lock(), []  # every member's process
 
@@ -135,7 +136,7 @@ class Scene:
         self.create(self.topic, partitions)
 
     def create(self, topic, partitions):
-        ADMIN.create_topics([NewTopic(topic, partitions, 1)])[topic].result(WAIT_S)
+        ADMIN.create_topics([NewTopic(topic, partitions, REPLICAS)])[topic].result(WAIT_S)
         until(f"topic {topic}", lambda: len(ADMIN.list_topics(topic, timeout=WAIT_S).topics[topic].partitions) == partitions)
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
@@ -355,4 +356,5 @@ def main():
     sys.exit(passed < len(wanted))
 
 
-main()
+if __name__ == "__main__":
+    main()
