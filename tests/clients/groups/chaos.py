@@ -4,7 +4,7 @@ An idempotent producer of each client writes numbers to a topic, which groups of
 with SIGKILL and started again, then stopped and started again. Each number is acknowledged, and in the log once and in order; every record is
 read; what was committed never goes back, nor behind what a member was told is committed; no client ends or reports an error.
 
-ROUNDS in the environment is how often each broker is killed, and how often it is stopped.
+CHAOS_ROUNDS in the environment is how often each broker is killed, and how often it is stopped.
 """
 
 import os
@@ -25,7 +25,7 @@ import lost
 
 PARTITIONS = 3
 PER_SECOND = 300
-ROUNDS = int(os.environ.get("ROUNDS", "1"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 ONE_BROKER = os.environ.get("ONE_BROKER", f"{HERE}/../one-broker")
 ACKED_WITHOUT = 300  # numbers that each producer gets through while a broker is away
 WAIT_S = 60
@@ -99,9 +99,7 @@ class Group:
 
     def complaint(self):
         found = [f"{self.id}: committed {self.committed}, asked {self.asked} times"]
-        for member in self.members:
-            found.append(f"{member.complaint()}, read to {member.committed}")
-        return "; ".join(found)
+        return "; ".join(found + [member.complaint() for member in self.members])
 
     def close(self):
         self.stopping.set()
